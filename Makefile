@@ -1,0 +1,48 @@
+# Everything needs only Python 3.11+ and make: each target makes .venv first when it is missing or was left half made.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+
+.PHONY: help demo test check bench test-gpu clean
+
+help:
+	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
+	@echo "make test      all tests"
+	@echo "make check     format, lint, types, import direction, tracked files"
+	@echo "make bench     the benchmarks of docs/benchmarks.md"
+	@echo "make test-gpu  the tests that need a CUDA device"
+
+# torch comes first and alone: the rest then finds it installed and cannot pull another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rltrace needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python scripts/demo.py
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 2
+
+check: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_tree.py
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/digest_speed.py
+	$(BIN)/python benchmarks/trace_io.py
+	$(BIN)/python benchmarks/diff_speed.py
+	$(BIN)/python benchmarks/record_cost.py
+
+test-gpu: $(STAMP)
+	@$(BIN)/python -m pytest -q -m gpu
+
+clean:
+	rm -rf $(VENV) demo-out bench-out

@@ -1,0 +1,215 @@
+"""What comparing two long traces costs. Prints Markdown.
+
+python benchmarks/diff_speed.py [--ops 10000000] [--folder bench-out]
+
+Writes traces of repetitive rows through the real writer (a step is 640 ops, every op has a digest of its own), which
+differ in one way each, then times ``rltrace diff`` on them in a fresh process with the files out of the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from measure import RLTRACE, folder_size, machine, table
+
+from rltrace.identity import frame_key, portable_key, site_key
+from rltrace.trace.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.schema import Column, Kind, RowFlag, pack_link
+from rltrace.trace.writer import ProcessWriter, create_trace
+
+STEP = 640
+"""Ops of a step: about what Stable-Baselines3 PPO runs per optimizer step, rollout included."""
+
+BATCH = 102
+"""Steps of a commit: almost a whole segment."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """How the second trace differs."""
+
+    name: str
+    bits_at: float | None = None
+    """One digest differs at this place, from 0 to 1, and is equal again afterwards."""
+    apart_from: float | None = None
+    """Every digest differs from here on."""
+    log_at: float | None = None
+    """Two ops more in one step, from a log line."""
+
+
+EDITS = (
+    Edit("equal"),
+    Edit("one value differs, half-way", bits_at=0.5),
+    Edit("values part for good, half-way", apart_from=0.5),
+    Edit("values part for good, at 99 %", apart_from=0.99),
+    Edit("two ops more in one step, half-way", log_at=0.5),
+)
+
+
+def entries() -> list[TableEntry]:
+    """Tables of a small program: 60 ops, 140 sites."""
+    found = [TableEntry(t, 0, portable_key(t, p), p) for t, p in (("modules", ""), ("scalars", []), ("structures", []))]
+    found += [TableEntry("kernels", 0, portable_key("kernels", {}), {}), TableEntry("sites", 0, site_key([]), [])]
+    kernel = {"library": "ATen", "isa": "AVX2", "threads": 1}
+    found.append(TableEntry("kernels", 1, portable_key("kernels", kernel), kernel))
+    found += [TableEntry("ops", k, portable_key("ops", k), f"aten.op{k}.default") for k in range(60)]
+    for k in range(140):
+        frame = {"file": "train.py", "line": k, "function": "train", "source": f"line {k}", "internal": False}
+        key = frame_key("train.py", "train", f"line {k}")
+        found += [TableEntry("frames", k, key, frame), TableEntry("sites", k + 1, site_key([key]), [k])]
+    optimizer = {"ordinal": 0, "class": "Adam"}
+    return [*found, TableEntry("optimizers", 0, portable_key("optimizers", optimizer), optimizer)]
+
+
+def template(steps: int) -> Rows:
+    """Rows of that many steps; digests, step numbers and losses are filled in later."""
+    rows = STEP * steps
+    place = np.arange(rows) % STEP
+    columns = np.zeros((rows, len(Column)), np.uint32)
+    columns[:, Column.KIND] = Kind.OP
+    columns[:, Column.OP] = place * 7 % 60
+    columns[:, Column.SITE] = 1 + place % 140
+    columns[:, Column.KERNEL] = 1
+    columns[:, Column.LINKS] = np.where(place > 2, 2, 0)
+    columns[:, Column.DIGESTS] = 1
+    is_loss = place == STEP - 1
+    columns[is_loss, Column.FLAGS] = RowFlag.VALUE_FLOAT
+    columns[is_loss, Column.FLOATS] = 1
+    links = np.tile([pack_link(1, 0), pack_link(2, 0)], int(columns[:, Column.LINKS].sum()) // 2)
+    empty = np.empty(0, np.int64)
+    return Rows(0, columns, links, empty, np.zeros(steps), np.zeros(rows, np.uint64))
+
+
+def mixed(numbers: np.ndarray) -> np.ndarray:
+    """Incompressible digests: the SplitMix64 finaliser of row numbers."""
+    z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+
+
+def write(path: Path, ops: int, edit: Edit) -> Path:
+    """One trace of about ``ops`` ops."""
+    create_trace(path, {"command": ["python", "train.py"], "options": {"level": "op"}})
+    writer = ProcessWriter.open(path, {"name": "rank0/main"})
+    writer.facts("op", "benchmark", {"cpu.capability": "AVX2"})
+    stream = writer.stream("rank0/main")
+    writer.commit(stream, None, entries())
+    total = ops // STEP
+    batch, row = template(BATCH), 0
+    for first in range(0, total, BATCH):
+        steps = min(BATCH, total - first)
+        rows, ends = numbered(batch.cut(0, steps * STEP), first, total, edit)
+        writer.commit(stream, rows_at(rows, row), [], [record(first + k, row + end) for k, end in enumerate(ends)])
+        row += len(rows)
+    writer.close("complete", {"status": 0})
+    return path
+
+
+def numbered(rows: Rows, first: int, total: int, edit: Edit) -> tuple[Rows, list[int]]:
+    """The template's rows as those of steps ``first`` on, with the edit in them, and where each step ends."""
+    number = first * STEP + np.arange(len(rows))
+    rows.column(Column.STEP)[:] = number // STEP
+    seen = number.copy()
+    if edit.apart_from is not None:
+        seen[number >= int(edit.apart_from * total) * STEP] += 1 << 40
+    if edit.bits_at is not None:
+        seen[number == int(edit.bits_at * total) * STEP + 300] += 1 << 40
+    digests = mixed(seen)
+    losses = (digests[STEP - 1 :: STEP] >> np.uint64(11)).astype(np.float64) / 2**53
+    done = Rows(0, rows.columns.copy(), rows.links, rows.integers, losses, digests)
+    steps = len(rows) // STEP
+    ends = [STEP * (k + 1) for k in range(steps)]
+    at = None if edit.log_at is None else int(edit.log_at * total) - first
+    if at is None or not 0 <= at < steps:
+        return done, ends
+    cut = at * STEP + 320
+    same = done.cut(cut, cut + 2)
+    log = Rows(0, same.columns.copy(), same.links, same.integers, same.floats, same.digests)
+    log.columns[:, Column.SITE] = 0
+    rest = done.cut(cut, len(done))
+    links = rest.links.copy()
+    links[[0, 1, 3]] += np.int64(2) << 12  # what these rows read stands two rows further back now
+    rest = Rows(0, rest.columns, links, rest.integers, rest.floats, rest.digests)
+    parts = [done.cut(0, cut), log, rest]
+    return Rows.join(parts), [end + (2 if end > cut else 0) for end in ends]
+
+
+def rows_at(rows: Rows, first: int) -> Rows:
+    return Rows(first, rows.columns, rows.links, rows.integers, rows.floats, rows.digests)
+
+
+def record(step: int, end: int) -> StepRecord:
+    return StepRecord(step, 0, 0, step, 0, 1, 0, end, True, step, step, step)
+
+
+def evict(path: Path) -> None:
+    """Drop a trace's files from the page cache."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def compare(a: Path, b: Path) -> tuple[float, int, dict[str, object]]:
+    """(seconds, peak resident bytes, the report) of one ``rltrace diff`` in a fresh process."""
+    evict(a)
+    evict(b)
+    begin = time.perf_counter()
+    process = subprocess.Popen([RLTRACE, "diff", str(a), str(b), "--format", "json"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    text = process.stdout.read()
+    _, _, usage = os.wait4(process.pid, 0)
+    return time.perf_counter() - begin, usage.ru_maxrss * 1024, json.loads(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ops", type=int, default=10_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("bench-out"))
+    options = parser.parse_args()
+    folder = options.folder / "diff_speed"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    a = write(folder / "a.zarr", options.ops, Edit("a"))
+    lines = []
+    for number, edit in enumerate(EDITS):
+        b = write(folder / f"b{number}.zarr", options.ops, edit)
+        runs = [compare(a, b) for _ in range(3)]
+        seconds, memory, report = sorted(runs, key=lambda r: r[0])[1]
+        search = report["search"]
+        assert isinstance(search, dict)
+        lines.append(
+            [
+                edit.name,
+                report["verdict"],
+                f"{seconds:.2f} s",
+                f"{memory / 1e6:,.0f} MB",
+                len(search["probes"]),
+                search["chunks_read"],
+                f"{search['bytes_read'] / 1e6:.1f} MB",
+            ]
+        )
+        print(lines[-1], file=sys.stderr)
+        shutil.rmtree(b)
+    size, _ = folder_size(a)
+    shutil.rmtree(folder)
+    print(machine())
+    print(f"\nTraces of {options.ops:,} ops, {size / 1e6:,.0f} MB each; median of 3 cold runs, start-up included.\n")
+    print(table(["the second trace", "verdict", "time", "peak memory", "probes", "chunks read", "bytes read"], lines))
+
+
+if __name__ == "__main__":
+    main()

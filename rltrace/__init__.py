@@ -1,0 +1,36 @@
+"""rltrace: a record-replay trace debugger for reinforcement-learning training in PyTorch.
+
+The library's public surface; importing it imports neither torch nor zarr:
+
+    with rltrace.record("a.zarr"):      record what happens inside, without the launcher
+        ...
+    rltrace.step()                      a step that no torch optimizer marks has ended
+    with rltrace.phase("rollout"):      what the ops inside are shown as
+
+``step`` and ``phase`` do nothing where nothing is being recorded, so they may stay in a program.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from rltrace import record
+
+__all__ = ["phase", "record", "step"]
+
+
+def step() -> None:
+    """Say that a step has ended, in a program whose steps no ``torch.optim`` optimizer makes."""
+    session = record.current_session()
+    if session is not None:
+        session.count_step()
+
+
+def phase(name: str) -> AbstractContextManager[None]:
+    """Ops inside are shown as this phase: init, rollout, evaluation, forward or other.
+
+    Backward passes and optimizer attempts inside keep their own. Raises ValueError for another name.
+    """
+    number = record.user_phase(name)
+    session = record.current_session()
+    return nullcontext() if session is None else session.in_phase(number)

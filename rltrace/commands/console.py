@@ -1,0 +1,97 @@
+"""Exit statuses, narration and colour: the one place that knows what the terminal sees.
+
+Standard output is data, standard error is narration. Nothing here decides what a verdict is, and no other module
+writes to standard error or invents an exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ExitCode(IntEnum):
+    """Every exit status of rltrace; ``record`` and ``replay`` otherwise end with the command's own."""
+
+    IDENTICAL = 0
+    DIVERGED = 1
+    TROUBLE = 2
+    """A usage error, a trace that cannot be read, or a failure of rltrace itself."""
+    UNDECIDED = 3
+    RLTRACE_FAILED = 125
+    """``record``: rltrace failed, or nothing was recorded though the command ended with 0; as env(1) has it."""
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    """Whoever read standard output left early: 128 + SIGPIPE, what any other tool would end with."""
+
+
+def narrate(text: str, *, hint: str = "") -> None:
+    """One line on standard error, and an indented one for what to do about it."""
+    lines = [f"rltrace: {text}"]
+    if hint:
+        lines.append(f"  hint: {hint}")
+    try:
+        click.echo("\n".join(lines), err=True)
+    except OSError:  # nobody is listening any more: narration is never worth a failure
+        return
+
+
+def complain(text: str, *, hint: str = "") -> None:
+    """An error on standard error: what went wrong, and what to do about it."""
+    narrate(f"error: {text}", hint=hint)
+
+
+def emit(text: str) -> None:
+    """One piece of data on standard output, ended by a newline."""
+    click.echo(text)
+
+
+def color_option(command: F) -> F:
+    """Add ``--color auto|always|never`` (parameter ``color``; hand it to ``use_color``)."""
+    return click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        help="Colour the text; auto: on a terminal, unless NO_COLOR is set.",
+    )(command)
+
+
+def use_color(choice: str = "auto") -> bool:
+    """Whether standard output is to be coloured. ``--color`` beats ``NO_COLOR`` beats what standard output is."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def progress_visible() -> bool:
+    """Progress is shown on a terminal only."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def readable_size(size: int) -> str:
+    """Bytes in decimal units, as file managers show them: ``1.2 MB``."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("kB", "MB", "GB"):
+        amount /= 1000
+        if amount < 999.95:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1000:.1f} TB"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 op``, ``12,345 ops``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,66 @@
+"""``rltrace diff``: where two traces first differ, and what kind of difference it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import monotonic
+
+import click
+
+from rltrace.commands.console import ExitCode, color_option, emit, progress_visible, use_color
+
+
+@click.command(name="diff")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
+@color_option
+@click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
+def command(a: Path, b: Path, form: str, strict: bool, color: str, no_tui: bool) -> int:
+    """Compare traces A and B: the first op where they differ, what kind of difference it is, and what to do next.
+
+    Ends with 0 if the two computed the same (with --strict: ran the same ops in the same order, too), 1 if they
+    diverged, 2 if they cannot be compared, 3 if it cannot be said: a trace is unfinished or damaged.
+
+    \b
+      rltrace diff a.zarr b.zarr
+      rltrace diff a.zarr b.zarr --format json | jq .first_value.op
+    """
+    from rltrace.diff import compare
+
+    progress = _Progress() if progress_visible() else None
+    try:
+        comparison = compare(a, b, strict=strict, progress=progress)
+    finally:
+        if progress:
+            progress.clear()
+    if form == "json":
+        from rltrace.report.json import comparison_json
+
+        emit(json.dumps(comparison_json(comparison), indent=2, allow_nan=False))
+    else:
+        from rltrace.report.text import render_comparison
+
+        colored = use_color(color)
+        click.echo(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
+    if comparison.agrees is None:
+        return ExitCode.UNDECIDED
+    return ExitCode.IDENTICAL if comparison.agrees else ExitCode.DIVERGED
+
+
+class _Progress:
+    """One line that overwrites itself, a few times a second."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, stream: str, done: int, total: int) -> None:
+        now = monotonic()
+        if now >= self._next:
+            self._next = now + 0.2
+            click.echo(f"\r\x1b[K{stream}: {done:,} of {total:,} ops", nl=False, err=True)
+
+    def clear(self) -> None:
+        click.echo("\r\x1b[K", nl=False, err=True)

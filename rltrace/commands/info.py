@@ -1,0 +1,22 @@
+"""``rltrace info``: what a trace holds, short of its ops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from rltrace.commands.console import emit
+
+
+@click.command(name="info")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(trace: Path, form: str) -> None:
+    """Show what TRACE holds: command, host, hardware, versions, settings, sources, streams, steps, states, size."""
+    from rltrace.report.info import describe, info_text
+    from rltrace.trace.reader import open_trace
+
+    info = describe(open_trace(trace))
+    emit(info_text(info) if form == "text" else json.dumps(info, indent=2))

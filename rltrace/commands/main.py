@@ -1,0 +1,170 @@
+"""The command ``rltrace``: finds the verb, runs it, and turns whatever happens into one exit status.
+
+click's own ending makes every uncaught exception exit with 1, which a script would read as "diverged"; so the ending is
+ours. Verbs are imported when they are called, never for ``--help``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import IO, Any
+
+import click
+
+from rltrace.commands.console import ExitCode, complain
+from rltrace.errors import RltraceError
+
+VERBS = {
+    "record": "Run a command and record every op it runs.",
+    "diff": "Compare two traces: where they first differ, and why.",
+    "info": "What a trace holds: machine, versions, streams, states.",
+    "ops": "List the recorded ops, one line each.",
+    "verify": "Check every byte of a trace.",
+    "slice": "Cut a window out of a trace, to carry elsewhere.",
+}
+"""Verb to the line that ``--help`` shows; each is a module of this package with a click command named ``command``."""
+
+
+class ReaderLeftError(Exception):
+    """Standard output was closed before everything was written."""
+
+
+@contextmanager
+def _pipe_watched() -> Iterator[None]:
+    """Take a closed pipe out of click's hands, which would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderLeftError from error
+
+
+class Verbs(click.Group):
+    """A group whose commands are modules, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [verb for verb in VERBS if find_spec(f"rltrace.commands.{verb}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = import_module(f"rltrace.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        verbs = self.list_commands(ctx)
+        if verbs:
+            with formatter.section("Commands"):
+                formatter.write_dl([(verb, VERBS[verb]) for verb in verbs])
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _pipe_watched():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _pipe_watched():
+            return super().invoke(ctx)
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"rltrace {version('rltrace-debugger')}")
+    ctx.exit()
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+def rltrace() -> None:
+    """Find the first op where two runs of a training program part, and why.
+
+    \b
+      rltrace record -o a.zarr -- python train.py
+      rltrace record -o b.zarr -- python train.py
+      rltrace diff a.zarr b.zarr
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line ``arguments`` (default: the process's own) and return the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    failed = ExitCode.RLTRACE_FAILED if _verb(arguments) == "record" else ExitCode.TROUBLE
+    return guarded(lambda: rltrace.main(args=arguments, prog_name="rltrace", standalone_mode=False), failed)
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    """The verb of a command line; the group itself has flags only, so it is the first word that is none."""
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
+
+
+def guarded(call: Callable[[], object], failed: ExitCode) -> int:
+    """What ``call`` ends with, as an exit status; ``failed`` where rltrace itself could not do its work."""
+    try:
+        status = _status(call(), failed)
+        _flush(sys.stdout)
+    except SystemExit as ending:
+        return _status(ending.code, failed)
+    except (ReaderLeftError, BrokenPipeError):
+        _silence_stdout()
+        return ExitCode.BROKEN_PIPE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return failed
+    except RltraceError as error:
+        _show_traceback()
+        complain(str(error))
+        return failed
+    except Exception as error:
+        _show_unexpected(error)
+        return failed
+    return status
+
+
+def _status(result: object, failed: ExitCode) -> int:
+    if result is None:
+        return ExitCode.IDENTICAL
+    return int(result) if isinstance(result, int) else failed
+
+
+def _flush(stream: IO[str] | None) -> None:
+    """Meet a closed pipe or a full disk now, not in the interpreter's shutdown."""
+    if stream is not None:
+        stream.flush()
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter's last flush from complaining about the closed pipe."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_traceback() -> bool:
+    if not os.environ.get("RLTRACE_DEBUG"):
+        return False
+    import traceback
+
+    with suppress(OSError):
+        traceback.print_exc()
+    return True
+
+
+def _show_unexpected(error: Exception) -> None:
+    """One readable line for an exception that nobody foresaw."""
+    shown = _show_traceback()
+    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename is not None else ""
+    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    hint = "" if shown else "set RLTRACE_DEBUG=1 to see where it comes from"
+    complain(f"{type(error).__name__}: {' '.join(text.split())}{where}", hint=hint)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

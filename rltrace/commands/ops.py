@@ -1,0 +1,49 @@
+"""``rltrace ops``: the recorded ops, one line each."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from rltrace.commands.console import counted, emit, narrate
+
+BATCH = 256
+"""Lines written at once: a write per line costs more than the line."""
+
+
+@click.command(name="ops")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("selectors", nargs=-1, metavar="[SELECTOR]...")
+@click.option("--steps", metavar="A:B", help="Only ops of these optimizer steps (half open).")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: int | None, form: str) -> None:
+    """List the recorded ops of TRACE that any SELECTOR finds (none: all), one line each.
+
+    A line holds: stream, row, step, phase, op, layouts of its inputs, module, site with its source line, digests of
+    what it returned and wrote, and the number it returned. With --format json one object a line.
+
+    A SELECTOR is key=glob[,key=glob...]: a comma means and, several selectors mean or. Keys: op, module,
+    site (path:function), phase, stream, step=A:B, nth, kernel.
+
+    \b
+      rltrace ops a.zarr 'op=*mm,phase=backward' --steps 100:101
+      rltrace ops a.zarr 'site=ppo.py:train,op=_local_scalar_dense'
+    """
+    from rltrace.report.oplist import HoleLine, list_ops
+    from rltrace.report.ops import line_json, line_text
+    from rltrace.select import parse_range, parse_selectors
+    from rltrace.trace.reader import open_trace
+
+    selector = parse_selectors(selectors)
+    wanted = parse_range(steps) if steps is not None else None
+    unreadable = 0
+    lines = islice(list_ops(open_trace(trace), selector, wanted), limit)
+    while batch := list(islice(lines, BATCH)):
+        emit("\n".join(line_text(line) if form == "text" else json.dumps(line_json(line)) for line in batch))
+        unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine) and line.damaged)
+    if unreadable:
+        narrate(f"{counted(unreadable, 'row')} could not be read", hint=f"rltrace verify {trace}")

@@ -1,0 +1,37 @@
+"""``rltrace verify``: whether a trace is what was written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from rltrace.commands.console import ExitCode, emit, progress_visible
+
+
+@click.command(name="verify")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(trace: Path, form: str) -> int:
+    """Read the whole of TRACE and check every chunk and digest. Ends with 0 if it is sound, 1 if it is damaged.
+
+    A trace whose program was killed is sound: what had been committed is there, and nothing else is promised.
+    """
+    from rltrace.errors import DamagedTraceError
+    from rltrace.report.verification import unreadable, verification_json, verification_text
+    from rltrace.trace.verify import verify
+
+    try:
+        found = verify(trace, _progress if progress_visible() else None)
+    except DamagedTraceError as error:
+        found = unreadable(trace, str(error))
+    emit(verification_text(found) if form == "text" else json.dumps(verification_json(found), indent=2))
+    return ExitCode.IDENTICAL if found.ok else ExitCode.DIVERGED
+
+
+def _progress(done: int, total: int) -> None:
+    """One line that overwrites itself, gone at the end."""
+    text = f"\r{done:,} of {total:,} segments" if done < total else "\r\x1b[K"
+    click.echo(text, nl=False, err=True, file=sys.stderr)

@@ -1,0 +1,83 @@
+"""The next commands, ready to paste: shell-quoted, the most useful first.
+
+Owns their wording. Only verbs that exist; a trace's own command and folder come from its launch record.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rltrace.diff.model import Finding, Hole
+from rltrace.trace.reader import Trace
+
+
+def window_commands(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
+    """Record the step that differs on both sides, op by op, then compare those recordings."""
+    file_a, file_b = window_names(a, b)
+    return (
+        record_window(a, step_a, file_a, settings(a, b)),
+        record_window(b, step_b, file_b, settings(b, a)),
+        shlex.join(["rltrace", "diff", file_a, file_b]),
+    )
+
+
+def record_window(trace: Trace, step: int, file: str, variables: tuple[str, ...] = ()) -> str:
+    """``rltrace record --steps N:N+1 -o FILE -- CMD`` in the command's own folder, under ``variables``."""
+    command = trace.launch.get("command")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    record = shlex.join([*variables, "rltrace", "record", "--steps", f"{step}:{step + 1}", "-o", file, "--"])
+    return _change_folder(trace) + f"{record} {shlex.join(words) if words else 'CMD'}"
+
+
+def settings(trace: Trace, other: Trace) -> tuple[str, ...]:
+    """``NAME=value`` of the recorded variables that the trace ran under and the other did not."""
+    own, others = (_variables(t) for t in (trace, other))
+    return tuple(f"{name}={value}" for name, value in sorted(own.items()) if others.get(name) != value)
+
+
+def _variables(trace: Trace) -> dict[str, str]:
+    facts = trace.processes[0].facts if trace.processes else {}
+    names = [name for name in facts if name.startswith("env.") and name != "env.LD_PRELOAD"]
+    return {name.removeprefix("env."): str(facts[name]) for name in names if facts[name] is not None}
+
+
+def window_names(a: Trace, b: Trace) -> tuple[str, str]:
+    """``a-window.zarr`` and ``b-window.zarr``; the folder's name in front where both traces are named alike."""
+    names = [trace.path.name.removesuffix(".zarr") for trace in (a, b)]
+    if names[0] == names[1]:
+        names = [f"{trace.path.resolve().parent.name}-{name}" for trace, name in zip((a, b), names, strict=True)]
+    if names[0] == names[1]:
+        names = [f"a-{names[0]}", f"b-{names[1]}"]
+    return f"{names[0]}-window.zarr", f"{names[1]}-window.zarr"
+
+
+def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
+    """List the ops around a finding."""
+    on_a = finding.a_index is not None
+    words = ["rltrace", "ops", str(a.path if on_a else b.path), f"stream={finding.stream},op={finding.op}"]
+    if finding.step is not None:
+        words += ["--steps", f"{finding.step}:{finding.step + 1}"]
+    return (shlex.join(words),)
+
+
+def compare_again(a: Trace, b: Trace) -> tuple[str, ...]:
+    """For traces that are still being written."""
+    return (shlex.join(["rltrace", "diff", str(a.path), str(b.path)]),)
+
+
+def verify(a: Trace, b: Trace, holes: tuple[Hole, ...]) -> tuple[str, ...]:
+    """Look at the damage."""
+    sides = {hole.side for hole in holes}
+    damaged = [t for side, t in (("a", a), ("b", b)) if side in sides and t.slice is None]
+    return tuple(shlex.join(["rltrace", "verify", str(trace.path)]) for trace in damaged)
+
+
+def _change_folder(trace: Trace) -> str:
+    """``cd FOLDER && `` unless that is where we are; ``~`` is left for the shell to expand."""
+    folder = trace.launch.get("cwd")
+    if not isinstance(folder, str) or not folder or Path(folder).expanduser() == Path.cwd():
+        return ""
+    home, slash, rest = folder.partition("/")
+    quoted = home + slash + (shlex.quote(rest) if rest else "") if home == "~" else shlex.quote(folder)
+    return f"cd {quoted} && "

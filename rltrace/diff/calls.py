@@ -1,0 +1,53 @@
+"""How an op was called, in words: its tensors, its numbers, the skeleton of all other arguments."""
+
+from __future__ import annotations
+
+from rltrace.diff.findings import RowAt
+from rltrace.diff.pairs import Difference
+from rltrace.trace.schema import Column
+
+
+def skeleton_text(row: RowAt) -> str:
+    payload = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
+    return " ".join(map(str, payload)) if isinstance(payload, list) else ""
+
+
+def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
+    if not difference.structure:
+        return f"it was called with other numbers: {_numbers(a)} in A, {_numbers(b)} in B"
+    for what, describe in (("tensors", _layouts), ("arguments", skeleton_text), ("op", lambda row: row.op)):
+        if describe(a) != describe(b):
+            return f"it was called with other {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
+    return "it was called with other arguments"
+
+
+def _numbers(row: RowAt) -> str:
+    rows, i = row.rows, row.place
+    integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
+    floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()
+    numbers = [*map(str, integers), *map(repr, floats)]
+    return ", ".join(numbers[:8]) + (" …" if len(numbers) > 8 else "")
+
+
+def _layouts(row: RowAt) -> str:
+    numbers = row.view.payload("structures", int(row.rows.columns[row.place, Column.STRUCTURE]))
+    payloads = [row.view.payload("layouts", n) for n in numbers] if isinstance(numbers, list) else []
+    return ", ".join(_layout(p) for p in payloads)
+
+
+def _layout(payload: object) -> str:
+    if not isinstance(payload, list) or len(payload) < 4:
+        return "?"
+    dtype, shape, strides, device = payload[:4]
+    text = f"{dtype}[{','.join(map(str, shape or []))}]"
+    plain = strides is None or list(strides) == _contiguous(list(shape or []))
+    return text + ("" if plain else f" strides {strides}") + ("" if device == "cpu" else f"@{device}")
+
+
+def _contiguous(shape: list[int]) -> list[int]:
+    strides: list[int] = []
+    size = 1
+    for length in reversed(shape):
+        strides.append(size)
+        size *= max(length, 1)
+    return strides[::-1]

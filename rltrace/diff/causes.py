@@ -1,0 +1,177 @@
+"""What kind of difference a matched pair of rows shows, and how it is known whether their inputs matched.
+
+Owns the order of the causes. A verdict rests on facts that both sides recorded; where one is missing it says so
+rather than assume. Pairs must be handed in in execution order: every matched pair before is taken to be equal, bytes
+that no op wrote aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.diff.calls import arguments_text, skeleton_text
+from rltrace.diff.findings import Decided, RowAt
+from rltrace.diff.inputs import Input, combined, match_inputs, same_bytes, writer_of
+from rltrace.diff.kernels import kernel_differences, kernel_text
+from rltrace.diff.model import Cause, InputsMatch
+from rltrace.diff.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
+from rltrace.diff.pairs import Difference
+from rltrace.diff.scene import Scene
+from rltrace.trace.rows import Link
+from rltrace.trace.schema import Column, Kind, Origin, RowFlag
+
+LONGEST_TRAIL = 256
+"""How many marked rows are followed back to the first one."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Where the origin of a difference is, and what it is."""
+
+    a: RowAt
+    b: RowAt
+    decided: Decided
+
+
+def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
+    """The cause of the first pair that differs."""
+    inputs = match_inputs(scene, a, b)
+    known = combined(inputs)
+    event = _event(a, b)
+    if event is not None:
+        return Judged(a, b, Decided(event[0], InputsMatch.UNKNOWN, event[1]))
+    if difference.marked and difference.value:
+        return Judged(a, b, Decided(Cause.UNINITIALISED, known, "it possibly read memory that no op had written"))
+    if difference.rng:
+        why = "the generator stood in another state before the op drew from it"
+        return Judged(a, b, Decided(Cause.RNG, known, why))
+    marked = _marked_origin(scene, a, b, inputs)
+    if marked is not None:
+        return marked
+    unequal = [entered for entered in inputs if entered.match is InputsMatch.DIFFER]
+    if unequal:
+        outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
+        return Judged(a, b, _of_input(scene, a, b, (outside or unequal)[0]))
+    if difference.structure or difference.arguments:
+        return Judged(a, b, Decided(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
+    return Judged(a, b, _of_kernel(scene, a, b, known))
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
+    """The cause where an input's bytes differ though every earlier matched op is equal."""
+    what = f"input {entered.place}"
+    x, y = entered.a, entered.b
+    if Origin.OUTSIDE in (x.distance, y.distance):
+        if was_equal_when_the_window_began(scene, a, x, b, y):
+            why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
+            return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+        if held_before_the_window(scene, a, x, b, y):
+            why = f"{what} is a tensor from before the recording of ops began on one side, and differs"
+            return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
+        why = f"{what} came from outside (no recorded op wrote it) and differs"
+        return Decided(Cause.OUTSIDE, InputsMatch.DIFFER, why)
+    opening = _from_opening_row(a, x, b, y, what)
+    if opening is not None:
+        return opening
+    writers = _writers(scene, a, x, b, y)
+    if writers is not None:
+        return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
+    if Origin.UNKNOWN in (x.distance, y.distance):
+        why = f"{what} differs; it was written by another stream, or in memory that cannot be followed"
+        return Decided(Cause.UNKNOWN, InputsMatch.DIFFER, why)
+    who = "the op that wrote it last is" if x.distance > 0 and y.distance > 0 else "the ops that wrote it are"
+    why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
+    return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+
+
+def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Decided | None:
+    """The cause where the last that is known of an input is what a window began with."""
+    writer_a, writer_b = writer_of(a, x), writer_of(b, y)
+    if writer_a is None or writer_b is None or not (is_opening(writer_a) or is_opening(writer_b)):
+        return None
+    if digests_of(writer_a) & digests_of(writer_b):
+        why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
+        return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+    why = f"{what} is a tensor from before the recording of ops began, and differs"
+    return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
+
+
+def _writers(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
+    """Who wrote an input, where that is not the same op on both sides."""
+    writer_a, writer_b = writer_of(a, x), writer_of(b, y)
+    if writer_a is None or writer_b is None or scene.matching.partner(writer_a.index) == writer_b.index:
+        return None
+    return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
+
+
+def _marked_origin(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> Judged | None:
+    """The first op that read unwritten memory, where an input of this unmarked pair goes back to one that differs."""
+    if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
+        return None
+    found = _marked_producer(scene, a, b, inputs)
+    if found is None:
+        return None
+    origin = found
+    for _ in range(LONGEST_TRAIL):
+        earlier = _marked_producer(scene, *origin, match_inputs(scene, *origin))
+        if earlier is None:
+            break
+        origin = earlier
+    why = (
+        f"it possibly read memory that no op had written: its outputs differ, and {a} (row {a.index:,})"
+        " computes on with them"
+    )
+    return Judged(*origin, Decided(Cause.UNINITIALISED, combined(match_inputs(scene, *origin)), why))
+
+
+def _marked_producer(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
+    for entered in inputs:
+        writer_a, writer_b = writer_of(a, entered.a), writer_of(b, entered.b)
+        if entered.match is InputsMatch.READ or writer_a is None or writer_b is None:
+            continue
+        flags = writer_a.rows.flags(writer_a.place) | writer_b.rows.flags(writer_b.place)
+        matched = scene.matching.partner(writer_a.index) == writer_b.index
+        if matched and flags & RowFlag.MARKED and not same_bytes(writer_a, None, writer_b, None):
+            return writer_a, writer_b
+    return None
+
+
+# --- everything else ------------------------------------------------------------------------------------------------
+
+
+def _event(a: RowAt, b: RowAt) -> tuple[Cause, str] | None:
+    """Cause of a difference in a row that is no op."""
+    kind = int(a.rows.columns[a.place, Column.KIND])
+    if kind == Kind.WINDOW:
+        name = " ".join(filter(None, [a.module, skeleton_text(a)]))
+        return Cause.BEFORE_WINDOW, f"{name or 'a tensor'} already differed when the recording of ops began"
+    if kind in (Kind.ENVIRONMENT_STEP, Kind.ENVIRONMENT_RESET, Kind.CHECKPOINT):
+        return Cause.OUTSIDE, f"what the {a.op} brought in differs"
+    return None if kind == Kind.OP else (Cause.UNKNOWN, f"the {a.op} differs")
+
+
+def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
+    """The cause where outputs differ and nothing that went in is known to."""
+    evidence_a, evidence_b = a.kernel, b.kernel
+    inputs = "its inputs match" if known is not InputsMatch.UNKNOWN else "no input is known to differ"
+    same_state = "; the generator's state is the same" if a.rows.rng(a.place) is not None else ""
+    start = f"{inputs} and its outputs differ{same_state}"
+    differences = kernel_differences(evidence_a, evidence_b) if evidence_a and evidence_b else []
+    if differences:
+        return Decided(Cause.KERNEL, known, f"{start}: another kernel ran ({', '.join(differences)})")
+    if scene.settings:
+        names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in scene.settings[:3])
+        more = "" if len(scene.settings) <= 3 else f" and {len(scene.settings) - 3} more"
+        return Decided(Cause.KERNEL, known, f"{start}: what selects kernels differs ({names}{more})")
+    if known is InputsMatch.UNKNOWN:
+        return Decided(
+            Cause.UNKNOWN, known, f"its outputs differ, and not all of its inputs could be compared{same_state}"
+        )
+    if evidence_a and evidence_b:
+        why = f"{start} under the same kernel evidence ({kernel_text(evidence_a)}); whether it repeats was not tried"
+        return Decided(Cause.SAME_KERNEL, known, why)
+    missing = "either side" if not evidence_a and not evidence_b else "A" if not evidence_a else "B"
+    return Decided(Cause.COMPUTATION, known, f"{start}; which kernel ran is not known on {missing}")

@@ -1,0 +1,285 @@
+"""The comparison of two traces as wholes: what can be compared, each pair of streams, one verdict.
+
+Owns the verdict and the sentence it rests on. Raises only for what cannot be compared at all; whatever is missing,
+damaged or unfinished becomes part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff import advice
+from rltrace.diff.blocks import first_unequal_step, match_steps
+from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
+from rltrace.diff.lonely import lonely_streams, recorded_throughout
+from rltrace.diff.model import (
+    Cause,
+    Comparison,
+    EnvironmentDifference,
+    Finding,
+    Hole,
+    Search,
+    Verdict,
+)
+from rltrace.diff.order import Placed, earliest
+from rltrace.diff.steps import StepResult, compare_steps
+from rltrace.diff.streams import StreamResult, compare_streams
+from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure
+from rltrace.diff.verdict import Evidence, decide
+from rltrace.diff.view import StreamView
+from rltrace.diff.walk import Progress
+from rltrace.errors import UsageError
+from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, open_trace
+from rltrace.trace.schema import Step, StepFlag
+
+DIGEST_FACT = "digest"
+"""Fact that names the digest's algorithm; digests of two algorithms are never compared."""
+
+
+def compare(
+    a: Trace | Path | str, b: Trace | Path | str, *, strict: bool = False, progress: Progress | None = None
+) -> Comparison:
+    """Compare two traces.
+
+    ``strict``: added, removed or reordered ops count as a difference too. ``progress`` is called with a stream's name,
+    the rows done and the rows in all. Raises UsageError where the two cannot be compared, and what ``open_trace`` does.
+    """
+    trace_a = a if isinstance(a, Trace) else open_trace(a)
+    trace_b = b if isinstance(b, Trace) else open_trace(b)
+    _check(trace_a, trace_b)
+    return _Comparing(trace_a, trace_b, strict, progress).run()
+
+
+def _check(a: Trace, b: Trace) -> None:
+    if a.path.resolve() == b.path.resolve():
+        raise UsageError(f"{a.path} and {b.path} are the same trace; give two recordings")
+    algorithms = [{text for p in t.processes if (text := fact_text(p.facts, DIGEST_FACT))} for t in (a, b)]
+    if algorithms[0] and algorithms[1] and algorithms[0] != algorithms[1]:
+        names = [", ".join(sorted(found)) for found in algorithms]
+        raise UsageError(
+            f"{a.path} holds digests of {names[0]} and {b.path} of {names[1]}: they cannot be compared;"
+            " record one of the two again with the other's version of rltrace"
+        )
+
+
+@dataclass
+class _Comparing:
+    a: Trace
+    b: Trace
+    strict: bool
+    progress: Progress | None
+    streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
+    steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hidden: tuple[int, int] | None = None
+    """Numbers, on both sides, of the first step that differs, where its ops cannot be read."""
+
+    def run(self) -> Comparison:
+        pairs = list(_process_pairs(self.a, self.b))
+        environment = environment_differences(pairs)
+        level = self._level()
+        for a, b in pairs:
+            if level == "op":
+                self._compare_ops(a, b)
+            else:
+                self.steps.append((a, compare_steps(a, b)))
+        lonely = lonely_streams(self.a, self.b) if level == "op" else []
+        if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
+            level = "step"
+            self.notes.append("no step was recorded op by op on both sides")
+        if level == "step" and any(result.unseeded for _, result in self.steps):
+            self.notes.append(UNSEEDED)
+        return self._assemble(level, environment, lonely)
+
+    def _level(self) -> str:
+        a, b = self.a, self.b
+        if a.level == b.level == "op":
+            if a.engine == b.engine:
+                return "op"
+            self.notes.append(
+                f"the ops were intercepted by two engines ({a.engine} and {b.engine}), so they are not compared row by"
+                " row, but step by step"
+            )
+        elif a.level != b.level:
+            self.notes.append(f"A was recorded at level {a.level}, B at level {b.level}: compared step by step")
+        return "step"
+
+    def _compare_ops(self, a: ProcessTrace, b: ProcessTrace) -> None:
+        settings = tuple(d for d in environment_differences([(a, b)]) if selects_kernels(d.name))
+        others = {stream.name: stream for stream in b.streams}
+        for stream in a.streams:
+            if stream.name in others:
+                view_a, view_b = StreamView(a, stream), StreamView(b, others[stream.name])
+                self.streams.append((a, compare_streams(view_a, view_b, settings, self.progress)))
+        if not (recorded_throughout(a) and recorded_throughout(b)):
+            self.steps.append((a, compare_steps(a, b, without=_recorded_on_both(a, b))))
+
+    # --- the whole ----------------------------------------------------------------------------------------------------
+
+    def _assemble(
+        self, level: str, environment: tuple[EnvironmentDifference, ...], lonely: list[tuple[str, Finding, bool]]
+    ) -> Comparison:
+        self._name_hidden_steps()
+        first, unordered = _one_or_several(self._firsts(lonely))
+        first_value, _ = _one_or_several([Placed(p.name, r.value) for p, r in self.streams if r.value])
+        decisive = self._decisive(lonely)
+        holes = self._holes()
+        evidence = Evidence(
+            level=level,
+            streams=tuple(result for _, result in self.streams),
+            steps=tuple(result for _, result in self.steps),
+            lonely=tuple(finding for _, finding, _ in lonely),
+            decisive=decisive,
+            unfinished=self._unfinished(level),
+        )
+        verdict, why = decide(evidence)
+        return Comparison(
+            verdict=verdict,
+            why=why,
+            level=level,
+            a=side_of(self.a),
+            b=side_of(self.b),
+            environment=environment,
+            first=first,
+            first_value=first_value,
+            unordered=tuple(unordered),
+            structure=whole_structure([result.structure for _, result in self.streams]),
+            search=self._search(),
+            holes=holes,
+            marked=whole_marked([result.marked for _, result in self.streams]),
+            curves=tuple(point for _, result in self.streams for point in result.curves),
+            compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams},
+            unfinished=tuple(side for side, _ in evidence.unfinished),
+            advice=self._advice(verdict, decisive, holes),
+            decisive=decisive if verdict is Verdict.DIVERGED else None,
+            notes=tuple(self.notes),
+            strict=self.strict,
+        )
+
+    def _name_hidden_steps(self) -> None:
+        """Where rows that cannot be read hide the answer, the digests of steps still tell the step."""
+        for _, result in self.streams:
+            steps = first_unequal_step(result.a, result.b) if result.hole is not None else None
+            if steps is not None and self.hidden is None:
+                self.hidden = steps
+                self.notes.append(
+                    f"the digests of the steps tell that step {steps[0]:,} of A (step {steps[1]:,} of B) is the first"
+                    f" in which the ops of {result.a.name} differ in any way"
+                )
+
+    def _firsts(self, lonely: list[tuple[str, Finding, bool]]) -> list[Placed]:
+        """The earliest finding of each pair of streams, or of the steps before it."""
+        found = [Placed(process, finding) for process, finding, _ in lonely]
+        for process, result in self.streams:
+            early = self._step_finding(process, result.first)
+            if early is None and result.first is not None:
+                found.append(Placed(process.name, result.first))
+        found += [Placed(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
+        return found
+
+    def _decisive(self, lonely: list[tuple[str, Finding, bool]]) -> Finding | None:
+        found = [Placed(process, finding) for process, finding, harmful in lonely if harmful]
+        for process, result in self.streams:
+            decisive = result.decisive
+            if decisive is not None and self._step_finding(process, decisive) is None:
+                found.append(Placed(process.name, decisive))
+        found += [Placed(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
+        candidates = earliest(found)
+        return candidates[0] if candidates else None
+
+    def _earliest_step_finding(self, process: ProcessTrace) -> Finding | None:
+        """What the step digests of a process found, unless an op of that step or an earlier one was found."""
+        result = next((r for p, r in self.steps if p is process), None)
+        finding = (result.finding or result.ended) if result else None
+        if finding is None or finding.step is None:
+            return None
+        own = [r.decisive for p, r in self.streams if p is process and r.decisive is not None]
+        return None if any(f.step is not None and f.step <= finding.step for f in own) else finding
+
+    def _step_finding(self, process: ProcessTrace, finding: Finding | None) -> Finding | None:
+        """A finding of the step digests that is earlier than ``finding`` of the same process."""
+        early = self._earliest_step_finding(process)
+        if early is None or finding is None or finding.step is None or early.step is None:
+            return None
+        return early if early.step < finding.step else None
+
+    def _unfinished(self, level: str) -> tuple[tuple[str, str], ...]:
+        found = []
+        for side, trace in (("a", self.a), ("b", self.b)):
+            bad = [p for p in trace.processes if not is_finished(p, level)]
+            if bad or not trace.processes:
+                words = (
+                    f"{bad[0].name} is {bad[0].state} after op {bad[0].after_op:,}" if bad else "nothing was recorded"
+                )
+                found.append((side, words))
+        return tuple(found)
+
+    def _holes(self) -> tuple[Hole, ...]:
+        found = [
+            Hole(side, hole.process, hole.stream, hole.first, hole.rows, hole.why)
+            for side, trace in (("a", self.a), ("b", self.b))
+            for hole in trace.holes
+        ]
+        for process, result in self.streams:
+            hidden = result.hole
+            known = {(h.side, h.stream, h.first) for h in found}
+            if hidden is not None and (hidden.side, result.a.name, hidden.first) not in known:
+                found.append(Hole(hidden.side, process.name, result.a.name, hidden.first, hidden.rows, hidden.why))
+        return tuple(found)
+
+    def _search(self) -> Search:
+        probes = tuple(probe for _, result in self.streams for probe in result.probes)
+        processes = [p for t in (self.a, self.b) for p in t.processes]
+        read: list[ProcessTrace | StreamTrace] = [*processes, *(s for p in processes for s in p.streams)]
+        return Search(probes, sum(x.chunks_read for x in read), sum(x.bytes_read for x in read))
+
+    def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
+        if verdict is Verdict.DIVERGED and decisive is not None:
+            numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
+            if numbers is not None:
+                return advice.window_commands(self.a, self.b, *numbers)
+            if decisive.cause is Cause.ENDED and decisive.op is None:
+                return ()
+            return advice.look_closer(self.a, self.b, decisive) if decisive.op else ()
+        if holes:
+            again = advice.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
+            return advice.verify(self.a, self.b, holes) + again
+        if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
+            return advice.compare_again(self.a, self.b)
+        return ()
+
+
+UNSEEDED = (
+    "the generator states differ from the first step on and are left out: one digest stands for torch's, Python's and"
+    " NumPy's generators, and one that was not seeded differs in every run"
+)
+
+
+def _process_pairs(a: Trace, b: Trace) -> Iterator[tuple[ProcessTrace, ProcessTrace]]:
+    """Processes of one name, in A's order."""
+    others = {process.name: process for process in b.processes}
+    for process in a.processes:
+        if process.name in others:
+            yield process, others[process.name]
+
+
+def _recorded_on_both(a: ProcessTrace, b: ProcessTrace) -> NDArray[np.uint64]:
+    """Numbers of A's steps whose ops are rows on both sides: there the ops themselves are compared."""
+    at_a, at_b = match_steps(a, a.steps, b, b.steps)
+    flag = np.uint64(StepFlag.RECORDED)
+    recorded = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & flag) != 0
+    numbers: NDArray[np.uint64] = a.steps[at_a[recorded], Step.STEP]
+    return numbers
+
+
+def _one_or_several(found: list[Placed]) -> tuple[Finding | None, list[Finding]]:
+    """(the earliest finding, none unordered), or (None, all of those that nothing orders)."""
+    candidates = earliest(found)
+    if len(candidates) == 1:
+        return candidates[0], []
+    return None, candidates

@@ -1,0 +1,50 @@
+"""Streams that one trace alone has: a thread or process that only one of the runs started.
+
+Owns whether that matters: an extra thread that logs does not, one that draws from a generator or trains does.
+"""
+
+from __future__ import annotations
+
+from rltrace.diff.findings import Decided, make_finding, row_at
+from rltrace.diff.model import Cause, Finding, InputsMatch
+from rltrace.diff.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.reader import ProcessTrace, Trace
+from rltrace.trace.schema import RowFlag
+
+LOOKED_AT = 1 << 16
+"""Rows of such a stream that are read at most."""
+
+
+def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
+    """(process, finding, whether the rest of the program may depend on it) of every stream that one side alone has."""
+    found = []
+    for side, trace, other in (("A", a, b), ("B", b, a)):
+        names = {stream.name for process in other.processes for stream in process.streams if stream.rows}
+        finished = all(p.state == "complete" for p in other.processes)
+        for process in trace.processes:
+            for stream in process.streams:
+                if stream.rows and stream.name not in names and finished and recorded_throughout(process):
+                    view = StreamView(process, stream)
+                    found += _finding(side, process.name, view)
+    return found
+
+
+def recorded_throughout(process: ProcessTrace) -> bool:
+    """Whether ops were recorded from beginning to end; in a window a stream may be missing for no other reason."""
+    return process.windows in ([], [(0, None)])
+
+
+def _finding(side: str, process: str, view: StreamView) -> list[tuple[str, Finding, bool]]:
+    try:
+        row = row_at(view, 0)
+        stretch = view.read(0, min(view.rows, LOOKED_AT))
+    except HoleError:
+        return []
+    harm = "it makes optimizer steps" if len(view.steps) else ""
+    if not harm and stretch.flags(RowFlag.RNG).any():
+        harm = "it draws from a generator"
+    why = f"only {side} has the stream {view.name} ({view.rows:,} ops)" + (f"; {harm}" if harm else "")
+    decided = Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
+    finding = make_finding(row, None, decided, 0) if side == "A" else make_finding(None, row, decided, 0)
+    return [(process, finding, bool(harm))]

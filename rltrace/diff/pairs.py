@@ -1,0 +1,139 @@
+"""What differs between two rows that are the same op, cell by cell.
+
+Owns the comparison that decides: hashes only say which pairs deserve it. A digest that one side took and the other
+did not (a first use in a step, the start of a window) is no difference; only the same fact on both sides can differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.view import COMPUTATION, Stretch
+from rltrace.trace.rows import Link, Rows
+from rltrace.trace.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In what a pair differs."""
+
+    rng: bool = False
+    """The generator stood elsewhere before the op."""
+    reads: tuple[int, ...] = ()
+    """Inputs, by place, whose bytes were read on both sides and differ."""
+    arguments: bool = False
+    """Numbers among the arguments."""
+    structure: bool = False
+    """Op, shapes, dtypes, devices, or the skeleton of the arguments."""
+    value: bool = False
+    """The Python number that the op returned."""
+    outputs: bool = False
+    marked: bool = False
+    """A side may hold bytes that no op wrote: its digests were left out above."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is anything that counts."""
+        return bool(self.rng or self.reads or self.arguments or self.structure or self.value or self.outputs)
+
+
+def difference(a: Stretch, i: int, b: Stretch, j: int) -> Difference:
+    """Compare row ``i`` of ``a`` with row ``j`` of ``b`` (places within the stretches)."""
+    rows_a, rows_b = a.rows, b.rows
+    structure = not same_computation(a, i, b, j)
+    numbers_a, value_a = _numbers(rows_a, i)
+    numbers_b, value_b = _numbers(rows_b, j)
+    marked = bool((rows_a.flags(i) | rows_b.flags(j)) & RowFlag.MARKED)
+    event = int(rows_a.columns[i, Column.KIND]) != Kind.OP
+    return Difference(
+        rng=not marked and rng_differs(rows_a, i, rows_b, j),
+        reads=() if marked or event else unequal_reads(list(rows_a.inputs(i)), list(rows_b.inputs(j))),
+        arguments=numbers_a != numbers_b,
+        structure=structure,
+        value=value_a != value_b,
+        outputs=not marked and (_event_differs(a, i, b, j) if event else outputs_differ(a, i, b, j)),
+        marked=marked and marked_differs(a, i, b, j),
+    )
+
+
+def same_computation(a: Stretch, i: int, b: Stretch, j: int) -> bool:
+    """Whether kind, op, tensor structure and argument skeleton are the same."""
+    if a.rows.columns[i, Column.KIND] != b.rows.columns[j, Column.KIND]:
+        return False
+    return all(
+        a.view.keys(t, a.rows.columns[i : i + 1, c])[0] == b.view.keys(t, b.rows.columns[j : j + 1, c])[0]
+        for t, c in COMPUTATION
+    )
+
+
+def outputs_differ(a: Stretch, i: int, b: Stretch, j: int) -> bool:
+    """Whether what the op returned or wrote differs."""
+    return a.rows.outputs(i) != b.rows.outputs(j)
+
+
+def marked_differs(a: Stretch, i: int, b: Stretch, j: int) -> bool:
+    """Whether any digest of the rows differs, unwritten bytes included."""
+    return _digests(a.rows, i) != _digests(b.rows, j)
+
+
+def _event_differs(a: Stretch, i: int, b: Stretch, j: int) -> bool:
+    """Whether what was digested at an event differs.
+
+    The states of all generators together, as a window begins, are left out: one that nobody seeded and nobody uses
+    (Python's, say) differs in every run. Where an op draws, the state of its own generator decides.
+    """
+    return _digests(a.rows, i) != _digests(b.rows, j) and not is_generator_event(a, i)
+
+
+def is_generator_event(stretch: Stretch, i: int) -> bool:
+    """Whether a row holds the generators' states as a window began."""
+    if stretch.rows.columns[i, Column.KIND] != Kind.WINDOW:
+        return False
+    skeleton = stretch.view.payload("scalars", int(stretch.rows.columns[i, Column.SCALARS]))
+    return isinstance(skeleton, list) and bool(skeleton) and str(skeleton[0]).startswith("generator")
+
+
+def rng_differs(a: Rows, i: int, b: Rows, j: int) -> bool:
+    state_a, state_b = a.rng(i), b.rng(j)
+    return state_a is not None and state_b is not None and state_a != state_b
+
+
+def unequal_reads(a: list[Link], b: list[Link]) -> tuple[int, ...]:
+    """Places of inputs that were digested on both sides and differ."""
+    return tuple(
+        k
+        for k, (x, y) in enumerate(zip(a, b, strict=False))
+        if x.digest is not None
+        and y.digest is not None
+        and x.digest != y.digest
+        and Origin.OVERWRITTEN not in (x.distance, y.distance)
+    )
+
+
+def candidates(a: Stretch, at_a: NDArray[np.int64], b: Stretch, at_b: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which pairs (places within the stretches) may differ in what they compute: their hashes do."""
+    values = a.hashes.values[at_a] != b.hashes.values[at_b]
+    unequal: NDArray[np.bool_] = values | (a.computation[at_a] != b.computation[at_b])
+    return unequal
+
+
+def _digests(rows: Rows, i: int) -> list[int]:
+    digests: list[int] = rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist()
+    return digests
+
+
+Numbers = tuple[bytes, bytes]
+
+
+def _numbers(rows: Rows, i: int) -> tuple[Numbers, tuple[Numbers, int]]:
+    """(integers and floats among the arguments; those of the returned number and its kind), by their bits."""
+    flags = rows.flags(i) & VALUE_FLAGS
+    integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]]
+    floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
+    whole = len(integers) - bool(flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER))
+    real = len(floats) - (2 if flags & RowFlag.VALUE_COMPLEX else bool(flags & RowFlag.VALUE_FLOAT))
+    arguments = integers[:whole].tobytes(), floats[:real].tobytes()
+    return arguments, ((integers[whole:].tobytes(), floats[real:].tobytes()), int(flags))

@@ -1,0 +1,99 @@
+"""Order alone is no difference of values: rows of one place in the code that only changed places among themselves.
+
+A program that walks a set of strings runs the same ops in another order in every process. Matched by execution index,
+each of them would seem to compute something else. Owns the test for a *pure* permutation: at one site and op, the
+rows that differ compute the same things on both sides, each exactly as often, from matching producers. Anything short
+of that stays as it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rltrace.diff.align import Alignment
+from rltrace.diff.pairs import candidates
+from rltrace.diff.sequences import Indices, codes_of
+from rltrace.diff.view import Stretch
+from rltrace.trace.rows import Rows
+from rltrace.trace.schema import RowFlag
+
+LARGEST = 20_000
+"""Rows that may be in question; where more differ, it is no matter of order."""
+
+
+ROUNDS = 16
+"""How often groups are dropped because a group that they depend on was; past it, nothing is taken for a permutation."""
+
+
+def settle_order(a: Stretch, b: Stretch, alignment: Alignment) -> Alignment:
+    """``alignment`` with rows that merely changed places matched by what they compute, and marked as moved."""
+    unequal = candidates(a, alignment.a, b, alignment.b)
+    rows_a = np.sort(np.concatenate([alignment.a[unequal], alignment.only_a]))
+    rows_b = np.sort(np.concatenate([alignment.b[unequal], alignment.only_b]))
+    if not len(rows_a) or not len(rows_b):
+        return alignment
+    at_a, at_b, group = _permuted(a, b, rows_a, rows_b)
+    if not len(at_a) or len(at_a) > LARGEST:
+        return alignment
+    keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
+    return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
+
+
+def _permuted(a: Stretch, b: Stretch, rows_a: Indices, rows_b: Indices) -> tuple[Indices, Indices, Indices]:
+    """Pairs by content, and their group, of every site and op whose differing rows compute the same things."""
+    place_a, place_b, count = codes_of(a.tokens.identity[rows_a], b.tokens.identity[rows_b])
+    often_a, often_b = np.bincount(place_a, minlength=count), np.bincount(place_b, minlength=count)
+    fits = (often_a == often_b) & (often_a > 1)
+    keep_a, keep_b = fits[place_a], fits[place_b]
+    rows_a, rows_b, place_a, place_b = rows_a[keep_a], rows_b[keep_b], place_a[keep_a], place_b[keep_b]
+    content_a, content_b = a.tokens.content[rows_a], b.tokens.content[rows_b]
+    order_a = np.lexsort((rows_a, a.tokens.structure[rows_a], content_a, place_a))
+    order_b = np.lexsort((rows_b, b.tokens.structure[rows_b], content_b, place_b))
+    wrong = place_a[order_a][content_a[order_a] != content_b[order_b]]
+    right = ~np.isin(place_a[order_a], wrong)
+    return rows_a[order_a][right], rows_b[order_b][right], place_a[order_a][right]
+
+
+Candidates = tuple[Indices, Indices, Indices]
+
+
+def _with_matching_producers(a: Stretch, b: Stretch, alignment: Alignment, pairs: Candidates) -> np.ndarray:
+    """Which pairs stand the test that what they read was written by matching rows; a group stands or falls as one."""
+    at_a, at_b, group = pairs
+    keep = np.ones(len(at_a), dtype=bool)
+    for _ in range(ROUNDS):
+        partner = np.full(len(a), -1, dtype=np.int64)
+        partner[alignment.a] = alignment.b
+        partner[at_a[keep]] = at_b[keep]
+        bad = {
+            int(group[k])
+            for k in np.flatnonzero(keep).tolist()
+            if not _producers_match(a.rows, int(at_a[k]), b.rows, int(at_b[k]), partner)
+        }
+        if not bad:
+            return keep
+        keep &= ~np.isin(group, list(bad))
+    return np.zeros(len(at_a), dtype=bool)
+
+
+def _producers_match(a: Rows, i: int, b: Rows, j: int, partner: Indices) -> bool:
+    for x, y in zip(a.inputs(i), b.inputs(j), strict=False):
+        if x.distance <= 0 or y.distance <= 0 or (x.digest is not None and x.digest == y.digest):
+            continue
+        target_a, target_b = i - x.distance, j - y.distance
+        if target_a >= 0 and target_b >= 0:
+            if partner[target_a] != target_b:
+                return False
+        elif (
+            target_a != target_b and not a.flags(i) & RowFlag.VIEW
+        ):  # before the stretches: they begin at matching rows
+            return False
+    return True
+
+
+def _rematched(alignment: Alignment, at_a: Indices, at_b: Indices) -> Alignment:
+    stays = ~np.isin(alignment.a, at_a) & ~np.isin(alignment.b, at_b)
+    new_a, new_b = np.concatenate([alignment.a[stays], at_a]), np.concatenate([alignment.b[stays], at_b])
+    moved = np.concatenate([alignment.moved[stays], np.ones(len(at_a), dtype=bool)])
+    order = np.argsort(new_a)
+    return Alignment(alignment.rows_a, alignment.rows_b, new_a[order], new_b[order], moved[order], alignment.unsure)

@@ -1,0 +1,67 @@
+"""What it means that one stream goes on after the last op that both have.
+
+Owns the line between a run that ended earlier, a trace that is not finished, and a few harmless ops at the very end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
+from rltrace.diff.model import Cause, Finding, InputsMatch
+from rltrace.diff.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.schema import Column, RowFlag, Step
+
+FINISHED = "complete"
+LONGEST_HARMLESS = 1 << 16
+"""Rows. A longer tail is no logging."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """One of three things: a finding (the run ended earlier), a reason to leave it open, or so many harmless rows."""
+
+    finding: Finding | None = None
+    open: str | None = None
+    harmless: int = 0
+
+
+def judge_tail(shorter: StreamView, longer: StreamView, shorter_is_a: bool, rows: int, equal: int) -> Tail:
+    """``rows`` rows at the end of ``longer`` have no counterpart in ``shorter``."""
+    side, other = ("A", "B") if shorter_is_a else ("B", "A")
+    state = shorter.process.state
+    if state != FINISHED:
+        why = shorter.process.why
+        return Tail(open=f"equal so far, but {side} is {state}" + (f" ({why})" if why else ""))
+    if is_harmless(shorter, longer, rows):
+        return Tail(harmless=rows)
+    try:
+        row: RowAt = row_at(longer, longer.rows - rows)
+    except HoleError as error:
+        return Tail(open=f"{side} ends where {other} cannot be read: {error}")
+    steps = int(np.sum(longer.steps[:, Step.END_ROW] > np.uint64(longer.rows - rows))) if len(longer.steps) else 0
+    more = f"{rows:,} ops more" + (f" and {steps:,} optimizer steps more" if steps else "")
+    why = f"{side} is complete and ends here; {other} goes on with {row}, {more}"
+    decided = Decided(Cause.ENDED, InputsMatch.UNKNOWN, why)
+    return Tail(
+        finding=make_finding(None, row, decided, equal) if shorter_is_a else make_finding(row, None, decided, equal)
+    )
+
+
+def is_harmless(shorter: StreamView, longer: StreamView, rows: int) -> bool:
+    """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing."""
+    start = longer.rows - rows
+    ended = bool(len(longer.steps)) and bool(np.any(longer.steps[:, Step.END_ROW] > np.uint64(start)))
+    if ended or rows > LONGEST_HARMLESS or dict(shorter.process.exit or {}) != dict(longer.process.exit or {}):
+        return False
+    try:
+        stretch = longer.read(start, longer.rows)
+    except HoleError:
+        return False
+    if stretch.flags(RowFlag.RNG).any():
+        return False
+    sites = longer.keys("sites", np.unique(stretch.rows.column(Column.SITE)))
+    return not np.isin(sites, shorter.process.tables["sites"].keys).any()

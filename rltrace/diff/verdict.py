@@ -1,0 +1,105 @@
+"""From everything that was found to one word and the sentence it rests on.
+
+Owns the conditions of ``identical`` and ``same-values``. A false difference is the worst mistake this can make, a
+false agreement the second worst: what is not known is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.diff.model import Finding, Verdict
+from rltrace.diff.steps import StepResult
+from rltrace.diff.streams import StreamResult
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the verdict may rest on."""
+
+    level: str
+    streams: tuple[StreamResult, ...]
+    steps: tuple[StepResult, ...]
+    lonely: tuple[Finding, ...]
+    """Streams that one side alone has."""
+    decisive: Finding | None
+    unfinished: tuple[tuple[str, str], ...]
+    """(side, in which way) of every side that is not complete."""
+
+    @property
+    def matched(self) -> int:
+        return sum(r.matched for r in self.streams)
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        return sum(r.looked_at[0] for r in self.streams), sum(r.looked_at[1] for r in self.streams)
+
+
+def decide(evidence: Evidence) -> tuple[Verdict, str]:
+    """The verdict and what it rests on."""
+    if _nothing_in_common(evidence):
+        return Verdict.UNKNOWN, "nothing was recorded on both sides that could be compared"
+    if _different_programs(evidence):
+        matched, (rows_a, rows_b) = evidence.matched, evidence.looked_at
+        return Verdict.UNKNOWN, (
+            f"these look like different programs: only {matched:,} ops match, of {rows_a:,} of A and {rows_b:,} of B"
+        )
+    if evidence.decisive is not None:
+        return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)
+    undecided = next((r.undecided for r in evidence.streams if r.undecided), None)
+    if undecided is not None:
+        return Verdict.UNKNOWN, undecided
+    left_open = [r.open for r in evidence.streams] + [r.open for r in evidence.steps]
+    open_ = next(filter(None, left_open), None)
+    if open_ is not None:
+        return Verdict.UNKNOWN, open_
+    if evidence.unfinished:
+        side, how = evidence.unfinished[0]
+        return Verdict.UNKNOWN, f"equal so far, but {side.upper()} is not complete: {how}"
+    return _equal(evidence)
+
+
+def _equal(evidence: Evidence) -> tuple[Verdict, str]:
+    extent = _extent(evidence)
+    lonely_steps = any(any(r.lonely) for r in evidence.steps)
+    if not evidence.lonely and not lonely_steps and all(r.is_identical for r in evidence.streams):
+        return Verdict.IDENTICAL, f"all {extent} are equal"
+    if evidence.level == "step":
+        return (
+            Verdict.SAME_VALUES,
+            f"every matched one of {extent} is equal, but a side made attempts that the other did not",
+        )
+    return Verdict.SAME_VALUES, (
+        f"every matched op has equal values ({evidence.matched:,} matched ops); what only one side ran drew from no"
+        " generator, and nothing that both ran depends on it"
+    )
+
+
+def _diverged(evidence: Evidence, decisive: Finding) -> str:
+    if decisive.op is None:
+        return f"{decisive.identical_before:,} steps are equal before the first that differs"
+    return f"{decisive.identical_before:,} ops of {decisive.stream} are equal before the first that differs"
+
+
+def _extent(evidence: Evidence) -> str:
+    steps = sum(r.matched for r in evidence.steps)
+    ops = f"{evidence.matched:,} ops" if evidence.level == "op" else ""
+    digested = f"{steps:,} steps" if steps or evidence.level == "step" else ""
+    return " and ".join(filter(None, [ops, digested]))
+
+
+def _nothing_in_common(evidence: Evidence) -> bool:
+    rows = any(any(r.looked_at) or r.undecided for r in evidence.streams)
+    steps = any(r.matched or r.ended or r.open for r in evidence.steps)
+    return not rows and not steps and evidence.decisive is None
+
+
+def _different_programs(evidence: Evidence) -> bool:
+    if evidence.level == "step":
+        return False
+    if any(r.same_rows and r.matched for r in evidence.streams):
+        return False
+    decisive = evidence.decisive
+    if decisive is not None:
+        return any(r.different_programs for r in evidence.streams if r.decisive is decisive)
+    return any(2 * evidence.matched < rows for rows in evidence.looked_at)

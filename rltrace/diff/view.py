@@ -1,0 +1,198 @@
+"""One side of a comparison: a stream and the words and keys that its ids stand for, read a few segments at a time.
+
+Everything that two traces could have interned in another order is compared through portable keys, never through ids.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.align import StretchTokens, mix
+from rltrace.diff.model import Site
+from rltrace.diff.sequences import Tokens
+from rltrace.errors import HoleError
+from rltrace.trace.prefix import RowHashes, row_hashes
+from rltrace.trace.reader import ProcessTrace, StreamTrace
+from rltrace.trace.rows import Rows
+from rltrace.trace.schema import Column, Kind, RowFlag, Step
+
+LEFT_OUT = "these rows are not in this slice"
+
+
+class Stretch:
+    """Some adjacent rows of one side, with what is needed to compare them."""
+
+    def __init__(self, view: StreamView, rows: Rows) -> None:
+        self.view = view
+        self.rows = rows
+        self.first = rows.first
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def end(self) -> int:
+        """Row after the last one."""
+        return self.first + len(self.rows)
+
+    @cached_property
+    def hashes(self) -> RowHashes:
+        return row_hashes(self.rows, self.view.process.tables)
+
+    @cached_property
+    def computation(self) -> Tokens:
+        """Kind, op, tensor structure and skeleton of the arguments of each row, wherever it was called from."""
+        kind = self.rows.column(Column.KIND).astype(np.uint64)
+        keys = (self.view.keys(t, self.rows.column(c)) for t, c in COMPUTATION)
+        return mix(kind, *keys)
+
+    @cached_property
+    def tokens(self) -> StretchTokens:
+        op = self.view.keys("ops", self.rows.column(Column.OP))
+        site = self.view.keys("sites", self.rows.column(Column.SITE))
+        kind = self.rows.column(Column.KIND)
+        # an event is told from others of its kind by what it speaks of: a parameter's name stands in its scalars
+        event = np.where(kind == Kind.OP, np.uint64(0), self.hashes.structure)
+        flags = self.rows.column(Column.FLAGS)
+        silent = (flags & np.uint32(RowFlag.VIEW | RowFlag.ALLOCATION)) != 0
+        return StretchTokens(
+            identity=mix(kind.astype(np.uint64), op, site, event),
+            structure=self.hashes.structure,
+            values=self.hashes.values,
+            computation=self.computation,
+            digested=~silent & (self.rows.column(Column.DIGESTS) > 0),
+            draws=self.flags(RowFlag.RNG),
+        )
+
+    def flags(self, mask: RowFlag) -> NDArray[np.bool_]:
+        """Which rows have any of these flags."""
+        found: NDArray[np.bool_] = (self.rows.column(Column.FLAGS) & np.uint32(mask)) != 0
+        return found
+
+    def cut(self, start: int, stop: int) -> Stretch:
+        """Rows ``start`` to ``stop`` of the stream."""
+        return Stretch(self.view, self.rows.cut(start - self.first, stop - self.first))
+
+
+COMPUTATION = (("ops", Column.OP), ("structures", Column.STRUCTURE), ("scalars", Column.SCALARS))
+
+
+class StreamView:
+    """A stream of one process of one side."""
+
+    def __init__(self, process: ProcessTrace, stream: StreamTrace) -> None:
+        self.process = process
+        self.stream = stream
+        self._firsts = [int(segment.first) for segment in stream.segments]
+
+    @property
+    def name(self) -> str:
+        return self.stream.name
+
+    @property
+    def rows(self) -> int:
+        return int(self.stream.rows)
+
+    @cached_property
+    def steps(self) -> NDArray[np.uint64]:
+        """The attempts that this stream's thread made, in order of their ending; shape [n, len(Step)]."""
+        steps = self.process.steps
+        own = steps[steps[:, Step.STREAM] == self.stream.index]
+        ordered: NDArray[np.uint64] = own[np.argsort(own[:, Step.END_ROW], kind="stable")]
+        return ordered
+
+    def attempt_after(self, row: int) -> NDArray[np.uint64] | None:
+        """The first attempt of this stream that ends after ``row``, read without most others; None: none does."""
+        low, high = 0, len(self.process.step_records)
+        while low < high:
+            middle = (low + high) // 2
+            if self._ended_by(middle) > row:
+                high = middle
+            else:
+                low = middle + 1
+        own = self._own_steps(low)
+        found = own[own[:, Step.END_ROW] > np.uint64(row)]
+        return found[0] if len(found) else None
+
+    def _ended_by(self, number: int) -> int:
+        """Row at which the last attempt of this stream in ``step_records`` up to ``number`` ended."""
+        while number >= 0:
+            own = self._own_steps(number)
+            if len(own):
+                return int(own[-1, Step.END_ROW])
+            number -= 1
+        return 0
+
+    def _own_steps(self, number: int) -> NDArray[np.uint64]:
+        if number >= len(self.process.step_records):
+            return np.zeros((0, len(Step)), np.uint64)
+        steps = self.process.steps_of(number)
+        own: NDArray[np.uint64] = steps[steps[:, Step.STREAM] == self.stream.index]
+        return own
+
+    def read(self, start: int, stop: int) -> Stretch:
+        """Rows ``start`` to ``stop``; HoleError where some of them cannot be read."""
+        return Stretch(self, self.stream.read(start, stop))
+
+    def row(self, index: int) -> tuple[Rows, int]:
+        """The rows of the segment that holds row ``index``, and its place in them; HoleError as ``read``."""
+        segment = self.stream.segments[bisect_right(self._firsts, index) - 1]
+        return self.stream.read_segment(segment), index - segment.first
+
+    def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:
+        """The first (row, rows, why) of rows ``start`` to ``stop`` known to be unreadable. Reading finds more."""
+        left_out = [(first, rows, LEFT_OUT) for first, rows in self.stream.left_out]
+        found = [hole for hole in [*self.stream.holes, *left_out] if hole[0] < stop and hole[0] + hole[1] > start]
+        return min(found) if found else None
+
+    def readable(self, start: int, stop: int) -> int:
+        """The first row from ``start`` on that cannot be read, ``stop`` where all can. Reads all of them."""
+        while (hole := self.hole(start, stop)) is None:
+            try:
+                self.stream.read(start, stop)
+                return stop
+            except HoleError:
+                if self.hole(start, stop) is None:
+                    raise
+        return max(hole[0], start)
+
+    # --- what ids stand for -----------------------------------------------------------------------------------------
+
+    def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
+        """Portable keys of table entries."""
+        keys: Tokens = self.process.tables[table].keys[ids]
+        return keys
+
+    def payload(self, table: str, number: int) -> object:
+        """An entry of a table for display; None where the table lacks it."""
+        payloads = self.process.tables[table].payloads
+        return payloads[number] if number < len(payloads) else None
+
+    def op(self, rows: Rows, i: int) -> str:
+        """``aten.addmm.default``, or the name of the event that the row is."""
+        kind = int(rows.columns[i, Column.KIND])
+        if kind != Kind.OP:
+            return Kind(kind).name.lower().replace("_", "-") if kind in list(Kind) else f"kind {kind}"
+        return str(self.payload("ops", int(rows.columns[i, Column.OP])))
+
+    def module(self, rows: Rows, i: int) -> str:
+        return str(self.payload("modules", int(rows.columns[i, Column.MODULE])) or "")
+
+    def stack(self, rows: Rows, i: int) -> tuple[Site, ...]:
+        """The recorded frames of a row outside torch, innermost first."""
+        numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
+        frames = [self.payload("frames", n) for n in numbers] if isinstance(numbers, list) else []
+        return tuple(
+            Site(str(f.get("file", "")), int(f.get("line", 0)), str(f.get("function", "")), str(f.get("source", "")))
+            for f in frames
+            if isinstance(f, dict) and not f.get("internal")
+        )
+
+    def kernel(self, rows: Rows, i: int) -> dict[str, object]:
+        """Kernel evidence of a row; empty where there is none."""
+        payload = self.payload("kernels", int(rows.columns[i, Column.KERNEL]))
+        return payload if isinstance(payload, dict) else {}

@@ -1,0 +1,307 @@
+"""Along two streams from where they part: block by block, skipping what step digests prove equal.
+
+Owns the order of events after structure has parted, and stops at the first difference of values: what follows from it
+is no news. Reads a bounded number of rows at a time, so memory stays flat however long a stretch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rltrace.diff.align import Alignment, align
+from rltrace.diff.blocks import Block, blocks, first_block
+from rltrace.diff.causes import judge
+from rltrace.diff.cuts import before, beside_of, in_step, one_sided, row_or_none, safe_cut, same_beginning
+from rltrace.diff.findings import Decided, RowAt, make_finding
+from rltrace.diff.hunks import HunkCounter
+from rltrace.diff.matching import Matching
+from rltrace.diff.model import Cause, EnvironmentDifference, Finding
+from rltrace.diff.onesided import bytes_used_by_matched, control_flow
+from rltrace.diff.pairs import candidates, difference
+from rltrace.diff.reorder import settle_order
+from rltrace.diff.scene import Scene
+from rltrace.diff.search import Unreadable
+from rltrace.diff.sequences import Indices
+from rltrace.diff.view import StreamView, Stretch
+from rltrace.trace.schema import RowFlag
+
+WINDOW_ROWS = 1 << 16
+"""Rows of a side that are aligned at a time; a longer stretch is cut where both sides agree."""
+
+Progress = Callable[[str, int, int], None]
+"""(stream, rows done, rows in all)."""
+
+
+@dataclass
+class Walk:
+    """What was found along one pair of streams."""
+
+    a: StreamView
+    b: StreamView
+    base: int
+    """Rows before it are equal, position by position."""
+    settings: tuple[EnvironmentDifference, ...]
+    in_step: bool = False
+    """The rows of both sides stand at the same places up to ``base``; False: they were recorded in other windows."""
+    progress: Progress | None = None
+    first: Finding | None = None
+    """The earliest finding of any cause."""
+    harmful: Finding | None = None
+    """The earliest op that one side alone has and that the rest depends on."""
+    value: Finding | None = None
+    """The earliest matched op whose values differ. The walk ends there."""
+    undecided: str | None = None
+    """Why the walk ended before the streams did; None: it did not."""
+    hole: Unreadable | None = None
+    done: tuple[int, int] = (0, 0)
+    """Rows looked at, or proven equal, on both sides."""
+    skipped: bool = False
+    """Steps were left out, because a side has no rows for them."""
+    matched: int = 0
+    equal: int = 0
+    elsewhere: int = 0
+    """Matched rows that are called from another place in the code, or in another module."""
+    marked_rows: int = 0
+    marked_differing: int = 0
+    marked_first: str | None = None
+    trailing: tuple[int, int] = (0, 0)
+    """Rows at the very end that only one side has; 0 where neither or both have some."""
+
+    def __post_init__(self) -> None:
+        self.hunks = HunkCounter(self.a, self.b)
+        self.matching = Matching(self.base)
+        self.scene = Scene(self.a, self.b, self.matching, self.settings)
+        self.matched = self.equal = self.base
+        self.done = (self.base, self.base)
+        self._lonely: tuple[list[Indices], list[Indices]] = ([], [])
+
+    def run(self) -> Walk:
+        for block in self._from_base():
+            if not block.recorded:
+                self.skipped = True
+                continue
+            if block.same:
+                self._equal_run(block)
+            else:
+                self._block(block)
+            if self.value is not None or self.undecided is not None:
+                break
+            if self.progress:
+                self.progress(self.a.name, block.a1, self.a.rows)
+        return self
+
+    def _from_base(self) -> Iterator[Block]:
+        """Blocks without the rows before ``base``; one that this leaves with one side only is joined to the next."""
+        start = (self.base, self.base)
+        first = first_block(self.a, self.b, self.base) if self.in_step else None
+        if first is not None:
+            yield first
+            if not first.ended:
+                return
+            start = (first.a1, first.b1)
+        held: tuple[int, int] | None = None
+        every = list(blocks(self.a, self.b))
+        for number, block in enumerate(every):
+            a0, b0 = held or (max(block.a0, start[0]), max(block.b0, start[1]))
+            a1, b1 = max(block.a1, a0), max(block.b1, b0)
+            held = None
+            if (a0 == a1) != (b0 == b1) and number + 1 < len(every) and (block.a0 < start[0] or block.b0 < start[1]):
+                held = (a0, b0)
+            elif a0 < a1 or b0 < b1:
+                same = block.same and (a0, b0) == (block.a0, block.b0)
+                yield Block(a0, a1, b0, b1, block.ended, same, block.recorded)
+
+    def _equal_run(self, block: Block) -> None:
+        count = block.a1 - block.a0
+        self.matching.add_run(block.a0, block.b0, count)
+        self._look(count, count)
+        self.matched += count
+        self.equal += count
+
+    # --- one block --------------------------------------------------------------------------------------------
+
+    def _block(self, block: Block) -> None:
+        self._lonely = ([], [])
+        a0, b0 = block.a0, block.b0
+        while (a0 < block.a1 or b0 < block.b1) and self.value is None and self.undecided is None:
+            stop_a, stop_b = min(block.a1, a0 + WINDOW_ROWS), min(block.b1, b0 + WINDOW_ROWS)
+            end_a, end_b = self.a.readable(a0, stop_a), self.b.readable(b0, stop_b)
+            broken = end_a < stop_a or end_b < stop_b
+            a, b = self.a.read(a0, end_a), self.b.read(b0, end_b)
+            if broken:
+                a, b = same_beginning(a, b)
+            last = not broken and stop_a == block.a1 and stop_b == block.b1
+            found = self._aligned(a, b, open_end=not last)
+            cut_a, cut_b = (len(a), len(b)) if last or in_step(a, b) else safe_cut(a, b, found)
+            final = last and not block.ended
+            if found.unsure is not None and found.unsure < (cut_a, cut_b):
+                cut_a, cut_b = found.unsure
+                self._take(a, b, found, (cut_a, cut_b), final=False)
+                self._stop(f"alignment unsure from row {a0 + cut_a:,} of A and row {b0 + cut_b:,} of B on")
+                return
+            self._take(a, b, found, (cut_a, cut_b), final)
+            if broken:
+                self._stop_at_hole((end_a, stop_a), (end_b, stop_b))
+            elif not last and (cut_a, cut_b) == (0, 0):
+                self._stop(f"alignment unsure from row {a0:,} of A and row {b0:,} of B on")
+            a0, b0 = a0 + cut_a, b0 + cut_b
+
+    def _aligned(self, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
+        if in_step(a, b):
+            rows = np.arange(len(a))
+            found = Alignment(len(a), len(b), rows, rows, np.zeros(len(a), dtype=bool), None)
+        else:
+            found = align(a.tokens, b.tokens, open_end=open_end)
+        return settle_order(a, b, found)
+
+    def _take(self, a: Stretch, b: Stretch, found: Alignment, cut: tuple[int, int], final: bool) -> None:
+        """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""
+        inside = (found.a < cut[0]) & (found.b < cut[1])
+        at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
+        self.matching.add(a.first + at_a, b.first + at_b)
+        unequal = self._first_unequal(a, at_a, b, at_b)
+        if unequal is not None:
+            at_a, at_b, moved = at_a[:unequal], at_b[:unequal], moved[:unequal]
+        ends = cut if unequal is None else before(found, inside, unequal)
+        self._look(*ends)
+        only_a = one_sided(a, found.only_a, ends[0])
+        only_b = one_sided(b, found.only_b, ends[1])
+        if final and unequal is None:
+            only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
+        self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
+        self._count(a, at_a, b, at_b)
+        if unequal is None:
+            self._check_use(a, b, at_a, at_b)
+        else:
+            pair = found.a[inside][unequal], found.b[inside][unequal]
+            self._found_value(a, int(pair[0]), b, int(pair[1]))
+
+    def _look(self, rows_a: int, rows_b: int) -> None:
+        self.done = (self.done[0] + rows_a, self.done[1] + rows_b)
+
+    def _first_unequal(self, a: Stretch, at_a: Indices, b: Stretch, at_b: Indices) -> int | None:
+        for k in np.flatnonzero(candidates(a, at_a, b, at_b)).tolist():
+            if difference(a, int(at_a[k]), b, int(at_b[k])).found:
+                return int(k)
+        return None
+
+    def _found_value(self, a: Stretch, i: int, b: Stretch, j: int) -> None:
+        row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
+        judged = judge(self.scene, row_a, row_b, difference(a, i, b, j))
+        decided = judged.decided
+        if decided.cause is Cause.RNG and self.harmful is not None and self.harmful.cause is Cause.CONTROL_FLOW:
+            because = f"{decided.because}, after {self.harmful.op} had been run by one side only"
+            decided = Decided(decided.cause, decided.inputs_match, because)
+        before = self.equal
+        if judged.a.index < row_a.index:  # an earlier marked op is the origin
+            before = min(before, judged.a.index)
+        self.value = make_finding(judged.a, judged.b, decided, before)
+        self.first = self.first or self.value
+
+    # --- rows of one side -------------------------------------------------------------------------------------
+
+    def _structure(
+        self, a: Stretch, b: Stretch, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
+    ) -> None:
+        at_a, at_b, moved = pairs
+        only_a, only_b = only
+        beside_a = b.first + beside_of(only_a, at_a[~moved], at_b[~moved])
+        beside_b = a.first + beside_of(only_b, at_b[~moved], at_a[~moved])
+        self.hunks.one_sided("only-a", a.first + only_a, beside_a)
+        self.hunks.one_sided("only-b", b.first + only_b, beside_b)
+        self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
+        self._lonely[0].append(a.first + only_a)
+        self._lonely[1].append(b.first + only_b)
+        if self.first is None and (len(only_a) or len(only_b)):
+            self.first = self._one_sided_finding(a, b, (only_a, only_b), (beside_a, beside_b), at_a, "")
+        if self.harmful is None:
+            draws_a, draws_b = only_a[a.flags(RowFlag.RNG)[only_a]], only_b[b.flags(RowFlag.RNG)[only_b]]
+            if len(draws_a) or len(draws_b):
+                beside = beside_a[np.isin(only_a, draws_a)], beside_b[np.isin(only_b, draws_b)]
+                self.harmful = self._one_sided_finding(
+                    a, b, (draws_a, draws_b), beside, at_a, "it draws from a generator"
+                )
+                self._share_harm()
+
+    def _one_sided_finding(
+        self,
+        a: Stretch,
+        b: Stretch,
+        only: tuple[Indices, Indices],
+        beside: tuple[Indices, Indices],
+        at_a: Indices,
+        harm: str,
+    ) -> Finding:
+        """The finding at the earlier of the first row that A alone has and the first that B alone has."""
+        only_a, only_b = only
+        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(beside[1][0]))
+        if a_is_first:
+            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(beside[0][0]))
+            before = self.equal + int(np.searchsorted(at_a, only_a[0]))
+            return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), harm), before)
+        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(beside[1][0]))
+        before = self.equal + int(np.searchsorted(a.first + at_a, beside[1][0]))
+        return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
+
+    def _share_harm(self) -> None:
+        """Where the first op of one side is the harmful one, the finding says so."""
+        first, harmful = self.first, self.harmful
+        if first and harmful and (first.a_index, first.b_index) == (harmful.a_index, harmful.b_index):
+            self.first = harmful
+
+    def _check_use(self, a: Stretch, b: Stretch, at_a: Indices, at_b: Indices) -> None:
+        """Whether a matched op computes with bytes that a one-sided op wrote."""
+        if self.harmful is not None:
+            return
+        lonely = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in self._lonely)
+        used = bytes_used_by_matched(self.scene, (a, at_a), (b, at_b), (lonely[0], lonely[1]))
+        if used is not None:
+            writer, user = used
+            on_a = writer.view is self.a
+            harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
+            decided = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
+            row_a, row_b = (writer, None) if on_a else (None, writer)
+            before = min(self.equal, self.first.identical_before) if self.first else self.equal
+            self.harmful = make_finding(row_a, row_b, decided, before)
+            self._share_harm()
+
+    def _without_trailing(
+        self, a: Stretch, b: Stretch, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
+    ) -> tuple[Indices, Indices]:
+        """Take the rows after the last match out, where only one side has such: that side merely went on."""
+        after_a = int(pairs[0].max()) + 1 if len(pairs[0]) else 0
+        after_b = int(pairs[1].max()) + 1 if len(pairs[1]) else 0
+        rest_a, rest_b = only[0][only[0] >= after_a], only[1][only[1] >= after_b]
+        beyond_a, beyond_b = self.a.rows - a.end, self.b.rows - b.end
+        more_a, more_b = len(rest_a) + beyond_a, len(rest_b) + beyond_b
+        if (more_a > 0) == (more_b > 0):
+            return only
+        self.trailing = (more_a, more_b)
+        return only[0][only[0] < after_a], only[1][only[1] < after_b]
+
+    # --- counting and stopping --------------------------------------------------------------------------------
+
+    def _count(self, a: Stretch, at_a: Indices, b: Stretch, at_b: Indices) -> None:
+        self.matched += len(at_a)
+        self.equal += len(at_a)
+        self.elsewhere += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
+        self.marked_rows += int(a.flags(RowFlag.MARKED)[at_a].sum())
+        differing = np.flatnonzero(a.hashes.marked[at_a] != b.hashes.marked[at_b])
+        self.marked_differing += len(differing)
+        if len(differing) and self.marked_first is None:
+            self.marked_first = str(RowAt(self.a, a.rows, int(at_a[differing[0]])))
+
+    def _stop(self, why: str) -> None:
+        if self.value is None and self.undecided is None:
+            self.undecided = why
+
+    def _stop_at_hole(self, range_a: tuple[int, int], range_b: tuple[int, int]) -> None:
+        for side, view, (start, stop) in (("a", self.a, range_a), ("b", self.b, range_b)):
+            hole = view.hole(start, stop) if start < stop else None
+            if hole is not None and self.value is None:
+                self.hole = Unreadable(side, *hole)
+                self._stop(f"rows {hole[0]:,} to {hole[0] + hole[1] - 1:,} of {side.upper()} cannot be read")
+                return

@@ -1,0 +1,38 @@
+"""The digest of bytes in this process's memory, through the xxhash library. Owns the fast path; defines nothing."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable
+from ctypes import c_char
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from rltrace.digest.definition import PAGE_BYTES
+
+
+def digest_buffer(data: Any, seed: int) -> int:
+    """Digest of the bytes of a C-contiguous object with the buffer protocol (bytes, memoryview, NumPy array)."""
+    view = memoryview(data).cast("B")
+    if len(view) <= PAGE_BYTES:
+        return xxh3_64_intdigest(view, seed)
+    return digest_pages(
+        [xxh3_64_intdigest(view[i : i + PAGE_BYTES], seed) for i in range(0, len(view), PAGE_BYTES)], seed
+    )
+
+
+def digest_address(address: int, size: int, seed: int) -> int:
+    """Digest of ``size`` bytes at ``address``. The caller vouches that they are readable and hold still."""
+    if size <= PAGE_BYTES:
+        return xxh3_64_intdigest((c_char * size).from_address(address), seed) if size else xxh3_64_intdigest(b"", seed)
+    return digest_buffer((c_char * size).from_address(address), seed)
+
+
+def digest_pages(pages: Iterable[int], seed: int) -> int:
+    """Digest of more than one page of bytes, from the digests of its pages in order."""
+    digests = array("Q", pages)
+    if sys.byteorder == "big":
+        digests.byteswap()
+    return digest_buffer(digests, seed)

@@ -1,0 +1,116 @@
+"""Facts of the machine, the interpreter and the environment variables.
+
+Owns the allow-list of variables: only what can change numerics is ever read. Starts no process and imports nothing big.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from rltrace.privacy import home_as_tilde, masked_value
+
+VARIABLE_PREFIXES = (
+    "ATEN_",
+    "CUBLAS_",
+    "CUDA_",
+    "CUDNN_",
+    "DNNL_",
+    "GOMP_",
+    "HIP_",
+    "HSA_",
+    "KMP_",
+    "MALLOC_",
+    "MIOPEN_",
+    "MKL_",
+    "MUJOCO_",
+    "NCCL_",
+    "NUMEXPR_",
+    "NVIDIA_TF32_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTORCH_",
+    "ROCM_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+    "TRITON_",
+    "VECLIB_",
+    "XLA_",
+)
+VARIABLES = frozenset(
+    {"BLIS_NUM_THREADS", "GLIBC_TUNABLES", "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED", "WORLD_SIZE"}
+)
+PLACES = ("_DIR", "_HOME", "_PATH", "_ROOT", "_CACHE")
+"""Endings of variables that say where something lies."""
+FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
+"""Lists of files, of which the bare names count: where they lie is nobody's business."""
+
+_ISA_FLAGS = ("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
+
+
+def machine() -> dict[str, str | int | float | bool | None]:
+    """Processor, cores and system library; never the host's name."""
+    system = os.uname()
+    model, isa = _processor()
+    return {
+        "host.system": f"{system.sysname} {system.release}",
+        "host.machine": system.machine,
+        "host.cpu": model,
+        "host.isa": isa,
+        "host.cores": os.cpu_count(),
+        "host.cores_allowed": _allowed_cores(),
+        "host.libc": _libc(),
+    }
+
+
+def python() -> dict[str, str | int | float | bool | None]:
+    """The interpreter, and whether its string hashes are the same in every run."""
+    return {
+        "python.version": ".".join(map(str, sys.version_info[:3])),
+        "python.build": " ".join(sys.version.split()),
+        "python.implementation": sys.implementation.name,
+        "python.hash_randomization": bool(sys.flags.hash_randomization)
+        and not os.environ.get("PYTHONHASHSEED", "").isdigit(),
+        "python.optimize": sys.flags.optimize,
+    }
+
+
+def environment() -> dict[str, str | int | float | bool | None]:
+    """The allowed environment variables, as ``env.NAME``; secrets and the home folder masked."""
+    found: dict[str, str | int | float | bool | None] = {}
+    for name in sorted(os.environ):
+        if name in FILE_LISTS:
+            found[f"env.{name}"] = ":".join(Path(part).name for part in os.environ[name].replace(" ", ":").split(":"))
+        elif name in VARIABLES or (name.startswith(VARIABLE_PREFIXES) and not name.endswith(PLACES)):
+            found[f"env.{name}"] = home_as_tilde(masked_value(name, os.environ[name]))
+    return found
+
+
+def _processor() -> tuple[str | None, str | None]:
+    """Model name and the vector instruction sets, of the first processor."""
+    fields: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123  read to the first blank
+            for line in lines:
+                if not line.strip():
+                    break
+                name, _, value = line.partition(":")
+                fields[name.strip()] = value.strip()
+    except OSError:
+        return None, None
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    model = fields.get("model name") or fields.get("CPU part")
+    return model, " ".join(flag for flag in _ISA_FLAGS if flag in flags) or None
+
+
+def _allowed_cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def _libc() -> str | None:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,188 @@
+"""Facts of torch, NumPy and the packages around them, from what the process has loaded.
+
+Imports none of them. Only questions whose answer changes nothing: no CUDA initialisation, none of the getters that
+warn. What PyTorch decides when it is first asked (threads, instruction set) is kept apart from what its build fixes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, str | int | float | bool | None]
+
+PACKAGES = frozenset(
+    """
+    accelerate ale-py apex bitsandbytes box2d box2d-py brax cleanrl cupy deepspeed dm-control envpool flash-attn gym
+    gymnasium intel-openmp jax jaxlib lightning mkl mujoco mujoco-py numba numpy opencv-python opencv-python-headless
+    peft pettingzoo pillow procgen pybullet pytorch-lightning ray sample-factory sb3-contrib scipy stable-baselines3
+    supersuit tensordict tianshou torch torchaudio torchrl torchvision transformers triton trl vllm xformers
+    """.split()  # noqa: SIM905  a list of seventy lines is not clearer
+)
+"""Packages that can change numerics or what an environment returns; besides these, every ``nvidia-…``."""
+
+
+def packages() -> Facts:
+    """Installed versions as ``package.NAME``, read from the names of their metadata folders."""
+    found: Facts = {}
+    for folder in sys.path:
+        if not folder.rstrip("/").endswith(("site-packages", "dist-packages")):
+            continue
+        try:
+            entries = os.listdir(folder)  # noqa: PTH208  names are all that is needed
+        except OSError:
+            continue
+        for entry in entries:
+            stem, ending = os.path.splitext(entry)  # noqa: PTH122
+            if ending not in (".dist-info", ".egg-info"):
+                continue
+            name, _, version = stem.partition("-")
+            name = name.lower().replace("_", "-").replace(".", "-")
+            if version and (name in PACKAGES or name.startswith("nvidia-")):
+                found.setdefault(f"package.{name}", version.split("-py")[0])
+    return found
+
+
+def numpy_build() -> Facts:
+    """NumPy's version and BLAS; nothing where the program has not loaded it."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return {}
+    config = getattr(numpy.__config__, "CONFIG", {})
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return {
+        "numpy.version": numpy.__version__,
+        "numpy.blas": " ".join(str(blas[key]) for key in ("name", "version") if key in blas) or None,
+    }
+
+
+def torch_build() -> Facts:
+    """What stands fixed in the torch that is loaded."""
+    torch = _torch()
+    if torch is None:
+        return {}
+    version = torch.version
+    return {
+        "torch.version": str(torch.__version__),
+        "torch.git": version.git_version,
+        "torch.debug": bool(version.debug),
+        "torch.cuda": version.cuda,
+        "torch.hip": getattr(version, "hip", None),
+    }
+
+
+def torch_config() -> Facts:
+    """Libraries that torch was built with, and the instruction set its own kernels use."""
+    torch = _torch()
+    if torch is None:
+        return {}
+    found: Facts = {"cpu.capability": torch.backends.cpu.get_cpu_capability()}
+    for line in torch.__config__.show().splitlines():
+        text = line.strip(" -")
+        for start, name in _CONFIG_LINES.items():
+            if text.startswith(start):
+                found[name] = text
+        if text.startswith("Build settings:"):
+            settings = dict(part.strip().partition("=")[::2] for part in text[len("Build settings:") :].split(","))
+            found |= {f"torch.{name.lower()}": settings[name] for name in _SETTINGS if name in settings}
+    return found
+
+
+_CONFIG_LINES = {
+    "Intel(R) oneAPI Math Kernel": "torch.mkl",
+    "Intel(R) Math Kernel": "torch.mkl",
+    "Intel(R) MKL-DNN": "torch.onednn",
+    "oneDNN": "torch.onednn",
+    "OpenMP": "torch.openmp",
+    "GCC": "torch.compiler",
+    "clang": "torch.compiler",
+}
+_SETTINGS = ("BLAS_INFO", "LAPACK_INFO", "BUILD_TYPE", "USE_MKL", "USE_MKLDNN", "USE_OPENMP")
+
+
+def torch_threads() -> Facts:
+    """Thread counts of the calling thread's process."""
+    torch = _torch()
+    if torch is None:
+        return {}
+    return {"torch.threads": torch.get_num_threads(), "torch.interop_threads": torch.get_num_interop_threads()}
+
+
+def torch_flags() -> Facts:
+    """Switches that a program can throw, as they stand now."""
+    torch = _torch()
+    if torch is None:
+        return {}
+    found: Facts = {}
+    for name, read in _FLAGS.items():
+        try:
+            value = read(torch)
+        except Exception:  # a switch that this torch does not have, or whose getter refuses
+            continue
+        found[f"flag.{name}"] = value if isinstance(value, (str, int, float, bool)) else str(value)
+    return found
+
+
+_FLAGS: dict[str, Any] = {
+    "deterministic_algorithms": lambda torch: torch.are_deterministic_algorithms_enabled(),
+    "deterministic_warn_only": lambda torch: torch.is_deterministic_algorithms_warn_only_enabled(),
+    "fill_uninitialized_memory": lambda torch: torch.utils.deterministic.fill_uninitialized_memory,
+    "default_dtype": lambda torch: torch.get_default_dtype(),
+    "matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
+    # torch.backends.cuda.matmul.allow_tf32 and its like may warn when both old and new settings were used
+    "cuda.matmul.tf32": lambda torch: torch._C._get_cublas_allow_tf32(),
+    "cuda.matmul.fp16_reduced": lambda torch: torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
+    "cuda.matmul.bf16_reduced": lambda torch: torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+    "cuda.matmul.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "matmul"),
+    "cuda.conv.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "conv"),
+    "mkldnn.conv.precision": lambda torch: torch._C._get_fp32_precision_getter("mkldnn", "conv"),
+    "mkldnn.matmul.precision": lambda torch: torch._C._get_fp32_precision_getter("mkldnn", "matmul"),
+    "mkldnn.enabled": lambda torch: torch._C._get_mkldnn_enabled(),
+    "mkldnn.deterministic": lambda torch: torch._C._get_mkldnn_deterministic(),
+    "cudnn.enabled": lambda torch: torch._C._get_cudnn_enabled(),
+    "cudnn.benchmark": lambda torch: torch._C._get_cudnn_benchmark(),
+    "cudnn.deterministic": lambda torch: torch._C._get_cudnn_deterministic(),
+    "cudnn.tf32": lambda torch: torch._C._get_cudnn_allow_tf32(),
+    "sdp.flash": lambda torch: torch._C._get_flash_sdp_enabled(),
+    "sdp.mem_efficient": lambda torch: torch._C._get_mem_efficient_sdp_enabled(),
+    "sdp.math": lambda torch: torch._C._get_math_sdp_enabled(),
+    "sdp.cudnn": lambda torch: torch._C._get_cudnn_sdp_enabled(),
+}
+
+
+def cuda() -> Facts:
+    """GPUs and their driver. Where the program has not initialised CUDA, only what the driver says in /proc."""
+    torch = _torch()
+    if torch is None or not torch.cuda.is_initialized():
+        return _driver_files()
+    names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return _driver_files() | {
+        "cuda.devices": "; ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in names),
+        "cuda.driver_api": torch._C._cuda_getDriverVersion() if hasattr(torch._C, "_cuda_getDriverVersion") else None,
+        "cuda.cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def _driver_files() -> Facts:
+    root = Path("/proc/driver/nvidia")
+    if not root.is_dir():
+        return {}
+    first = (root / "version").read_text().splitlines()[0]
+    models = [_model(folder / "information") for folder in sorted((root / "gpus").iterdir())]
+    return {"cuda.driver": " ".join(first.partition(":")[2].split()), "cuda.gpus": "; ".join(filter(None, models))}
+
+
+def _model(information: Path) -> str:
+    for line in information.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "Model":
+            return value.strip()
+    return ""
+
+
+def _torch() -> Any:
+    """The loaded torch; None while it is not, or not yet wholly, there."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and hasattr(torch, "version") else None

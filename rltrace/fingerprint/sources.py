@@ -1,0 +1,105 @@
+"""Facts of the program's own files: a hash of each, and the git revision they come from.
+
+Reads files, nothing else: git itself is never run here. A source file is named relative to the script's folder, or else
+to the current folder, so that it has one name on every machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+Facts = dict[str, str | int | float | bool | None]
+
+MOST_FILES = 500
+LARGEST_FILE = 4 << 20
+_NOT_THE_PROGRAM = ("site-packages", "dist-packages")
+_OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
+
+
+def hashes(earlier: Mapping[str, str | int | float | bool | None]) -> Facts:
+    """``source.NAME``: first 16 hexadecimal digits of SHA-256, of every loaded module that belongs to the program."""
+    found: Facts = {name: value for name, value in earlier.items() if name.startswith("source.")}
+    for name, path in program_files():
+        fact = f"source.{name}"
+        if fact not in found and len(found) < MOST_FILES:
+            found[fact] = _hash(path)
+    return found
+
+
+def program_files() -> Iterator[tuple[str, str]]:
+    """Portable name and path of the program's loaded source files."""
+    roots = _roots()
+    library = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  thousands of modules: strings are quick
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(file, str) or not file.endswith(".py") or name.partition(".")[0] in _OWN:
+            continue
+        path = os.path.abspath(file)  # noqa: PTH100
+        if path.startswith(library) or any(part in path for part in _NOT_THE_PROGRAM):
+            continue
+        root = next((root for root in roots if path.startswith(root)), None)
+        if root is not None:
+            yield path[len(root) :], path
+
+
+def _roots() -> list[str]:
+    """The script's folder and the current one, each with a separator at its end."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [os.path.dirname(os.path.abspath(main))] if isinstance(main, str) else []  # noqa: PTH100, PTH120
+    with suppress(OSError):  # the folder may be gone
+        folders.append(os.getcwd())  # noqa: PTH109
+    return [folder.rstrip(os.sep) + os.sep for folder in folders]
+
+
+def _hash(path: str) -> str | None:
+    try:
+        if os.stat(path).st_size > LARGEST_FILE:  # noqa: PTH116
+            return None
+        return sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def git() -> Facts:
+    """``git.revision`` of the script's folder; nothing outside a repository."""
+    roots = _roots()
+    revision = git_revision(Path(roots[0])) if roots else None
+    return {} if revision is None else {"git.revision": revision}
+
+
+def git_revision(folder: Path) -> str | None:
+    """The commit that ``folder`` has checked out, read from the files of its repository."""
+    for parent in (folder, *folder.parents):
+        entry = parent / ".git"
+        try:
+            if entry.is_dir():
+                return _head(entry)
+            if entry.is_file():  # a worktree or a submodule
+                return _head(parent / entry.read_text().partition("gitdir:")[2].strip())
+        except OSError:
+            return None
+    return None
+
+
+def _head(repository: Path) -> str | None:
+    head = (repository / "HEAD").read_text().strip()
+    if not head.startswith("ref:"):
+        return head or None
+    reference = head.partition(":")[2].strip()
+    common = repository / "commondir"
+    shared = repository / common.read_text().strip() if common.is_file() else repository
+    for place in (repository, shared):
+        if (place / reference).is_file():
+            return (place / reference).read_text().strip() or None
+    packed = shared / "packed-refs"
+    if packed.is_file():
+        for line in packed.read_text().splitlines():
+            revision, _, name = line.partition(" ")
+            if name == reference:
+                return revision
+    return None

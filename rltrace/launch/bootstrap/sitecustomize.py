@@ -1,0 +1,239 @@
+"""Runs in every Python process of a recorded program, before the program: puts the recorder in once torch is there.
+
+This folder stands first on PYTHONPATH, so the interpreter imports this file when it starts. It leaves a birth record,
+asks to be told when ``import torch`` has finished, and runs the user's own sitecustomize, which it would hide. Until
+torch is imported nothing else of rltrace is loaded. Whatever goes wrong here becomes a note in the trace: the program
+never notices.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # ``typing`` is not loaded at this point
+if TYPE_CHECKING:
+    from typing import Any
+
+FOLDER = os.path.dirname(__file__)  # noqa: PTH120  pathlib is not loaded at this point, and stays so
+
+OPTIONS = "RLTRACE_RECORD"
+"""Variable with the options (``rltrace.record.options.VARIABLE``)."""
+
+BIRTHS = "RLTRACE_BIRTHS"
+"""Variable with the folder for birth records (``rltrace.launch.environment.BIRTHS``)."""
+
+ALIAS = "_rltrace_bootstrap"
+"""This module's second name, under which it stays when the user's sitecustomize takes the first."""
+
+
+class Birth:
+    """This process's record in the trace, and where its failures are noted."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.pid = os.getpid()
+        self.token = f"{self.pid}-{time.time_ns():x}-{os.urandom(4).hex()}"
+
+    def leave(self) -> None:
+        """Say in the trace that a Python process has started."""
+        fields = {
+            "token": self.token,
+            "argv": _argv(),
+            "executable": _home(sys.executable or ""),
+            "pid": self.pid,
+            "parent": os.getppid(),
+            "host": os.uname().nodename,
+            "boot": _boot(),
+            "started": _start_time(),
+            "time": time.time(),
+        }
+        self._write("json", fields)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Say in the trace that this process could not be recorded, and why."""
+        try:
+            self._write("failed", {"token": self.token, "pid": self.pid, "why": _reason(error)})
+        except OSError:
+            return  # the trace cannot be written: the parent sees that for itself
+
+    def _write(self, ending: str, fields: dict[str, object]) -> None:
+        """One small file: a line of JSON, and its CRC-32 in eight hexadecimal digits."""
+        from zlib import crc32
+
+        line = _json(fields).encode()
+        path = f"{self.folder}/{self.token}.{ending}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+        try:
+            os.write(handle, b"%s\n%08x\n" % (line, crc32(line)))
+        finally:
+            os.close(handle)
+
+
+class TorchWatch:
+    """A finder that lets ``import torch`` go its way and calls the recorder when it has finished, once.
+
+    The import system flags a module's spec while it runs the module; the spec of torch is given a class that sees the
+    flag fall. So no frame of ours stands in the traceback of an import that fails, the loader stays what it is, and
+    torch counts as imported, for other threads too, when the recorder starts. A module made by hand from the spec is
+    missed.
+    """
+
+    def __init__(self, birth: Birth, options: str) -> None:
+        self.birth = birth
+        self.options = options
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        spec = self._ask_others(name, path, target)
+        if spec is not None and target is None:
+            self._watch(spec)
+        return spec
+
+    def _ask_others(self, name: str, path: Any, target: Any) -> Any:
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def _watch(self, spec: Any) -> None:
+        plain, watch = type(spec), self
+
+        def get(self: Any) -> bool:
+            return bool(self.__dict__.get("_initializing", False))
+
+        def put(self: Any, importing: bool) -> None:
+            self.__dict__["_initializing"] = importing
+            if importing:
+                return
+            self.__class__ = plain
+            if "torch" in sys.modules:
+                watch.finished()
+
+        try:
+            spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, put)})
+        except Exception as error:
+            self.birth.note_failure(error)
+
+    def finished(self) -> None:
+        """torch is there: this finder has done its work."""
+        if self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        start_recorder(self.birth, self.options)
+
+
+def start_recorder(birth: Birth, options: str) -> None:
+    """Hand over to the recorder; whatever goes wrong becomes a note and the program goes on."""
+    try:
+        if os.getpid() != birth.pid:  # forked since, by a helper that had not imported torch
+            birth = Birth(birth.folder)
+            birth.leave()
+        from rltrace.record.options import RecordOptions
+        from rltrace.record.session import start
+
+        asked = RecordOptions.from_environment({OPTIONS: options})
+        if asked is not None:
+            start(asked, birth.token)
+    except Exception as error:
+        birth.note_failure(error)
+
+
+def begin() -> None:
+    """Leave the birth record and wait for torch; nothing at all outside a recording, nor a second time."""
+    options, folder = os.environ.get(OPTIONS), os.environ.get(BIRTHS)
+    if not options or not folder or ALIAS in sys.modules:
+        return
+    sys.modules[ALIAS] = sys.modules[__name__]
+    birth = Birth(folder)
+    try:
+        birth.leave()
+    except OSError:
+        return  # the trace is gone or cannot be written: nothing can be recorded
+    if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
+        start_recorder(birth, options)
+    else:
+        sys.meta_path.insert(0, TorchWatch(birth, options))
+
+
+def chain() -> None:
+    """Run the sitecustomize that this one hides. Its errors are the interpreter's to report, as ever."""
+    own = sys.modules.pop(__name__)
+    places = [i for i, entry in enumerate(sys.path) if entry == FOLDER]
+    sys.path[:] = [entry for entry in sys.path if entry != FOLDER]
+    try:
+        __import__(__name__)
+    except ModuleNotFoundError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        if places:  # for those who hand sys.path on to their children
+            sys.path.insert(places[0], FOLDER)
+        sys.modules.setdefault(__name__, own)
+
+
+def _argv() -> list[str]:
+    """What was started, without the arguments: ``["python", "-m", "pip"]``, ``["python", "train.py"]``."""
+    name = os.path.basename(sys.executable or "python")  # noqa: PTH119
+    argv = getattr(sys, "argv", [])
+    what = [argv[0]] if argv and argv[0] else []
+    if what == ["-m"]:
+        what.append(sys.orig_argv[len(sys.orig_argv) - len(argv)])
+    elif what and "/" in what[0]:
+        what = [os.path.basename(what[0])]  # noqa: PTH119
+    return [name, *what]
+
+
+def _start_time() -> int | None:
+    """When this process started, in clock ticks since the machine did; None where the system does not say."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:  # noqa: PTH123
+            return int(stat.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _boot() -> str | None:
+    """Which start of the machine this is; None where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:  # noqa: PTH123
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _home(path: str) -> str:
+    home = os.path.expanduser("~")  # noqa: PTH111
+    return f"~{path[len(home) :]}" if len(home) > 1 and path.startswith(f"{home}/") else path
+
+
+def _reason(error: BaseException) -> str:
+    """One line; a missing rltrace is the one failure that is not rltrace's own."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "rltrace":
+        return f"rltrace is not installed for {_home(sys.executable or 'this Python')}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _json(fields: dict[str, object]) -> str:
+    """A flat object as JSON. ``import json`` costs as much again as the interpreter's start."""
+    from _json import encode_basestring_ascii as quoted
+
+    def value(item: object) -> str:
+        if item is None:
+            return "null"
+        if isinstance(item, (list, tuple)):
+            return f"[{', '.join(value(part) for part in item)}]"
+        return quoted(item) if isinstance(item, str) else repr(item)
+
+    return f"{{{', '.join(f'{quoted(key)}: {value(item)}' for key, item in fields.items())}}}"
+
+
+try:  # noqa: SIM105  contextlib is not loaded at this point
+    begin()
+except Exception:
+    pass  # never the program's trouble: the parent reports a process without a record
+chain()

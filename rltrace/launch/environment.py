@@ -1,0 +1,33 @@
+"""The environment of a recorded command: everything as it was, and the way in.
+
+Owns the bootstrap's place on PYTHONPATH and the variables that travel to every descendant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rltrace.fingerprint import LAUNCHER_FACTS, Fact
+from rltrace.record.options import RecordOptions
+
+BOOTSTRAP = Path(__file__).parent / "bootstrap"
+
+BIRTHS = "RLTRACE_BIRTHS"
+"""Folder for birth records; apart from the options, because the bootstrap reads it without parsing anything."""
+
+
+def child_environment(
+    options: RecordOptions, facts: Mapping[str, Fact], environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """``environment`` for a command that is to be recorded, within another recording too."""
+    child = dict(environment)
+    options.to_environment(child)
+    child[LAUNCHER_FACTS] = json.dumps(dict(facts))
+    child[BIRTHS] = os.fspath(Path(options.trace) / "births")
+    bootstrap = os.fspath(BOOTSTRAP)
+    before = [entry for entry in child.get("PYTHONPATH", "").split(os.pathsep) if entry != bootstrap]
+    child["PYTHONPATH"] = os.pathsep.join([bootstrap, *before]) if before != [""] else bootstrap
+    return child

@@ -1,0 +1,87 @@
+"""Start a command under the recorder, wait for it, and say how it ended.
+
+Owns the command's life as the launcher sees it: same arguments, same streams, same open files, its signals and its exit
+status. The launcher ends after the command and never because of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+from rltrace.errors import RecordError
+from rltrace.fingerprint import Fact
+from rltrace.launch.environment import child_environment
+from rltrace.launch.outcome import Recorded, recorded
+from rltrace.launch.signals import Relay
+from rltrace.record.options import RecordOptions
+from rltrace.trace.root import end_launch
+
+
+class CannotStartError(RecordError):
+    """The command could not be started; ``not_found`` tells 127 from 126."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"{program} cannot be run: {error.strerror or error}")
+        self.not_found = error.errno in (errno.ENOENT, errno.ENOTDIR)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a recorded command ended."""
+
+    status: int | None
+    """Exit status; None: a signal ended it."""
+    signal: int | None
+    """Number of the signal that ended it; None: it exited."""
+    seconds: float
+    recorded: Recorded
+    trouble: str | None
+    """Why the trace's last record could not be written; None: it was."""
+
+    @property
+    def how(self) -> str:
+        """``ended with status 3``, ``was ended by SIGTERM``."""
+        return f"ended with status {self.status}" if self.signal is None else f"was ended by {signal_name(self.signal)}"
+
+
+def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact]) -> Ending:
+    """Run ``command`` to its end, recorded into the trace that ``options`` names, which is there already.
+
+    ``facts`` are what only the launcher could find out; every process takes them in with its own. Raises
+    CannotStartError where the system refuses to start the command.
+    """
+    with Relay() as relay:
+        began = time.monotonic()
+        try:
+            # open files that the shell passed on (<(...), a jobserver) are the command's too
+            child = subprocess.Popen(list(command), env=child_environment(options, facts), close_fds=False)
+        except OSError as error:
+            raise CannotStartError(command[0], error) from error
+        relay.to(child)
+        code = child.wait()
+        seconds = time.monotonic() - began
+        status, signal = (code, None) if code >= 0 else (None, -code)
+        trouble = _write_ending(Path(options.trace), status, signal, seconds)
+        return Ending(status, signal, seconds, recorded(Path(options.trace)), trouble)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _write_ending(trace: Path, status: int | None, signal: int | None, seconds: float) -> str | None:
+    name = None if signal is None else signal_name(signal)
+    try:
+        end_launch(trace, {"status": status, "signal": name, "seconds": round(seconds, 3)})
+    except RecordError as error:
+        return str(error)
+    return None

@@ -1,0 +1,61 @@
+"""Recording: from a dispatched op to a row. Everything of rltrace that imports torch lives in this room.
+
+An *engine* intercepts ops (``engine.py``: the Protocol, ``dispatch.py``: the Python mode); a *stream recorder* turns
+each into a row (``stream.py``); the *committer* carries rows to disk behind the program's back (``commit.py``); the
+*session* owns all of it for one process (``session.py``). Nothing here may change what the recorded program computes,
+prints or returns: no random number is drawn, no tensor kept alive, no version counter touched.
+
+The module can be called: ``with rltrace.record("a.zarr"):`` (``library.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from rltrace.trace.schema import Phase
+
+if TYPE_CHECKING:
+    from rltrace.record.session import Session
+
+USER_PHASES = ("init", "rollout", "evaluation", "forward", "other")
+
+
+def current_session() -> Session | None:
+    """The recording that this process is in, if it is in one. Imports nothing."""
+    module: Any = sys.modules.get("rltrace.record.session")
+    return None if module is None else module.current.session
+
+
+def user_phase(name: str) -> Phase:
+    """The phase of that name. Raises ValueError for one that a program cannot set."""
+    if name not in USER_PHASES:
+        raise ValueError(f"{name!r} is no phase a program can set; there are {', '.join(USER_PHASES)}")
+    return Phase[name.upper()]
+
+
+class _Record(ModuleType):
+    """This module, callable: the package's name and the library's verb are the same word."""
+
+    def __call__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        level: str = "op",
+        steps: tuple[int, int | None] | None = None,
+        force: bool = False,
+    ) -> AbstractContextManager[None]:
+        """Record what happens inside the ``with`` block into a new trace at ``path``.
+
+        ``steps`` is half open and counts from the block's beginning. Threads that run already are not recorded. Raises
+        UsageError where something is in the way at ``path`` or a recording is under way.
+        """
+        from rltrace.record.library import record_block
+
+        return record_block(path, level=level, steps=steps, force=force)
+
+
+sys.modules[__name__].__class__ = _Record

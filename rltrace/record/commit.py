@@ -1,0 +1,230 @@
+"""From the streams' flat arrays to the trace, behind the program's back.
+
+Owns the background thread and the moment of each commit: when a stream has SEGMENT_ROWS rows, and at the latest
+COMMIT_SECONDS after a row was written. It alone takes rows off the front of a stream, and only finished ones, so the
+recording thread never waits for it unless it is MOST_SEGMENTS behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.record.process import ProcessState
+from rltrace.record.stream import FIXED, KIND_SHIFT, PHASE_SHIFT, StreamRecorder
+from rltrace.trace.rows import Rows, StepRecord
+from rltrace.trace.schema import SEGMENT_ROWS, Column, Kind, RowFlag
+from rltrace.trace.writer import ProcessWriter
+
+COMMIT_SECONDS: Final = 5.0
+MOST_SEGMENTS: Final = 4
+
+
+class Committer:
+    """Commits the rows and steps of one process."""
+
+    def __init__(self, process: ProcessState, writer: ProcessWriter, fail: Callable[[Exception], None]) -> None:
+        self._process = process
+        self._writer = writer
+        self._fail = fail
+        self._streams: list[tuple[StreamRecorder, int]] = []
+        self._taken: dict[int, int] = {}
+        self._steps: list[StepRecord] = []
+        self._wake = threading.Event()
+        self._room = threading.Condition()
+        self._commits = threading.Lock()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, stream: StreamRecorder) -> None:
+        """Start to commit a stream."""
+        number = self._writer.stream(stream.name)
+        if number != stream.number:
+            raise AssertionError("streams are numbered in the order of their birth")
+        self._taken[number] = 0
+        stream.limit = SEGMENT_ROWS - 1
+        self._streams.append((stream, number))
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="rltrace-commit", daemon=True)
+        self._thread.start()
+
+    def add_step(self, step: StepRecord) -> None:
+        """An optimizer attempt has ended."""
+        self._steps.append(step)
+
+    def wake(self, stream: StreamRecorder) -> None:
+        """``stream`` has a segment's worth of rows; waits only when the disk is far behind."""
+        self._wake.set()
+        waiting = stream.row - self._taken[stream.number]
+        stream.limit = stream.row + SEGMENT_ROWS // 16
+        if waiting > MOST_SEGMENTS * SEGMENT_ROWS:
+            with self._room:
+                self._room.wait_for(
+                    lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
+                )
+
+    def give_up(self) -> None:
+        """End the thread, whatever is left; may be called from any thread."""
+        self._stopping = True
+        self._wake.set()
+
+    def end_thread(self) -> None:
+        """Give up and wait for the thread."""
+        self.give_up()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=30)
+
+    def stop(self) -> None:
+        """End the thread and commit what is left, in the calling thread."""
+        self.end_thread()
+        self.flush()
+
+    def flush(self) -> None:
+        """Commit every finished row of every stream."""
+        with self._commits:
+            for stream, number in list(self._streams):
+                while self._commit(stream, number):
+                    pass
+
+    def trim(self, stream: StreamRecorder) -> None:
+        """Drop what an interrupted op has appended; called by the stream's own thread."""
+        with self._commits:
+            count = len(stream.fixed) // FIXED
+            stream.row = self._taken[stream.number] + count
+            counts = self._counts(np.frombuffer(stream.fixed[: count * FIXED], dtype=np.uint32).reshape(count, FIXED))
+            links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
+            del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
+            del stream.floats[floats:], stream.digests[digests:]
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.wait(COMMIT_SECONDS)
+                full_only = self._wake.is_set()
+                self._wake.clear()
+                if not self._stopping:
+                    self._round(full_only)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            with self._room:
+                self._room.notify_all()
+
+    def _round(self, full_only: bool) -> None:
+        with self._commits:
+            for stream, number in list(self._streams):
+                while stream.row - self._taken[number] >= SEGMENT_ROWS:
+                    self._commit(stream, number)
+                if not full_only:
+                    self._commit(stream, number)
+
+    def _commit(self, stream: StreamRecorder, number: int) -> bool:
+        rows = self._take(stream, number)
+        steps = self._take_steps(number)
+        entries = self._process.tables.take()
+        if rows is None and not steps and not entries:
+            return False
+        self._writer.commit(number, rows, entries, steps)
+        with self._room:
+            self._room.notify_all()
+        return rows is not None
+
+    def _take_steps(self, number: int) -> list[StepRecord]:
+        """Finished attempts of a stream whose rows have all been taken."""
+        end = self._taken[number]
+        ready = [s for s in self._steps if s.stream == number and s.end_row <= end]
+        for step in ready:
+            self._steps.remove(step)
+        return ready
+
+    def _take(self, stream: StreamRecorder, number: int) -> Rows | None:
+        """Finished rows off the front, at most a segment's worth. Each slice and each deletion is one atomic step."""
+        first = self._taken[number]
+        count = min(stream.row - first, SEGMENT_ROWS)
+        if count <= 0:
+            return None
+        fixed = np.frombuffer(stream.fixed[: count * FIXED], dtype=np.uint32).reshape(count, FIXED)
+        columns = self._columns(stream, first, fixed)
+        links, integers, floats, digests = (
+            int(columns[:, c].sum(dtype=np.int64))
+            for c in (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS)
+        )
+        rows = Rows(
+            first=first,
+            columns=columns,
+            links=np.frombuffer(stream.links[:links], dtype=np.int64),
+            integers=np.frombuffer(stream.integers[:integers], dtype=np.int64),
+            floats=np.frombuffer(stream.floats[:floats], dtype=np.float64),
+            digests=np.frombuffer(stream.digests[:digests], dtype=np.uint64),
+        )
+        del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
+        del stream.floats[:floats], stream.digests[:digests]
+        self._taken[number] = first + count
+        stream.limit = max(first + count + SEGMENT_ROWS - 1, stream.row)
+        return rows
+
+    def _columns(self, stream: StreamRecorder, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """The full columns of rows, from what the hot path kept of them and what follows from it."""
+        count = len(fixed)
+        op, structure, site, module, scalars, flags, _ = fixed.T
+        columns = np.empty((count, len(Column)), dtype=np.uint32)
+        columns[:, Column.KIND] = flags >> KIND_SHIFT
+        columns[:, Column.OP] = op
+        columns[:, Column.STRUCTURE] = structure
+        columns[:, Column.SITE] = site
+        columns[:, Column.MODULE] = module
+        columns[:, Column.SCALARS] = scalars
+        columns[:, Column.STEP] = _spread(stream.steps, first, count)
+        columns[:, Column.PHASE] = (flags >> PHASE_SHIFT) & 0xFF
+        columns[:, Column.KERNEL] = self._kernel_ids(op, structure, _spread(stream.epochs, first, count), flags)
+        columns[:, Column.FLAGS] = flags & ((1 << PHASE_SHIFT) - 1)
+        columns[:, Column.LINKS : Column.DIGESTS + 1] = self._counts(fixed)
+        return columns
+
+    def _counts(self, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """How many links, integers, floats and digests each row has, shape [n, 4]."""
+        _, structure, _, _, scalars, flags, digests = fixed.T
+        sizes = np.array(self._process.calls.structure_sizes, dtype=np.uint32)
+        numbers = np.array(self._process.calls.scalar_counts, dtype=np.uint32).reshape(-1, 2)
+        whole = (flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)) != 0
+        real = (flags & RowFlag.VALUE_FLOAT) != 0
+        pair = (flags & RowFlag.VALUE_COMPLEX) != 0
+        integers, floats = numbers[scalars, 0] + whole, numbers[scalars, 1] + real + 2 * pair
+        return np.stack([sizes[structure], integers, floats, digests], axis=1).astype(np.uint32)
+
+    def _kernel_ids(
+        self, op: NDArray[Any], structure: NDArray[Any], threads: NDArray[Any], flags: NDArray[Any]
+    ) -> NDArray[np.uint32]:
+        """Kernel evidence of each row: by op, device and the threads at that time; none for views and allocations."""
+        process, calls = self._process, self._process.calls
+        idle = ((flags & (RowFlag.VIEW | RowFlag.ALLOCATION)) != 0) | (flags >> KIND_SHIFT != Kind.OP)
+        keys = (
+            op.astype(np.uint64) << np.uint64(40)
+            | structure.astype(np.uint64) << np.uint64(12)
+            | threads.astype(np.uint64)
+        )
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        made = [
+            process.kernels.of(calls.op_names[key >> 40], key & 0xFFF, calls.structure_devices[(key >> 12) & 0xFFFFFFF])
+            for key in distinct.tolist()
+        ]
+        ids = np.array(made, dtype=np.uint32)[inverse]
+        ids[idle] = 0
+        return ids
+
+
+def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:
+    """A value per row from (first row, value) changes; drops changes that no later row can need."""
+    values = np.zeros(count, dtype=np.uint32)
+    known = list(changes)
+    starts = [max(row - first, 0) for row, _ in known] + [count]
+    for (_, value), start, stop in zip(known, starts, starts[1:], strict=False):
+        values[min(start, count) : min(stop, count)] = value
+    while len(changes) > 1 and changes[1][0] <= first + count:
+        del changes[0]
+    return values

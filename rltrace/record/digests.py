@@ -1,0 +1,158 @@
+"""The digest of a tensor, wherever it lives and however it is laid out.
+
+Owns the way from a tensor to its logical bytes. The plain case (dense, on the CPU) reads memory in place; every other
+case makes a contiguous copy first, outside of autograd and of any mode. Never changes the tensor, its version or its
+generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from xxhash import xxh3_64_intdigest
+
+from rltrace.digest import PAGE_BYTES, digest_address, digest_buffer, digest_pages
+from rltrace.record.device_digest import page_digests
+from rltrace.record.layouts import Layout, Layouts
+
+
+class TensorDigests:
+    """Digests tensors; shares the interned layouts of the process."""
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """Digest of any tensor. What has no bytes to read (meta, fake) has the digest of no bytes."""
+        if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+            return self.with_layout(tensor, self._layouts.of(tensor))
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass's own __torch_function__ is the program's
+            return self.with_layout(tensor, self._layouts.of(tensor))
+
+    def with_layout(self, tensor: torch.Tensor, layout: Layout) -> int:
+        """The same when the layout is at hand already."""
+        kind = type(tensor)
+        if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
+            try:
+                return _in_place(tensor, layout)
+            except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+                pass
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            return self._of_unusual(tensor, layout)
+
+    def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
+        parts = _parts(tensor)
+        if parts is not None:
+            digests = [self.of(part) for part in parts]
+            return digest_pages(digests, layout.seed)
+        if tensor.device.type == "meta":
+            return digest_buffer(b"", layout.seed)
+        plain = _logical_bytes(tensor)
+        if not plain.data_ptr():
+            return _without_memory(tensor, layout)
+        if plain.device.type == "cpu":
+            return digest_address(plain.data_ptr(), layout.nbytes, layout.seed)
+        return digest_on_device(plain, layout.seed)
+
+
+def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
+    address = tensor.data_ptr()
+    if not address:
+        return _without_memory(tensor, layout)
+    if layout.small is not None:
+        return xxh3_64_intdigest(layout.small(address), layout.seed)
+    return digest_address(address, layout.nbytes, layout.seed)
+
+
+def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
+    """Of nothing, of zeros that autograd never wrote down, or of a storage that was given back (FSDP)."""
+    zeros = tensor._is_zerotensor()
+    return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of the logical bytes. Copied as integers: some dtypes cannot be copied, others warn."""
+    data = tensor.detach().resolve_neg().resolve_conj()
+    if data.is_contiguous():
+        return data
+    if data.dtype is torch.complex128:
+        data = torch.view_as_real(data)
+    return data.view(_WORDS[data.element_size()]).contiguous()
+
+
+def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
+    """Digest of a contiguous tensor through torch operations on its own device (a CPU tensor works as well).
+
+    One page or less crosses to the host as it is; of more, eight bytes for each full page and the rest of the last.
+    """
+    flat = tensor.detach()
+    data = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+    size = data.numel()
+    if size <= PAGE_BYTES:
+        return digest_buffer(data.cpu().numpy(), seed)
+    full = size // PAGE_BYTES
+    pages = data[: full * PAGE_BYTES]
+    if pages.storage_offset() % 8:
+        pages = pages.clone()
+    digests = page_digests(pages.view(torch.int64).view(full, -1), seed).cpu().numpy().view("uint64").tolist()
+    if size % PAGE_BYTES:
+        digests.append(digest_buffer(data[full * PAGE_BYTES :].cpu().numpy(), seed))
+    return digest_pages(digests, seed)
+
+
+def _is_subclass(tensor: torch.Tensor) -> bool:
+    kind = type(tensor)
+    return (
+        kind is not torch.Tensor
+        and kind is not torch.nn.Parameter
+        and hasattr(kind, "__torch_dispatch__")
+        and (kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl)
+    )
+
+
+def _has_memory(raw: torch.UntypedStorage) -> bool:
+    try:
+        return bool(raw.data_ptr())
+    except RuntimeError:  # a wrapper, which says nothing of what it wraps
+        return False
+
+
+_SPARSE: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
+    torch.sparse_coo: (torch.Tensor._indices, torch.Tensor._values),
+    torch.sparse_csr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
+    torch.sparse_bsr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
+    torch.sparse_csc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
+    torch.sparse_bsc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
+}
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The dense tensors that make up a compound one; None for an ordinary tensor."""
+    if _is_subclass(tensor):
+        return _inside(tensor)
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout in _SPARSE:
+        return [take(tensor) for take in _SPARSE[tensor.layout]]
+    if tensor.layout is not torch.strided:
+        return [tensor.detach().to_dense()] if tensor.is_mkldnn else []
+    if tensor.is_quantized:
+        return [tensor.detach().int_repr(), tensor.detach().dequantize()]
+    return None
+
+
+def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a subclass with a dispatch of its own wraps, or the memory it has itself."""
+    names = getattr(tensor, "__tensor_flatten__", None)
+    if names is not None:
+        inner = [getattr(tensor, name) for name in names()[0]]
+        return [part for part in inner if isinstance(part, torch.Tensor)]
+    raw = tensor.untyped_storage()
+    if raw.device.type == "meta" or not tensor.numel() or not _has_memory(raw):
+        return []
+    plain = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return [plain.set_(raw, tensor.storage_offset(), tensor.shape, tensor.stride())]

@@ -1,0 +1,35 @@
+"""What intercepts an op is one thing, what becomes of it another: the two sides of that seam.
+
+Owns the Protocols. A trace names its engine; op streams of two engines are not compared row by row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch._ops import OpOverload
+
+
+class Observer(Protocol):
+    """What becomes of an op."""
+
+    def observe(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        """Run the op, write down what there is to know, return what it returned; raise only what it raised."""
+
+
+class Engine(Protocol):
+    """What intercepts ops, on the thread that calls ``enter``. Not re-entrant."""
+
+    name: str
+    """Named in the trace."""
+
+    def enter(self, observer: Observer) -> None:
+        """From now on hand every op of the calling thread to ``observer``."""
+
+    def leave(self) -> bool:
+        """Stop; False when that is not possible now (another mode lies on top) and ops merely pass through."""
+
+    def silence(self) -> None:
+        """Let ops pass through from now on. May be called from another thread than ``enter``."""

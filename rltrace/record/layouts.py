@@ -1,0 +1,93 @@
+"""Dtype, shape, strides and device of a tensor as one interned object that also knows how to digest such a tensor.
+
+Owns the table "layouts" and the seed of each. Holds no tensor.
+"""
+
+from __future__ import annotations
+
+from ctypes import c_char
+from typing import Any
+
+import torch
+
+from rltrace.digest import PAGE_BYTES, seed_of
+from rltrace.identity import portable_key
+from rltrace.record.tables import Tables
+
+
+class Layout:
+    """One (dtype, shape, strides, device)."""
+
+    __slots__ = ("dense", "id", "nbytes", "seed", "small")
+
+    def __init__(self, number: int, seed: int, nbytes: int, dense: bool) -> None:
+        self.id = number
+        self.seed = seed
+        """Seed of the digest of such a tensor."""
+        self.nbytes = nbytes
+        """Size of its logical bytes."""
+        self.dense = dense
+        """Its logical bytes lie in this process's memory one after the other (unless negated lazily); real numbers."""
+        self.small: Any = (c_char * nbytes).from_address if dense and 0 < nbytes <= PAGE_BYTES else None
+        """For a dense tensor of at most one page: address to buffer."""
+
+
+class Layouts:
+    """Interns layouts. The hot path looks up ``known`` itself, keyed as in ``of``: True stands for the CPU."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.known: dict[tuple[object, ...], Layout] = {}
+
+    def of(self, tensor: torch.Tensor) -> Layout:
+        """The layout of any tensor, sparse, nested or subclass included."""
+        try:
+            key: tuple[object, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
+            found = self.known.get(key)
+        except (RuntimeError, TypeError, ValueError):  # no strides: sparse, nested, opaque, not initialised
+            return self._of_unstrided(tensor)
+        if found is not None:
+            return found
+        unstrided = tensor.is_nested or tensor.layout is not torch.strided
+        return self._of_unstrided(tensor) if unstrided else self._make_strided(tensor, key)
+
+    def _make_strided(self, tensor: torch.Tensor, key: tuple[object, ...]) -> Layout:
+        dtype, shape, strides = dtype_name(tensor.dtype), list(map(int, tensor.shape)), list(map(int, tensor.stride()))
+        plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_complex()
+        # a stride of 0 is also what a sparse tensor says of itself: such a layout may stand for either
+        dense = plain and tensor.is_contiguous() and not tensor.is_quantized and 0 not in strides
+        made = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense)
+        self.known[key] = made
+        return made
+
+    def _of_unstrided(self, tensor: torch.Tensor) -> Layout:
+        shape = shape_of(tensor)
+        key = (tensor.dtype, tuple(shape), str(tensor.layout), tensor.device)
+        found = self.known.get(key)
+        if found is None:
+            payload = [dtype_name(tensor.dtype), shape, str(tensor.layout)[6:], str(tensor.device)]
+            found = self.known[key] = self._make(payload, tensor, dense=False)
+        return found
+
+    def _make(self, payload: list[Any], tensor: torch.Tensor, dense: bool) -> Layout:
+        numbers = [n for n in payload[1] if isinstance(n, int)]
+        nbytes = tensor.dtype.itemsize
+        for n in numbers:
+            nbytes *= n
+        number = self._tables.intern("layouts", portable_key("layout", *payload), payload)
+        return Layout(number, seed_of(payload[0], payload[1]), nbytes, dense)
+
+
+def shape_of(tensor: torch.Tensor) -> list[object]:
+    """Its sizes, or a word where there are none to ask."""
+    if tensor.is_nested:
+        return ["nested"]
+    try:
+        return list(map(int, tensor.shape))
+    except RuntimeError:  # a lazy module's parameter before its first call
+        return ["uninitialized"]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32``."""
+    return str(dtype).removeprefix("torch.")

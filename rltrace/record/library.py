@@ -1,0 +1,60 @@
+"""Recording as a library: a ``with`` block instead of a launched command.
+
+Owns the making and ending of such a trace; the recording itself is the session's, as under the launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rltrace.errors import RecordError, UsageError
+from rltrace.privacy import home_as_tilde, masked_arguments
+from rltrace.record import session as sessions
+from rltrace.record.options import RecordOptions
+from rltrace.trace.writer import create_trace, end_launch, write_birth
+
+
+@contextmanager
+def record_block(
+    path: str | os.PathLike[str], *, level: str, steps: tuple[int, int | None] | None, force: bool
+) -> Iterator[None]:
+    """Record the block's ops, as ``rltrace.record`` says."""
+    if sessions.current.session is not None:
+        raise UsageError("this process is being recorded already; a recording cannot lie inside another")
+    if level not in ("op", "step"):
+        raise UsageError(f'level {level!r} is neither "op" nor "step"')
+    first, end = steps or (0, None)
+    trace = Path(path).absolute()
+    options = RecordOptions(trace=str(trace), level=level, first_step=first, end_step=end)
+    create_trace(trace, _launch(options), force=force)
+    started, owner = time.monotonic(), os.getpid()
+    session = sessions.start(options, write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()}))
+    trouble = None
+    try:
+        yield
+    finally:
+        session.finish()
+        if os.getpid() == owner:  # a forked child that leaves the block has not ended the launch
+            try:
+                end_launch(trace, {"status": 0, "seconds": time.monotonic() - started, "library": True})
+            except (RecordError, OSError) as error:  # not in place of what the block may have raised
+                trouble = str(error)
+    trouble = session.failure or trouble
+    if trouble is not None:
+        raise RecordError(f"the recording in {trace} broke off: {trouble}")
+
+
+def _launch(options: RecordOptions) -> dict[str, object]:
+    return {
+        "command": [home_as_tilde(sys.executable), *masked_arguments(sys.argv)],
+        "cwd": home_as_tilde(os.fspath(Path.cwd())),
+        "host": socket.gethostname(),
+        "library": True,
+        "options": {"level": options.level, "steps": [options.first_step, options.end_step]},
+    }

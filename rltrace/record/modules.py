@@ -1,0 +1,215 @@
+"""Which ``nn.Module`` an op belongs to: in forward by its call, in backward by the autograd node's sequence number.
+
+Owns module names and the forward stack of one thread. A name is the path from the outermost module that a constructor
+registered it under, with that module's class in front: ``ActorCriticPolicy.mlp_extractor.policy_net.0``. Calling
+``module.forward(...)`` directly goes unseen, so such ops count to the module around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from rltrace.identity import portable_key
+from rltrace.record.sites import Anchor
+from rltrace.record.tables import Tables
+
+_KEPT: Final = 100_000
+"""Breakpoints kept at most; older graphs' backward ops then have no module. Counted, so equal in every run."""
+
+
+_sequence_number = torch._C._autograd._get_sequence_nr
+
+
+class ModuleNames:
+    """Names of all modules of the process."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._parents: weakref.WeakKeyDictionary[torch.nn.Module, tuple[weakref.ref[torch.nn.Module], str]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._births: dict[str, int] = {}
+        self._refs: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self.known: dict[int, int] = {}
+        """Id in table "modules" by ``id(module)``; an entry goes when its module dies."""
+
+    def registered(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
+        """A constructor made ``child`` a submodule (torch's registration hook)."""
+        if child is not None and child is not parent:
+            with contextlib.suppress(TypeError):  # the program's classes need not be hashable
+                self._parents[child] = (weakref.ref(parent), name)
+            self._refs.clear()
+            self.known.clear()
+
+    def roots(self) -> list[tuple[str, torch.nn.Module]]:
+        """The outermost modules that have been called or registered into, with their names, in order of their names."""
+        found: dict[str, torch.nn.Module] = {}
+        for module in [*self._parents, *self._roots]:
+            top, _ = self._top(module)
+            found[self._root(top)] = top
+        return sorted(found.items())
+
+    def of(self, module: torch.nn.Module) -> int:
+        """Id of the module's path."""
+        found = self.known.get(id(module))
+        if found is None:
+            try:
+                path = self.path(module)
+            except TypeError:  # not hashable
+                path = type(module).__name__
+            found = self.known[id(module)] = self._tables.intern("modules", portable_key("modules", path), path)
+            self._refs[id(module)] = weakref.ref(module, _forget(self.known, id(module)))
+        return found
+
+    def path(self, module: torch.nn.Module) -> str:
+        top, names = self._top(module)
+        return ".".join([self._root(top), *names])
+
+    def _top(self, module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
+        """The outermost module above ``module``, and the names from there down."""
+        names: list[str] = []
+        seen = {id(module)}
+        while (up := self._parents.get(module)) is not None:
+            parent = up[0]()
+            if parent is None or id(parent) in seen:
+                break
+            names.append(up[1])
+            seen.add(id(parent))
+            module = parent
+        return module, names[::-1]
+
+    def _root(self, module: torch.nn.Module) -> str:
+        """Class name; from the second of a class on, in order of first call, ``QNetwork#2``."""
+        name = self._roots.get(module)
+        if name is None:
+            kind = type(module).__name__
+            births = self._births[kind] = self._births.get(kind, 0) + 1
+            name = self._roots[module] = kind if births == 1 else f"{kind}#{births}"
+            self._adopt(module)
+        return name
+
+    def _adopt(self, root: torch.nn.Module) -> None:
+        """Modules that no constructor registered: made before recording began, copied, unpickled."""
+        for parent in root.modules():
+            for name, child in parent._modules.items():
+                if child is not None and child not in self._parents:
+                    self.registered(parent, name, child)
+
+
+def _forget(known: dict[int, int], number: int) -> Any:
+    return lambda _: known.pop(number, None)
+
+
+class ModuleStack:
+    """The modules that one thread is inside of, and which sequence numbers belong to which."""
+
+    def __init__(self, names: ModuleNames, anchors: list[Anchor]) -> None:
+        self._names = names
+        self._anchors = anchors
+        self._outer: list[tuple[int, int]] = []
+        self.current = 0
+        """Id in table "modules" of the innermost module being called; 0: none."""
+        self._starts: list[int] = []
+        self._modules: list[int] = []
+
+    def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
+        """``module`` is being called; ``frame`` runs until that call ends."""
+        outer, anchors = self.current, self._anchors
+        self._outer.append((outer, len(anchors)))
+        anchors.append(Anchor(frame))
+        found = self._names.known.get(id(module))
+        self.current = self._names.of(module) if found is None else found
+        if self.current != outer:
+            self._break()
+
+    def begin_backward(self, frame: FrameType) -> None:
+        """A backward pass begins: its ops belong to modules by their nodes, unless a forward is computed anew in it."""
+        self._outer.append((self.current, len(self._anchors)))
+        self._anchors.append(Anchor(frame))
+        self.current = 0
+
+    def leave(self) -> None:
+        inner = self.current
+        self.current, anchors = self._outer.pop()
+        del self._anchors[anchors:]
+        if self.current != inner:
+            self._break()
+
+    def _break(self) -> None:
+        """From the next autograd node on, nodes belong to the current module."""
+        number = _sequence_number()
+        starts = self._starts
+        if starts and starts[-1] == number:
+            self._modules[-1] = self.current
+            return
+        starts.append(number)
+        self._modules.append(self.current)
+        if len(starts) > _KEPT:
+            del starts[: _KEPT // 2], self._modules[: _KEPT // 2]
+
+    def of_node(self, number: int) -> int:
+        """Id of the module whose forward made the autograd node with this sequence number."""
+        at = bisect_right(self._starts, number) - 1
+        return self._modules[at] if at >= 0 and number < 1 << 63 else 0
+
+
+class ModuleCalls:
+    """Follows which module each thread is calling, from ``watch`` to ``ignore``.
+
+    Stands in for ``nn.Module.__call__`` meanwhile. torch's global hooks would do, but make every call of every module
+    take its slow way (measured: 5 µs a call against 1.5), and leave the stack as it is when a forward raises.
+    """
+
+    def __init__(self, names: ModuleNames, stack_of_thread: Callable[[], ModuleStack | None]) -> None:
+        self._names = names
+        self._stack_of_thread = stack_of_thread
+        self._naming: Any = torch_module.register_module_module_registration_hook(names.registered)
+        self._original: Any = None
+
+    def roots(self) -> list[tuple[str, torch.nn.Module]]:
+        return self._names.roots()
+
+    def watch(self) -> None:
+        if self._original is None:
+            self._original = torch.nn.Module.__call__
+            torch.nn.Module.__call__ = _watched(self._original, self._stack_of_thread)  # type: ignore[method-assign]
+
+    def ignore(self) -> None:
+        if self._original is not None:
+            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            self._original = None
+
+    def remove(self) -> None:
+        self.ignore()
+        self._naming.remove()
+
+
+def _watched(call: Any, stack_of_thread: Callable[[], ModuleStack | None]) -> Any:
+    get_frame = sys._getframe
+    is_traced = torch.compiler.is_dynamo_compiling
+
+    @functools.wraps(call)
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if is_traced():  # the compiler reads this function as the program's own, and would stumble over frames
+            return call(self, *args, **kwargs)
+        stack = stack_of_thread()
+        if stack is None:
+            return call(self, *args, **kwargs)
+        stack.enter(self, get_frame())
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            stack.leave()
+
+    return __call__

@@ -1,0 +1,46 @@
+"""What a recording was asked to do, and how that travels from the launcher to every process of the program.
+
+Owns the one environment variable that carries it. Imports neither torch nor zarr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+VARIABLE = "RLTRACE_RECORD"
+"""Set by the launcher for the program and inherited by its children; absent: nothing is recorded."""
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Options of one recording."""
+
+    trace: str
+    """Absolute path of the trace; the launcher has created it."""
+    level: str = "op"
+    """"step" or "op"."""
+    first_step: int = 0
+    """First step whose ops are rows."""
+    end_step: int | None = None
+    """First step after the window; None: to the end."""
+    until: int | None = None
+    """End the program, as Ctrl-C would, once this step is done."""
+
+    @property
+    def windowed(self) -> bool:
+        return self.first_step > 0 or self.end_step is not None
+
+    def to_environment(self, environment: MutableMapping[str, str]) -> None:
+        environment[VARIABLE] = json.dumps(asdict(self))
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] = os.environ) -> RecordOptions | None:
+        text = environment.get(VARIABLE)
+        if not text:
+            return None
+        options = RecordOptions(**json.loads(text))
+        return options if Path(options.trace).is_dir() else None

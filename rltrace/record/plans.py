@@ -1,0 +1,239 @@
+"""What is known of an operator before it is called: read once from its schema, kept for every later call.
+
+Owns the classes of operators (views, allocations, overwrites) and their tables. Never looks at a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.record.partial_writes import TOUCH
+
+VIEWS = frozenset(
+    {
+        "aten::detach",
+        "aten::alias",
+        "aten::_unsafe_view",
+        "aten::_reshape_alias",
+        "aten::lift_fresh",
+        "aten::lift",
+        "aten::_efficientzerotensor",  # zeros without memory: there is nothing to digest or to follow
+    }
+)
+"""Make a view, or as little, though ``func.is_view`` does not say so on every version."""
+
+ALLOCATIONS = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::empty_permuted",
+        "aten::empty_quantized",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::_empty_affine_quantized",
+        "aten::resize_",
+        "aten::resize_as_",
+        "aten::set_",
+    }
+)
+"""Return memory that nobody has written (or, ``set_``, memory that this op did not write): never a digest."""
+
+OVERWRITES = frozenset(
+    {
+        "aten::copy_",
+        "aten::_foreach_copy_",
+        "aten::fill_",
+        "aten::zero_",
+        "aten::_foreach_zero_",
+        "aten::normal_",
+        "aten::uniform_",
+        "aten::random_",
+        "aten::exponential_",
+        "aten::geometric_",
+        "aten::cauchy_",
+        "aten::log_normal_",
+        "aten::bernoulli_",
+    }
+)
+"""Write their first argument without reading it. Counting its old bytes as an input makes a receiver of a cause."""
+
+HIDDEN_WRITES = {
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+    "aten::cudnn_batch_norm": ("running_mean", "running_var"),
+    "aten::miopen_batch_norm": ("running_mean", "running_var"),
+    "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+}
+"""Arguments that an op writes though its schema does not say so."""
+
+SCRATCH = {
+    "aten::mkldnn_rnn_layer": (3,),
+    "aten::_ctc_loss": (1,),
+    "aten::_cudnn_rnn": (3, 4),
+    "aten::miopen_rnn": (3, 4),
+}
+"""Outputs that are a library's workspace: written in part, read back by the op's own backward. They have no digest;
+what counts of them follows from the op's inputs. Found by filling fresh memory with one byte or another."""
+
+COPIES = frozenset(
+    {"aten::clone", "aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::contiguous", "aten::view_copy"}
+)
+"""Move bytes without computing: what nobody wrote in the source is unwritten in the destination as well."""
+
+RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
+"""Allocations that give a tensor more memory and keep what it has."""
+
+
+class Role(Enum):
+    """How a row of the op is written."""
+
+    COMPUTE = "compute"
+    VIEW = "view"
+    ALLOCATION = "allocation"
+    NUMBER = "number"
+
+
+@dataclass(slots=True)
+class OpPlan:
+    """One operator overload, as the recorder sees it."""
+
+    id: int
+    """In table "ops"."""
+    func: OpOverload
+    """Kept, so that its ``id()`` stays its own."""
+    name: str
+    role: Role
+    is_view: bool
+    computes: bool
+    draws: bool
+    """Tagged ``nondeterministic_seeded``: draws from a generator."""
+    writes: Mapping[str, bool]
+    """Names of the arguments it writes; True: without reading them."""
+    arguments: tuple[str, ...]
+    """Names of all arguments that can be passed by position, in order."""
+    writes_out: bool
+    """Some of them are ``out=``: it may resize what it writes."""
+    writes_any: bool
+    copies: bool
+    partial: bool
+    """Leaves elements of what it writes as they were (``partial_writes.py``)."""
+    resizes: bool
+    returns_new: bool
+    """Returns tensors besides the arguments it writes."""
+    aliased: tuple[bool, ...]
+    """Which of several returns are arguments that it wrote; empty where none is."""
+    scratch: tuple[int, ...]
+    """Which of several returns are workspaces."""
+    schema: str
+    """``aten::addmm``; empty for a higher-order operator."""
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The arguments of one call by name."""
+        return {**dict(zip(self.arguments, args, strict=False)), **(kwargs or {})}
+
+
+@dataclass(frozen=True)
+class WrittenPlaces:
+    """Places, among the tensors of a call in order, of those that are written."""
+
+    all: tuple[int, ...]
+    unread: tuple[int, ...]
+    """Those of them that are not read."""
+
+
+def make_plan(op_id: int, func: OpOverload) -> OpPlan:
+    """Read the schema of ``func``. Works for ATen, custom and higher-order operators alike."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order operator: what it does inside is not seen
+        return OpPlan(
+            op_id,
+            func,
+            op_name(func),
+            Role.COMPUTE,
+            is_view=False,
+            computes=True,
+            draws=False,
+            writes={},
+            arguments=(),
+            writes_out=False,
+            writes_any=False,
+            copies=False,
+            partial=False,
+            resizes=False,
+            returns_new=True,
+            aliased=(),
+            scratch=(),
+            schema="",
+        )
+    hidden = HIDDEN_WRITES.get(schema.name, ())
+    overwrites = schema.name in OVERWRITES
+    writes = {
+        a.name: overwrites or a.is_out
+        for a in schema.arguments
+        if (a.alias_info is not None and a.alias_info.is_write) or a.name in hidden
+    }
+    aliased = tuple(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
+    role = _role(func)
+    return OpPlan(
+        id=op_id,
+        func=func,
+        name=op_name(func),
+        role=role,
+        is_view=role is Role.VIEW,
+        computes=role is Role.COMPUTE,
+        draws=torch.Tag.nondeterministic_seeded in func.tags,
+        writes=writes,
+        arguments=tuple(a.name for a in schema.arguments if not a.kwarg_only),
+        writes_out=any(a.is_out for a in schema.arguments),
+        writes_any=bool(writes),
+        copies=schema.name in COPIES,
+        partial=schema.name in TOUCH,
+        resizes=schema.name in RESIZES,
+        returns_new=not writes or bool(hidden) or not all(aliased),
+        aliased=aliased if len(aliased) > 1 and any(aliased) else (),
+        scratch=SCRATCH.get(schema.name, ()),
+        schema=schema.name,
+    )
+
+
+def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> WrittenPlaces:
+    """Which of the tensors in ``args`` and ``kwargs``, counted in order, the op writes."""
+    written: list[int] = []
+    unread: list[int] = []
+    at = 0
+    for name, value in [*zip(plan.arguments, args, strict=False), *(kwargs or {}).items()]:
+        end = at + _tensors_in(value)
+        if name in plan.writes:
+            written += range(at, end)
+            if plan.writes[name]:
+                unread += range(at, end)
+        at = end
+    return WrittenPlaces(tuple(written), tuple(unread))
+
+
+def _tensors_in(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(_tensors_in(item) for item in value)
+    return int(isinstance(value, torch.Tensor))
+
+
+def op_name(func: OpOverload) -> str:
+    """``aten.addmm.default``."""
+    return str(func)
+
+
+def _role(func: OpOverload) -> Role:
+    name = func._schema.name
+    if name == "aten::_local_scalar_dense":
+        return Role.NUMBER
+    if name in ALLOCATIONS:
+        return Role.ALLOCATION
+    if name in VIEWS or func.is_view or torch.Tag.inplace_view in func.tags:
+        return Role.VIEW
+    return Role.COMPUTE

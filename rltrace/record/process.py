@@ -1,0 +1,38 @@
+"""What all streams of one process share while it is recorded: tables, calls, storages, the step.
+
+Owns no thread and no file; the session puts it together and the committer empties it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rltrace.record.calls import Calls
+from rltrace.record.digests import TensorDigests
+from rltrace.record.kernels import Kernels
+from rltrace.record.layouts import Layouts
+from rltrace.record.modules import ModuleNames
+from rltrace.record.sites import Sites
+from rltrace.record.storages import Storages
+from rltrace.record.tables import Tables
+from rltrace.trace.schema import Phase
+
+
+class ProcessState:
+    """Shared state of the streams of one process."""
+
+    def __init__(self, fail: Callable[[Exception], None]) -> None:
+        self.fail = fail
+        """Called with an error of the recorder's own; recording ends, the program goes on."""
+        self.tables = Tables()
+        self.layouts = Layouts(self.tables)
+        self.digests = TensorDigests(self.layouts)
+        self.calls = Calls(self.tables, self.layouts)
+        self.storages = Storages()
+        self.sites = Sites(self.tables)
+        self.kernels = Kernels(self.tables)
+        self.module_names = ModuleNames(self.tables)
+        self.step = 0
+        """Optimizer attempts finished so far."""
+        self.phase = Phase.OTHER
+        """What the program says it is doing."""

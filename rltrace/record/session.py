@@ -1,0 +1,290 @@
+"""The recording of one process, from its first op to its end.
+
+Owns the life of everything in this room: it puts the parts together, opens and closes windows at steps, ends the
+program at ``--until``, steps aside after a fork, and closes the trace. One session per process, held by ``current``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from rltrace import fingerprint
+from rltrace.digest import ALGORITHM
+from rltrace.privacy import home_as_tilde, masked_arguments
+from rltrace.record import window
+from rltrace.record.commit import Committer
+from rltrace.record.dispatch import DispatchEngine
+from rltrace.record.modules import ModuleCalls
+from rltrace.record.options import RecordOptions
+from rltrace.record.process import ProcessState
+from rltrace.record.steps import Attempt, OptimizerState, StepCounter
+from rltrace.record.stream import phase_bits
+from rltrace.record.streams import Streams, process_name
+from rltrace.trace.rows import StepRecord
+from rltrace.trace.schema import Phase
+from rltrace.trace.writer import ProcessWriter, write_birth
+
+
+class Session:
+    """One process being recorded."""
+
+    def __init__(self, options: RecordOptions, token: str, name: str | None = None) -> None:
+        self.options = options
+        self._pid = os.getpid()
+        self._failure: str | None = None
+        self._stopped = False
+        self._finished = False
+        self._trace = Path(options.trace)
+        self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name()))
+        self._process = ProcessState(self.fail)
+        self._committer = Committer(self._process, self._writer, self.fail)
+        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine)
+        self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here)
+        self._steps = StepCounter(self._process.digests, self)
+        self._recording = False
+        self._facts: Mapping[str, fingerprint.Fact] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin: everything is installed when this returns."""
+        engine = self._engine_name()
+        self._facts = {"digest": ALGORITHM, **fingerprint.start()}
+        self._writer.facts(self.options.level, engine, self._facts)
+        self._streams.open_main()
+        self._committer.start()
+        self._steps.install()
+        if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
+            self._begin_rows()
+        atexit.register(self.finish)
+
+    def finish(self) -> None:
+        """End: put everything back, commit what is left, say how it ended. Safe to call twice."""
+        if self._finished or self._pid != os.getpid():
+            return
+        self._finished = True
+        current.session = None
+        atexit.unregister(self.finish)
+        if self._recording:
+            self._end_rows(None)
+        self._uninstall()
+        if self._failure is not None:
+            self._committer.end_thread()
+            return
+        try:
+            self._committer.stop()
+            self._write_facts()
+            self._writer.close("stopped" if self._stopped else "complete", _ending())
+        except Exception as error:
+            self.fail(error)
+
+    def _write_facts(self) -> None:
+        """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
+        self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts)}
+        self._writer.facts(self.options.level, self._engine_name(), self._facts)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the recorder broke off; None while it did not."""
+        return self._failure
+
+    def _engine_name(self) -> str:
+        return DispatchEngine.name if self.options.level == "op" else "none"
+
+    def _uninstall(self) -> None:
+        self._streams.close()
+        self._steps.remove()
+        self._modules.remove()
+
+    def fail(self, error: Exception) -> None:
+        """An error of the recorder's own: recording ends here, the program goes on as if it had never been."""
+        if self._failure is not None:
+            return
+        self._failure = f"{type(error).__name__}: {error}"
+        if os.environ.get("RLTRACE_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        self._streams.silence()
+        self._committer.give_up()
+        with contextlib.suppress(Exception):
+            self._writer.close("damaged", {"why": f"the recorder failed: {self._failure}"})
+
+    def forked(self) -> None:
+        """A forked child computes on without being recorded: its parent's trace is not its own."""
+        if self._finished:
+            return
+        self._finished = True
+        self._streams.silence()
+        self._steps.remove()
+        with contextlib.suppress(Exception):
+            write_birth(
+                self._trace,
+                {"pid": os.getpid(), "parent": self._pid, "forked": True, "argv": masked_arguments(sys.argv)},
+            )
+
+    # --- rows on and off ----------------------------------------------------------------------------------------------
+
+    def _begin_rows(self) -> None:
+        self._recording = True
+        self._modules.watch()
+        main = self._streams.main
+        self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
+        self._streams.enter()
+        if self._process.step > 0:
+            window.write_state(main, self._steps.optimizers(), self._modules.roots())
+
+    def _end_rows(self, end_step: int | None) -> None:
+        self._recording = False
+        self._streams.leave()
+        self._modules.ignore()
+        self._process.storages.clear()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def before_attempt(self, caller: FrameType) -> None:
+        stream = self._streams.here()
+        if stream is not None:
+            stream.phase = phase_bits(Phase.OPTIMIZER)
+            stream.begin_attempt(caller)
+
+    def after_attempt(self, attempt: Attempt) -> None:
+        if self._finished or self._failure is not None:
+            return
+        ended = self._process.step
+        try:
+            self._end_step(attempt)
+        except Exception as error:
+            self.fail(error)
+        if self.options.until is not None and ended == self.options.until:
+            self._stopped = True
+            signal.raise_signal(signal.SIGINT)
+
+    def _end_step(self, attempt: Attempt) -> None:
+        process, own = self._process, self._streams.here()
+        if own is not None:
+            own.phase = phase_bits(process.phase)
+            own.end_attempt()
+        stream = own or self._streams.main
+        ended = process.step
+        self._committer.add_step(
+            StepRecord(
+                step=ended,
+                stream=stream.number,
+                optimizer=self._optimizer_id(attempt.optimizer),
+                count=attempt.count,
+                skipped=attempt.skipped,
+                backwards=attempt.backwards,
+                environment_steps=0,
+                end_row=stream.row,
+                recorded=self._recording,
+                parameters=attempt.parameters,
+                gradients=attempt.gradients,
+                generators=attempt.generators,
+            )
+        )
+        process.step = ended + 1
+        process.storages.step_ends()
+        if ended == 0:
+            self._write_facts()
+        self._streams.step_began(ended + 1)
+        self._move_window(ended + 1)
+
+    def _optimizer_id(self, optimizer: OptimizerState) -> int:
+        payload = {"ordinal": optimizer.ordinal, "class": optimizer.name}
+        return self._process.tables.intern_payload("optimizers", payload)
+
+    def _move_window(self, step: int) -> None:
+        options = self.options
+        if options.level != "op":
+            return
+        if not self._recording and options.first_step <= step and (options.end_step is None or step < options.end_step):
+            self._begin_rows()
+        elif self._recording and options.end_step is not None and step >= options.end_step:
+            self._end_rows(step)
+
+    def count_step(self) -> None:
+        """``rltrace.step()``: a step that no torch optimizer marks."""
+        self._steps.count_manual()
+
+    @contextlib.contextmanager
+    def in_phase(self, phase: Phase) -> Iterator[None]:
+        """``with rltrace.phase("rollout")``."""
+        before = self._process.phase
+        self._streams.set_phase(phase)
+        try:
+            yield
+        finally:
+            self._streams.set_phase(before)
+
+    def backward_begins(self, frame: FrameType) -> bool:
+        """Every op of a backward pass has the stack of the call that started it."""
+        stream = self._streams.here()
+        if stream is None or not self._recording:
+            return False
+        stream.modules.begin_backward(frame)
+        return True
+
+    def backward_ended(self) -> None:
+        stream = self._streams.here()
+        if stream is not None:
+            stream.modules.leave()
+
+
+def _birth(token: str, name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "token": token,
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "argv": masked_arguments(sys.argv),
+        "executable": home_as_tilde(sys.executable),
+        "torch": torch.__version__,
+    }
+
+
+def _ending() -> dict[str, object]:
+    """What a process knows of its own end: the exception that nobody caught, if there was one."""
+    error: Any = getattr(sys, "last_value", None)
+    return {"exception": type(error).__name__} if error is not None else {}
+
+
+class _Current:
+    """The session of this process."""
+
+    session: Session | None = None
+
+
+current = _Current()
+
+
+def _after_fork() -> None:
+    session, current.session = current.session, None
+    if session is not None:
+        session.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)  # once: it cannot be taken back
+
+
+def start(options: RecordOptions, token: str) -> Session:
+    """Start to record this process; called once, by the bootstrap, when torch has been imported."""
+    if threading.current_thread() is not threading.main_thread():
+        name = f"{process_name()}/thread:{threading.current_thread().name}"
+    else:
+        name = None
+    session = Session(options, token, name)
+    session.start()
+    current.session = session
+    return session

@@ -1,0 +1,204 @@
+"""Optimizer attempts: when a step ends, which optimizer it was, and what its parameters, gradients and generators are
+then.
+
+Owns the step number of the process. Counts attempts through torch's optimizer hooks and, for those a GradScaler
+skips, around ``GradScaler.step``; counts backward passes around the autograd engine's entry. All of it is undone by
+``remove``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import FrameType, MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch.amp import grad_scaler
+from torch.autograd import graph
+from torch.optim import optimizer as torch_optimizer
+
+from rltrace.digest import digest_pages
+from rltrace.record import generators
+from rltrace.record.digests import TensorDigests
+
+
+@dataclass
+class OptimizerState:
+    """One optimizer as the recorder counts it."""
+
+    ordinal: int
+    """Order of first attempt, from 0."""
+    name: str
+    count: int = 0
+    """Attempts finished."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One finished attempt."""
+
+    optimizer: OptimizerState
+    count: int
+    """Attempts this optimizer had made before."""
+    skipped: int
+    """0 no, 1 yes, 2 not known."""
+    backwards: int
+    parameters: int
+    gradients: int
+    generators: int
+
+
+class StepListener(Protocol):
+    """Who is told of attempts."""
+
+    def before_attempt(self, caller: FrameType) -> None:
+        """An attempt begins; ``caller`` is the frame that runs it."""
+
+    def after_attempt(self, attempt: Attempt) -> None:
+        """It has ended, or was skipped."""
+
+    def backward_begins(self, frame: FrameType) -> bool:
+        """A backward pass begins, called from ``frame``; whether ``backward_ended`` is to be called."""
+
+    def backward_ended(self) -> None:
+        """It has ended, or raised."""
+
+    def fail(self, error: Exception) -> None:
+        """Something went wrong here; the program must not notice."""
+
+
+class ManualSteps:
+    """Stands for the optimizer where a program counts its steps through ``rltrace.step()``."""
+
+    param_groups: tuple[Any, ...] = ()
+    state: Mapping[Any, Any] = MappingProxyType({})
+
+
+class StepCounter:
+    """Watches every optimizer of the process."""
+
+    def __init__(self, digests: TensorDigests, listener: StepListener) -> None:
+        self._digests = digests
+        self._listener = listener
+        self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
+        self._gradients = threading.local()
+        self._manual = ManualSteps()
+        self.attempts = 0
+        """Attempts finished, skipped ones included."""
+        self._backwards = 0
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        pre = torch_optimizer.register_optimizer_step_pre_hook(self._begin)
+        post = torch_optimizer.register_optimizer_step_post_hook(self._end)
+        self._undo += [pre.remove, post.remove]
+        self._wrap(grad_scaler.GradScaler, "step", self._around_scaler)
+        engine = graph._engine_run_backward
+        for holder in (graph, torch.autograd):
+            if getattr(holder, "_engine_run_backward", None) is engine:
+                self._wrap(holder, "_engine_run_backward", self._around_backward)
+
+    def remove(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def count_manual(self) -> None:
+        """A step that the program marks by itself (``rltrace.step()``), as an attempt of an optimizer of that name."""
+        self._gradients.digest = 0
+        self._finish(self._manual, skipped=0)
+
+    def optimizers(self) -> list[Any]:
+        """Those that have made an attempt and still live, by ordinal."""
+        return sorted(self._states, key=lambda o: self._states[o].ordinal)
+
+    def _wrap(self, holder: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(holder, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(holder, name, wrapper)
+        self._undo.append(lambda: setattr(holder, name, original))
+
+    def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._backwards += 1
+        listener = self._listener
+        begun = listener.backward_begins(sys._getframe())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if begun:
+                listener.backward_ended()
+
+    def _around_scaler(
+        self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        attempts = self.attempts
+        result = original(scaler, optimizer, *args, **kwargs)
+        if self.attempts == attempts and scaler.is_enabled():
+            self._begin(optimizer, args, kwargs)
+            self._finish(optimizer, skipped=1)
+        return result
+
+    def _begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        caller = sys._getframe(1)
+        try:
+            self._gradients.digest = self._digest(p.grad for p in _parameters(optimizer))
+            self._listener.before_attempt(caller)
+        except Exception as error:
+            self._listener.fail(error)
+
+    def _end(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._finish(optimizer, _skipped_inside(optimizer))
+
+    def _finish(self, optimizer: Any, skipped: int) -> None:
+        self.attempts += 1
+        backwards, self._backwards = self._backwards, 0
+        try:
+            state = self._states.get(optimizer)
+            if state is None:
+                state = self._states[optimizer] = OptimizerState(len(self._states), type(optimizer).__name__)
+            count = state.count
+            state.count += 1
+            attempt = Attempt(
+                optimizer=state,
+                count=count,
+                skipped=skipped,
+                backwards=backwards,
+                parameters=self._digest(_parameters(optimizer)),
+                gradients=getattr(self._gradients, "digest", 0),
+                generators=self._states_digest(),
+            )
+            self._listener.after_attempt(attempt)
+        except Exception as error:
+            self._listener.fail(error)
+
+    def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int:
+        with torch._C._DisableTorchDispatch():
+            return digest_pages([0 if t is None else self._digests.of(t) for t in tensors], 0)
+
+    def _states_digest(self) -> int:
+        with torch._C._DisableTorchDispatch():
+            return generators.all_states()
+
+
+def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _skipped_inside(optimizer: Any) -> int:
+    """Fused optimizers skip by themselves where a scaler has handed them ``found_inf``."""
+    found = getattr(optimizer, "found_inf", None)
+    if not isinstance(found, torch.Tensor):
+        return 0
+    if found.device.type != "cpu":
+        return 2  # reading it would make the program wait for its device
+    with torch._C._DisableTorchDispatch():
+        return int(bool(found))

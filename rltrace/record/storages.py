@@ -1,0 +1,295 @@
+"""Who wrote the bytes an op reads: each storage's last writer, what came from outside, what nobody has written yet.
+
+Owns every table keyed on a storage's address. While an entry stands, one C++ weak reference keeps that address from
+being used again, and holds no memory of the tensor itself; so an address never names two storages, and when entries of
+dead storages are dropped can never be seen in a row. A link may be unknown or mixed, never wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rltrace.record.layouts import Layout
+
+SWEEP_EVERY: Final = 4_096
+_LARGEST_MASK: Final = 64 * 2**20
+"""Storages above this many elements are followed as a whole: marked until one op has written all of them."""
+
+View = tuple[int, int]
+"""(storage offset, layout id): two tensors of one storage with the same view hold the same bytes."""
+
+
+class Storage:
+    """What is known of one storage that one whole write does not describe."""
+
+    __slots__ = ("external", "mask", "nbytes", "partial")
+
+    def __init__(self, nbytes: int, external: bool) -> None:
+        self.nbytes = nbytes
+        self.external = external
+        """Memory that others can write without torch knowing: NumPy arrays, shared memory, DLPack."""
+        self.partial: View | None = None
+        """What its last writer wrote; None: all of it."""
+        self.mask: NDArray[np.bool_] | bool = True
+        """Which elements have been written since the storage was allocated; True: all, False: none."""
+
+
+def pack_writer(row: int, slot: int) -> int:
+    """Who wrote a storage, so that ``(reader_row << 12) - pack_writer(…)`` is the reader's link."""
+    return (row << 12) - (slot << 2)
+
+
+class Writers:
+    """Who wrote each storage, for the rows of one stream."""
+
+    __slots__ = ("current", "earlier")
+
+    def __init__(self) -> None:
+        self.current: dict[int, int] = {}
+        """By address: storages that one op of the current step wrote as a whole, none of them ``special``. The hot path
+        looks here itself."""
+        self.earlier: dict[int, int] = {}
+        """By address: last writers of all other storages that this stream wrote."""
+
+    def of(self, address: int) -> int | None:
+        """The last writer (``pack_writer``), whenever it wrote; None where another stream did, or nobody."""
+        found = self.current.get(address)
+        return self.earlier.get(address) if found is None else found
+
+    def set_apart(self, address: int) -> None:
+        """The storage has become special: its last writer alone does not describe it."""
+        writer = self.current.pop(address, None)
+        if writer is not None:
+            self.earlier[address] = writer
+
+    def step_ends(self) -> None:
+        self.earlier.update(self.current)
+        self.current.clear()
+
+    def drop(self, address: int) -> None:
+        self.current.pop(address, None)
+        self.earlier.pop(address, None)
+
+    def drop_row(self, row: int) -> None:
+        """A row that was to be has not come about."""
+        for table in (self.current, self.earlier):
+            for address in [a for a, writer in table.items() if (writer + 0xFFF) >> 12 == row]:
+                del table[address]
+
+
+class Storages:
+    """All storages of one process."""
+
+    def __init__(self) -> None:
+        self.handles: dict[int, int] = {}
+        """Weak references, by the address of the StorageImpl: all that are followed."""
+        self.special: dict[int, Storage] = {}
+        """By address: those that their last writer alone does not describe."""
+        self.reads: dict[int, dict[View, tuple[int, int, int]]] = {}
+        """By address: views digested in the current step with nothing written since, with the stream, the row and the
+        place among its inputs where that was."""
+        self._writers: list[Writers] = []
+        self.young: list[int] = []
+        """Addresses followed since the last sweep."""
+        self._sweep_at = 4 * SWEEP_EVERY
+
+    def new_writers(self) -> Writers:
+        """For a stream's rows."""
+        writers = Writers()
+        self._writers.append(writers)
+        return writers
+
+    def follow_new(self, address: int, tensor: torch.Tensor) -> None:
+        """Start to follow the memory that an op has just allocated."""
+        raw: Any = tensor.untyped_storage()
+        self.handles[address] = raw._weak_ref()
+        young = self.young
+        young.append(address)
+        if len(young) >= SWEEP_EVERY:
+            self.sweep()
+
+    def follow_outside(self, address: int, tensor: torch.Tensor) -> bool:
+        """Start to follow memory that no recorded op allocated; True if others can write it behind torch's back."""
+        self.follow_new(address, tensor)
+        raw = tensor.untyped_storage()
+        if raw.device.type != "cpu" or (raw.resizable() and not raw.is_shared()):
+            return False
+        self.special[address] = Storage(raw.nbytes(), external=True)
+        return True
+
+    def special_of(self, address: int, tensor: torch.Tensor) -> Storage:
+        """The entry of a followed storage that its last writer alone does not describe; made when there is none."""
+        storage = self.special.get(address)
+        if storage is None:
+            storage = self.special[address] = Storage(tensor.untyped_storage().nbytes(), external=False)
+            for writers in self._writers:
+                writers.set_apart(address)
+        return storage
+
+    def no_longer_special(self, address: int) -> None:
+        """All of it has been written by one op, and nobody else can write it."""
+        del self.special[address]
+
+    def written_elsewhere(self, address: int) -> bool:
+        """Whether any stream's op wrote the storage."""
+        return any(writers.of(address) is not None for writers in self._writers)
+
+    def written_by(self, writers: Writers, address: int, writer: int, plain: bool) -> None:
+        """An op of the stream that ``writers`` belongs to has written the storage."""
+        self.reads.pop(address, None)
+        if len(self._writers) > 1:
+            for others in self._writers:
+                if others is not writers:
+                    others.drop(address)
+        if plain:
+            writers.current[address] = writer
+            writers.earlier.pop(address, None)
+        else:
+            writers.current.pop(address, None)
+            writers.earlier[address] = writer
+
+    def step_ends(self) -> None:
+        self.reads.clear()
+        for writers in self._writers:
+            writers.step_ends()
+
+    def sweep(self) -> None:
+        """Drop what has died. Young entries each time, all of them when their number has doubled."""
+        handles, special, reads, writers = self.handles, self.special, self.reads, self._writers
+        whole = len(handles) >= self._sweep_at
+        expired: Any = torch.UntypedStorage._expired
+        free: Any = torch.UntypedStorage._free_weak_ref
+        for address in list(handles) if whole else self.young:
+            handle = handles.get(address)
+            if handle is not None and expired(handle):
+                for table in writers:
+                    if table.current.pop(address, None) is None:
+                        table.earlier.pop(address, None)
+                special.pop(address, None)
+                reads.pop(address, None)
+                del handles[address]
+                free(handle)
+        self.young.clear()
+        if whole:
+            self._sweep_at = max(4 * SWEEP_EVERY, 2 * len(handles))
+
+    def clear(self) -> None:
+        """Forget everything (recording stops, or starts anew after a gap)."""
+        for handle in self.handles.values():
+            torch.UntypedStorage._free_weak_ref(handle)
+        for tables in (self.handles, self.special, self.reads, self.young):
+            tables.clear()
+        for writers in self._writers:
+            writers.current.clear()
+            writers.earlier.clear()
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Address of the StorageImpl; 0 where a tensor has no storage (sparse, opaque)."""
+    try:
+        return torch._C._storage_address(tensor)  # type: ignore[attr-defined, no-any-return]
+    except NotImplementedError:
+        return 0
+
+
+def view_of(tensor: torch.Tensor, layout: Layout) -> View:
+    return (int(tensor.storage_offset()), layout.id)
+
+
+def covers(tensor: torch.Tensor, storage: Storage) -> bool:
+    """Whether ``tensor`` spans every byte of its storage."""
+    return tensor.numel() * tensor.element_size() >= storage.nbytes and not _overlaps(tensor)
+
+
+def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
+    """Every element of ``tensor`` has been written; exact for any strided view."""
+    if storage.mask is True:
+        return
+    if covers(tensor, storage):
+        storage.mask = True
+        return
+    mask = elements_of(storage, tensor)
+    if mask is None:
+        return
+    _strided(mask, tensor)[...] = True
+    storage.mask = True if bool(mask.all()) else mask
+
+
+def resized(storage: Storage, nbytes: int) -> None:
+    """The memory has another size now; what was added nobody has written."""
+    before, storage.nbytes = storage.nbytes, nbytes
+    if nbytes <= before or storage.mask is False:
+        return
+    size = 1 if storage.mask is True else before // len(storage.mask)
+    if nbytes % size or nbytes // size > _LARGEST_MASK:
+        storage.mask = False
+        return
+    mask = np.ones(before, dtype=np.bool_) if storage.mask is True else storage.mask
+    storage.mask = np.concatenate([mask, np.zeros(nbytes // size - len(mask), dtype=np.bool_)])
+
+
+def is_written(storage: Storage, tensor: torch.Tensor) -> bool:
+    """Whether every element of ``tensor`` has been written."""
+    if storage.mask is True or tensor.numel() == 0:
+        return True
+    if storage.mask is False:
+        return False
+    mask = elements_of(storage, tensor)
+    return mask is not None and bool(_strided(mask, tensor).all())
+
+
+def copy_written(source: Storage, read: torch.Tensor, target: Storage, written: torch.Tensor) -> None:
+    """``read`` was copied into ``written``: what was unwritten there is unwritten here."""
+    there = elements_of(source, read) if source.mask is not False else None
+    here = elements_of(target, written, fresh=covers(written, target))
+    if here is None:
+        target.mask = False
+        return
+    seen: Any = False if there is None else _strided(there, read)
+    view = _strided(here, written)
+    try:
+        view[...] = seen
+    except ValueError:  # copy_ broadcasts in ways NumPy does not
+        view[...] = False
+    target.mask = here
+
+
+def elements_of(storage: Storage, tensor: torch.Tensor, fresh: bool = False) -> NDArray[np.bool_] | None:
+    """The mask in elements of ``tensor``'s size, made or converted when need be; None where it cannot be followed."""
+    size = tensor.element_size()
+    elements = storage.nbytes // size
+    if elements > _LARGEST_MASK or storage.nbytes % size or _end(tensor) > elements:
+        return None
+    if isinstance(storage.mask, bool) or fresh:
+        return np.full(elements, storage.mask is True and not fresh, dtype=np.bool_)
+    if len(storage.mask) == elements:
+        return storage.mask
+    if elements % len(storage.mask) == 0:  # narrower elements than before
+        return storage.mask.repeat(elements // len(storage.mask))
+    if len(storage.mask) % elements == 0:
+        wide: NDArray[np.bool_] = np.asarray(storage.mask.reshape(elements, -1).all(axis=1))
+        return wide
+    return None
+
+
+def _end(tensor: torch.Tensor) -> int:
+    """One past its last element, counted in elements from the start of the storage."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last) + 1
+
+
+def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor) -> NDArray[np.bool_]:
+    view: NDArray[np.bool_] = np.lib.stride_tricks.as_strided(
+        mask[tensor.storage_offset() :], shape=tuple(tensor.shape), strides=tuple(tensor.stride()), writeable=True
+    )
+    return view
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    return any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))

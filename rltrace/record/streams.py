@@ -1,0 +1,167 @@
+"""The streams of one process: one per thread that dispatches an op, named alike in every run of the same program.
+
+Owns which thread writes which stream, and the engine of each thread. Names never hold a process id.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch._ops import OpOverload
+
+from rltrace.record.commit import Committer
+from rltrace.record.engine import Engine
+from rltrace.record.modules import ModuleStack
+from rltrace.record.process import ProcessState
+from rltrace.record.stream import StreamRecorder, phase_bits
+from rltrace.trace.schema import Phase
+
+
+def process_name() -> str:
+    """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``."""
+    rank = f"rank{os.environ.get('RANK', '0')}"
+    if multiprocessing.parent_process() is not None:
+        identity = getattr(multiprocessing.current_process(), "_identity", ())
+        return f"{rank}/worker:{'.'.join(map(str, identity)) or '?'}"
+    if os.environ.get("RLTRACE_DEPTH", "0") != "0":
+        return f"{rank}/child:{Path(sys.argv[0] or 'python').name}"
+    return f"{rank}/main"
+
+
+class _FirstOp:
+    """Stands in for the recorder of a thread until that thread dispatches its first op."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def observe(self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
+        return self._streams.open_here().observe(func, types, args, kwargs)
+
+
+class Streams:
+    """All streams of the process."""
+
+    def __init__(
+        self, process: ProcessState, committer: Committer, name: str, make_engine: Callable[[], Engine]
+    ) -> None:
+        self._process = process
+        self._committer = committer
+        self._name = name
+        self._make_engine = make_engine
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._all: list[StreamRecorder] = []
+        self._names: dict[str, int] = {}
+        self._engines: dict[int, Engine] = {}
+        self._original_run: Any = None
+        self._on = False
+
+    @property
+    def main(self) -> StreamRecorder:
+        return self._all[0]
+
+    def open_main(self) -> None:
+        """The stream of the thread that starts recording; the first one, always there."""
+        self._local.stream = self._open(self._name)
+
+    def here(self) -> StreamRecorder | None:
+        """The stream of the calling thread; None before its first op."""
+        return getattr(self._local, "stream", None)
+
+    def modules_here(self) -> ModuleStack | None:
+        """The module stack of the calling thread; None where its ops are not recorded."""
+        stream: StreamRecorder | None = getattr(self._local, "stream", None)
+        if stream is None:
+            if threading.get_ident() not in self._engines:
+                return None
+            stream = self.open_here()
+        return stream.modules
+
+    def open_here(self) -> StreamRecorder:
+        """The stream of the calling thread, made at its first op."""
+        stream = self._open(f"{self._name}/thread:{threading.current_thread().name}")
+        self._local.stream = stream
+        self._engines[threading.get_ident()].enter(stream)
+        return stream
+
+    def enter(self) -> None:
+        """Ops become rows: in the calling thread at once, in other threads from their start."""
+        self._on = True
+        engine = self._engines.setdefault(threading.get_ident(), self._make_engine())
+        engine.enter(self.here() or _FirstOp(self))
+        if self._original_run is None:
+            self._original_run = threading.Thread.run
+            threading.Thread.run = _run_recorded(self, self._original_run)  # type: ignore[method-assign, assignment]
+
+    def leave(self) -> None:
+        """Ops no longer become rows. Threads that are in the middle of their work merely pass theirs through."""
+        self._on = False
+        own = threading.get_ident()
+        for ident, engine in list(self._engines.items()):
+            if ident == own and engine.leave():
+                del self._engines[ident]
+            else:
+                engine.silence()
+
+    def close(self) -> None:
+        """Leave for good."""
+        self.leave()
+        if self._original_run is not None:
+            threading.Thread.run = self._original_run  # type: ignore[method-assign]
+            self._original_run = None
+
+    def silence(self) -> None:
+        """Ops pass through from now on; callable from any thread, and in a forked child."""
+        self._on = False
+        for engine in list(self._engines.values()):
+            engine.silence()
+
+    def step_began(self, step: int) -> None:
+        for stream in self._all:
+            if stream.steps[-1][0] == stream.row:
+                stream.steps[-1] = (stream.row, step)
+            else:
+                stream.steps.append((stream.row, step))
+
+    def set_phase(self, phase: Phase) -> None:
+        self._process.phase = phase
+        stream = self.here()
+        if stream is not None:
+            stream.phase = phase_bits(phase)
+
+    def run_thread(self, run: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+        """Body of a thread started while ops are recorded."""
+        if not self._on or thread.name.startswith("rltrace-"):
+            run(thread)
+            return
+        ident = threading.get_ident()
+        engine = self._engines[ident] = self._make_engine()
+        engine.enter(_FirstOp(self))
+        try:
+            run(thread)
+        finally:
+            engine.leave()
+            self._engines.pop(ident, None)
+
+    def _open(self, wanted: str) -> StreamRecorder:
+        with self._lock:
+            births = self._names[wanted] = self._names.get(wanted, 0) + 1
+            name = wanted if births == 1 else f"{wanted}#{births}"
+            stream = StreamRecorder(self._process, len(self._all), name, self._committer)
+            stream.phase = phase_bits(self._process.phase)
+            self._all.append(stream)
+            self._committer.add(stream)
+            return stream
+
+
+def _run_recorded(streams: Streams, run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    def recorded_run(thread: threading.Thread) -> None:
+        streams.run_thread(run, thread)
+
+    return recorded_run

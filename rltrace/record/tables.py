@@ -1,0 +1,51 @@
+"""Interning: one id per distinct entry of a table, and the entries that the writer has not had yet.
+
+Owns ids of one process. Entries are appended before any row that names them is complete, so whoever takes the rows
+first and the entries second never misses one. Knows nothing of what the entries mean.
+"""
+
+from __future__ import annotations
+
+from rltrace.identity import portable_key
+from rltrace.trace.rows import TableEntry
+from rltrace.trace.schema import TABLES
+
+
+class Tables:
+    """The interned tables of one process. Threads may share it: ids are handed out under the interpreter lock."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
+        self._keys: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._pending: list[TableEntry] = []
+        for name, payload in (("modules", ""), ("kernels", {}), ("scalars", []), ("structures", []), ("sites", [])):
+            self.add(name, portable_key(name, payload), payload)
+
+    def add(self, table: str, key: int, payload: object) -> int:
+        """A new entry whatever its key (several frames of one line share a key); returns its id."""
+        keys = self._keys[table]
+        number = len(keys)
+        keys.append(key)
+        self._ids[table].setdefault(key, number)
+        self._pending.append(TableEntry(table, number, key, payload))
+        return number
+
+    def intern(self, table: str, key: int, payload: object) -> int:
+        """The id of the entry with this portable key, made if it is new."""
+        number = self._ids[table].get(key)
+        return self.add(table, key, payload) if number is None else number
+
+    def intern_payload(self, table: str, payload: object) -> int:
+        """The id of a payload that is its own identity."""
+        return self.intern(table, portable_key(table, payload), payload)
+
+    def key_of(self, table: str, number: int) -> int:
+        """The portable key of an entry."""
+        return self._keys[table][number]
+
+    def take(self) -> list[TableEntry]:
+        """Entries added since the last call, in order."""
+        taken = len(self._pending)
+        entries = self._pending[:taken]
+        del self._pending[:taken]
+        return entries

@@ -1,0 +1,52 @@
+"""What a window starts from: a row for every tensor that already had a history when the recording of ops began.
+
+Owns the rows of kind WINDOW. Each holds one tensor's digest, its name as its scalars and its owner as its module, so
+that a difference from before the window is named as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from rltrace.record import generators
+from rltrace.record.stream import StreamRecorder, phase_bits
+from rltrace.trace.schema import Kind, Phase
+
+
+def write_state(
+    stream: StreamRecorder, optimizers: Iterable[Any], roots: Iterable[tuple[str, torch.nn.Module]]
+) -> None:
+    """Rows for parameters, buffers, optimizer state and generators."""
+    bits = phase_bits(Phase.OTHER, Kind.WINDOW)
+    with torch._C._DisableTorchDispatch():
+        for owner, name, tensor in _tensors(optimizers, roots):
+            stream.event(bits, name, owner, [stream.process.digests.of(tensor)], tensor)
+        stream.event(bits, "generators", "", [generators.all_states()], None)
+
+
+def _tensors(
+    optimizers: Iterable[Any], roots: Iterable[tuple[str, torch.nn.Module]]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    named: dict[int, tuple[str, str]] = {}
+    graded: set[int] = set()  # two optimizers may share a parameter
+    for root, module in roots:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if id(tensor) not in named:
+                named[id(tensor)] = (root, name)
+                yield root, name, tensor
+    for ordinal, optimizer in enumerate(optimizers):
+        owner = f"{type(optimizer).__name__}#{ordinal}"
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for index, parameter in enumerate(parameters):
+            root, name = named.get(id(parameter), (owner, f"parameter {index}"))
+            if id(parameter) not in named:
+                yield root, name, parameter
+            if parameter.grad is not None and id(parameter) not in graded:
+                graded.add(id(parameter))
+                yield root, f"{name}.grad", parameter.grad
+            for key, value in sorted(optimizer.state.get(parameter, {}).items(), key=lambda item: str(item[0])):
+                if isinstance(value, torch.Tensor):
+                    yield owner, f"{root}.{name}: {key}", value

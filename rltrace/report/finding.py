@@ -1,0 +1,107 @@
+"""One finding in lines of text, and the few ways in which text is fitted to a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+
+from rltrace.diff.model import Finding, InputsMatch, Pair, Site
+from rltrace.report.style import Style
+
+WIDTH = 80
+
+INPUTS = {
+    InputsMatch.READ: "read: digested at this op on both sides",
+    InputsMatch.LINKED: "linked: written by matching ops of the same step, not read again here",
+    InputsMatch.DIFFER: "differ",
+    InputsMatch.UNKNOWN: "unknown",
+}
+
+
+def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
+    """A heading, and a line for each thing that is known."""
+    yield style.bold(title)
+    if finding.op is not None:
+        yield f"  op       {style.bold(finding.op)}"
+        yield f"  row      {_rows(finding)} of {finding.stream}"
+    yield from wrapped(_when(finding), "           ", "  when     ")
+    if finding.module:
+        yield f"  module   {finding.module}"
+    for number, site in enumerate(finding.stack):
+        yield from _site_lines(site, "  site     " if number == 0 else "  from     ")
+    yield from _pair("kernel", finding.kernel)
+    for output in finding.outputs if finding.op is not None else ():
+        yield from _pair("output", output)
+    if finding.op is None and finding.outputs:
+        for name, pair in zip(("gradient", "params", "rng"), finding.outputs, strict=False):
+            if pair.a != pair.b:
+                yield from _pair(name, pair)
+    yield from wrapped(f"{finding.cause.value}: {sentence(finding.because)}", "           ", "  cause    ")
+    if finding.op is not None and (finding.a_index is not None and finding.b_index is not None):
+        yield from wrapped(INPUTS[finding.inputs_match], "           ", "  inputs   ")
+
+
+def _rows(finding: Finding) -> str:
+    a, b = finding.a_index, finding.b_index
+    if a is None or b is None:
+        return f"{a:,} (A only)" if a is not None else f"{b:,} (B only)" if b is not None else "?"
+    return f"{a:,}" if a == b else f"{a:,} (A), {b:,} (B)"
+
+
+def _when(finding: Finding) -> str:
+    if finding.step is None:
+        return f"phase {finding.phase}; no optimizer step in this stream"
+    details = []
+    if finding.optimizer is not None:
+        which = finding.optimizer
+        name = which.name if which.ordinal == 0 else f"{which.name} #{which.ordinal}"
+        details.append(f"{name}'s {ordinal(which.count + 1)} attempt")
+    if finding.environment_step is not None:
+        details.append(f"environment step {finding.environment_step:,}")
+    more = f" ({', '.join(details)})" if details else ""
+    phase = f", phase {finding.phase}" if finding.op is not None else ""
+    return f"optimizer step {finding.step:,}{more}{phase}"
+
+
+def ordinal(n: int) -> str:
+    """``1st``, ``2nd``, ``11th``, ``2,001st``."""
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n:,}{ending}"
+
+
+def _site_lines(site: Site, label: str) -> Iterator[str]:
+    yield from wrapped(f"{site.file}:{site.line} in {site.function}", "             ", label)
+    if site.source:
+        yield f"             {cut(site.source, WIDTH - 13)}"
+
+
+def _pair(label: str, pair: Pair[str]) -> Iterator[str]:
+    if pair.a is None and pair.b is None:
+        return
+    if pair.a == pair.b:
+        yield from wrapped(f"{pair.a} on both sides", "           ", f"  {label:<8} ")
+        return
+    yield from wrapped(f"A  {pair.a or '-'}", "              ", f"  {label:<8} ")
+    yield from wrapped(f"B  {pair.b or '-'}", "              ", "           ")
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def wrapped(text: str, indent: str = "  ", first: str | None = None) -> Iterator[str]:
+    """Lines of at most WIDTH columns; ``first``: what the first one begins with instead of ``indent``."""
+    yield from wrap(
+        text,
+        WIDTH,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def cut(text: str, width: int) -> str:
+    """At most ``width`` characters."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

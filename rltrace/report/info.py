@@ -1,0 +1,205 @@
+"""What ``rltrace info`` says of a trace: one plain dictionary, and the text drawn from it.
+
+Owns the field names of ``rltrace.info/1``. Reads tables, journals and steps, never the ops themselves. Never prints.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, TraceHole
+from rltrace.trace.schema import Step
+
+Facts = Mapping[str, object]
+
+GROUPS = {
+    "host": "hardware",
+    "cpu": "hardware",
+    "cuda": "hardware",
+    "gpu": "hardware",
+    "python": "versions",
+    "package": "versions",
+    "numpy": "versions",
+    "torch": "torch",
+    "flag": "flags",
+    "env": "environment",
+    "source": "source files",
+    "git": "source files",
+}
+"""First part of a fact's name to the heading it is shown under; the others stand under "other"."""
+
+
+def describe(trace: Trace) -> dict[str, Any]:
+    """All that is known of ``trace`` short of its ops."""
+    ops = sum(stream.rows for process in trace.processes for stream in process.streams)
+    size, files = size_on_disk(trace)
+    return {
+        "schema": "rltrace.info/1",
+        "path": str(trace.path),
+        "format": list(trace.format),
+        "level": trace.level,
+        "engine": trace.engine,
+        "created": trace.created,
+        "launch": _record(trace.launch),
+        "exit": _record(trace.exit),
+        "slice": _record(trace.slice),
+        "ops": ops,
+        "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
+        "processes": [_process(process) for process in trace.processes],
+        "births": [{"state": birth.state, "why": birth.why, "process": _plain(birth.record)} for birth in trace.births],
+        "holes": [_hole(hole) for hole in trace.holes],
+    }
+
+
+def size_on_disk(trace: Trace) -> tuple[int, int]:
+    """(bytes, files) of the trace's folder."""
+    sizes = [path.stat().st_size for path in trace.path.rglob("*") if path.is_file()]
+    return sum(sizes), len(sizes)
+
+
+def _process(process: ProcessTrace) -> dict[str, Any]:
+    process.load()
+    return {
+        "name": process.name,
+        "state": process.state,
+        "after_op": process.after_op,
+        "why": process.why,
+        "windows": [list(window) for window in process.windows],
+        "exit": _record(process.exit),
+        "streams": [_stream(stream) for stream in process.streams],
+        "optimizers": _optimizers(process),
+        "facts": dict(process.facts),
+    }
+
+
+def _stream(stream: StreamTrace) -> dict[str, Any]:
+    return {"name": stream.name, "ops": stream.rows}
+
+
+def _hole(hole: TraceHole) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in hole._asdict().items()}
+
+
+def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A journal record's own content."""
+    return {key: _plain(value) for key, value in record.items() if key != "type"} if record else None
+
+
+def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
+    """Attempts by optimizer, in the optimizers' order of birth."""
+    payloads: list[Any] = process.tables["optimizers"].payloads
+    made = Counter(process.steps[:, Step.OPTIMIZER].tolist())
+    skipped = Counter(process.steps[process.steps[:, Step.SKIPPED] == 1][:, Step.OPTIMIZER].tolist())
+    return [
+        {**(payloads[number] if number < len(payloads) else {}), "attempts": made[number], "skipped": skipped[number]}
+        for number in sorted(made)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars, tuples and mappings as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def info_text(info: Mapping[str, Any]) -> str:
+    """``describe``'s dictionary for people."""
+    return "\n".join(_lines(info))
+
+
+def _lines(info: Mapping[str, Any]) -> Iterator[str]:
+    launch, size = info["launch"] or {}, info["size"]
+    yield f"trace     {info['path']} (format {'.'.join(map(str, info['format']))})"
+    yield f"command   {_words(launch.get('command', '?'))}"
+    for name in ("cwd", "host"):
+        if launch.get(name):
+            yield f"{name:<9} {launch[name]}"
+    yield f"created   {_moment(info['created'])}"
+    yield f"recorded  level {info['level']}, engine {info['engine']}" + _options(launch.get("options") or {})
+    yield f"ops       {info['ops']:,}"
+    per_op = f", {size['bytes_per_op']} bytes an op" if size["bytes_per_op"] is not None else ""
+    yield f"on disk   {size['bytes']:,} bytes in {size['files']:,} files{per_op}"
+    if info["slice"]:
+        yield f"slice     {_pairs(info['slice'])}"
+    if info["exit"]:
+        yield f"exit      {_pairs(info['exit'])}"
+    for process in info["processes"]:
+        yield ""
+        yield from _process_lines(process)
+    for birth in info["births"]:
+        yield f"\nprocess   {birth['state']}: {_words(birth['process'].get('argv', '?'))}: {birth['why']}"
+    for hole in info["holes"]:
+        yield f"\nhole      {_hole_text(hole)}"
+    yield from _fact_lines({process["name"]: process["facts"] for process in info["processes"]})
+
+
+def _words(command: object) -> str:
+    """A command line as it would be typed."""
+    return shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _moment(created: object) -> str:
+    """Seconds since the epoch as local time; anything else as it is."""
+    if not isinstance(created, (int, float)):
+        return str(created)
+    return datetime.fromtimestamp(created).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _hole_text(hole: Mapping[str, Any]) -> str:
+    where = hole["stream"] or hole["process"] or "trace"
+    rows = f" rows {hole['first']:,} to {hole['first'] + hole['rows'] - 1:,}" if hole["rows"] else ""
+    return f"{where}{rows}: {hole['why']}"
+
+
+def _options(options: Facts) -> str:
+    """Options of the recording that say what was left out."""
+    said = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
+    return f" ({_pairs(said)})" if said else ""
+
+
+def _pairs(facts: Facts) -> str:
+    """What is there to tell; the moment of an ending is not."""
+    return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None and key != "time")
+
+
+def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
+    why = f": {process['why']}" if process["why"] else ""
+    yield f"process   {process['name']}  {process['state']} after op {process['after_op']:,}{why}"
+    if process["exit"]:
+        yield f"  exit    {_pairs(process['exit'])}"
+    for first, end in process["windows"]:
+        yield f"  window  steps {first}:{'' if end is None else end}"
+    for stream in process["streams"]:
+        yield f"  stream  {stream['name']}  {_counted(stream['ops'], 'op')}"
+    for optimizer in process["optimizers"]:
+        skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
+        name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
+        yield f"  steps   {name}  {_counted(optimizer['attempts'], 'attempt')}{skipped}"
+
+
+def _fact_lines(processes: Mapping[str, Facts]) -> Iterator[str]:
+    """The first process's facts by group, then what other processes have otherwise."""
+    (first_name, first), *others = processes.items() or [("", {})]
+    for group in dict.fromkeys([*GROUPS.values(), "other"]):
+        names = sorted(name for name in first if GROUPS.get(name.partition(".")[0], "other") == group)
+        if names:
+            yield f"\n{group}"
+            yield from (f"  {name:<34} {first[name]}" for name in names)
+    for name, facts in others:
+        different = {key: value for key, value in facts.items() if key not in first or first[key] != value}
+        if different:
+            yield f"\nonly in {name} (against {first_name})"
+            yield from (f"  {key:<34} {different[key]}" for key in sorted(different))

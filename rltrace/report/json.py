@@ -1,0 +1,105 @@
+"""A comparison as one plain object: the contract ``rltrace.diff/1`` (docs/diff-json.md).
+
+Owns the field names and their order. Fields are added, never renamed within a schema version. Numbers that JSON has no
+word for (NaN, infinities) are written as text.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rltrace.diff.model import Comparison, Finding, Hunk, Side, Site
+
+SCHEMA = "rltrace.diff/1"
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """``comparison`` as JSON-able dictionaries, lists, strings, numbers and None."""
+    structure, search, marked = comparison.structure, comparison.search, comparison.marked
+    return {
+        "schema": SCHEMA,
+        "verdict": comparison.verdict.value,
+        "why": comparison.why,
+        "level": comparison.level,
+        "strict": comparison.strict,
+        "agrees": comparison.agrees,
+        "a": _side(comparison.a),
+        "b": _side(comparison.b),
+        "environment": [{"name": d.name, "a": d.a, "b": d.b} for d in comparison.environment],
+        "first": _finding(comparison.first),
+        "first_value": _finding(comparison.first_value),
+        "decisive": _finding(comparison.decisive),
+        "unordered": [_finding(finding) for finding in comparison.unordered],
+        "structure": {
+            "only_a": structure.only_a,
+            "only_b": structure.only_b,
+            "reordered": structure.reordered,
+            "whole": structure.whole,
+            "hunks": [_hunk(hunk) for hunk in structure.hunks],
+        },
+        "search": {
+            "probes": [{"row": probe.row, "equal": probe.equal} for probe in search.probes],
+            "chunks_read": search.chunks_read,
+            "bytes_read": search.bytes_read,
+        },
+        "holes": [vars(hole) for hole in comparison.holes],
+        "marked": vars(marked),
+        "curves": [
+            {"name": point.name, "step": point.step, "a": _number(point.a), "b": _number(point.b)}
+            for point in comparison.curves
+        ],
+        "compared": dict(comparison.compared),
+        "unfinished": list(comparison.unfinished),
+        "notes": list(comparison.notes),
+        "advice": list(comparison.advice),
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "path": side.path,
+        "level": side.level,
+        "engine": side.engine,
+        "ops": side.ops,
+        "steps": side.steps,
+        "processes": [{**vars(p), "windows": [list(window) for window in p.windows]} for p in side.processes],
+    }
+
+
+def _finding(finding: Finding | None) -> dict[str, Any] | None:
+    if finding is None:
+        return None
+    optimizer = finding.optimizer
+    return {
+        "cause": finding.cause.value,
+        "stream": finding.stream,
+        "a_index": finding.a_index,
+        "b_index": finding.b_index,
+        "step": finding.step,
+        "optimizer": None if optimizer is None else vars(optimizer).copy(),
+        "environment_step": finding.environment_step,
+        "phase": finding.phase,
+        "op": finding.op,
+        "module": finding.module,
+        "site": _site(finding.site),
+        "stack": [_site(site) for site in finding.stack],
+        "kernel": vars(finding.kernel).copy(),
+        "inputs_match": finding.inputs_match.value,
+        "outputs": [vars(pair).copy() for pair in finding.outputs],
+        "identical_before": finding.identical_before,
+        "because": finding.because,
+        "repeats": finding.repeats,
+    }
+
+
+def _site(site: Site | None) -> dict[str, Any] | None:
+    return None if site is None else vars(site).copy()
+
+
+def _hunk(hunk: Hunk) -> dict[str, Any]:
+    return vars(hunk).copy()
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

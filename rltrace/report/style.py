@@ -1,0 +1,25 @@
+"""Colour for text reports, where it was asked for. Meaning never hangs on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.diff.model import Verdict
+
+COLORS = {Verdict.IDENTICAL: "32", Verdict.SAME_VALUES: "32", Verdict.DIVERGED: "31", Verdict.UNKNOWN: "33"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How words are set off."""
+
+    color: bool
+
+    def bold(self, text: str) -> str:
+        return self._escape(text, "1")
+
+    def verdict(self, text: str, verdict: Verdict) -> str:
+        return self._escape(text, f"1;{COLORS[verdict]}")
+
+    def _escape(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text

@@ -1,0 +1,349 @@
+"""Small true traces, built row by row through the real writer: for tests of anything that reads traces.
+
+Owns a vocabulary for rows that needs no torch. Everything it makes is a trace like any other; it fakes nothing but the
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rltrace.identity import frame_key, portable_key, site_key
+from rltrace.trace.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.schema import TABLES, Column, Kind, Origin, Phase, RowFlag, pack_link
+from rltrace.trace.writer import ProcessWriter, create_trace, end_launch, write_birth
+
+Frame = tuple[str, int, str, str]
+"""(file, line, function, source)."""
+
+SITE: Frame = ("train.py", 12, "train", "loss.backward()")
+LAYOUT = ("float32", (4,), (1,), "cpu")
+
+
+def digest(text: object) -> int:
+    """A digest that stands for ``text``: equal for equal ones, in every trace. Numbers stand for themselves."""
+    return text if isinstance(text, int) else portable_key("testing", text)
+
+
+@dataclass(frozen=True)
+class In:
+    """One tensor input. ``In(row)`` links to what ``row`` returned; ``digest`` says that this op read the input too."""
+
+    row: int | None = None
+    """The row that wrote it; None: see ``origin``."""
+    digest: object = None
+    slot: int = 0
+    known: bool = False
+    """``row`` read the very same view rather than wrote it."""
+    origin: Origin = Origin.OUTSIDE
+
+    def link(self, at: int) -> int:
+        """The link cell, as seen from row ``at``."""
+        distance = int(self.origin) if self.row is None else at - self.row
+        read = self.digest is not None
+        if self.row is None:
+            return pack_link(distance, read=read)
+        return pack_link(distance, self.slot, known=self.known, read=read)
+
+
+def _input(given: object) -> In:
+    """``5`` (row 5), ``("outside", digest)``, ``("mixed", digest)``, ``"unknown"``, ``"overwritten"``, or an In."""
+    if isinstance(given, In):
+        return given
+    if isinstance(given, int):
+        return In(given)
+    word, read = given if isinstance(given, tuple) else (given, None)
+    return In(origin=Origin[str(word).upper()], digest=read)
+
+
+class _Interned:
+    """The tables of one process."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
+        self.new: list[TableEntry] = []
+        for table, payload in (("modules", ""), ("kernels", {}), ("scalars", []), ("structures", []), ("sites", [])):
+            self.intern(table, portable_key(table, payload), payload)
+
+    def intern(self, table: str, key: int, payload: object) -> int:
+        ids = self._ids[table]
+        if key not in ids:
+            ids[key] = len(ids)
+            self.new.append(TableEntry(table, ids[key], key, payload))
+        return ids[key]
+
+    def plain(self, table: str, payload: object) -> int:
+        return self.intern(table, portable_key(table, payload), payload)
+
+    def site(self, frames: Sequence[Frame]) -> int:
+        keys, ids = [], []
+        for file, line, function, source in frames:
+            key = frame_key(file, function, source)
+            payload = {"file": file, "path": f"/src/{file}", "line": line, "function": function, "source": source}
+            ids.append(self.intern("frames", key, {**payload, "internal": False}))
+            keys.append(key)
+        return self.intern("sites", site_key(keys), ids)
+
+    def structure(self, layouts: Sequence[object]) -> int:
+        ids = [self.plain("layouts", layout) for layout in layouts]
+        return self.intern("structures", portable_key("structure", list(layouts)), ids)
+
+
+class StreamBuilder:
+    """Rows of one stream, held until the next ``commit``."""
+
+    def __init__(self, process: ProcessBuilder, name: str) -> None:
+        self.process = process
+        self.name = name
+        self.index = process.writer.stream(name)
+        self.rows = 0
+        """Rows so far, committed or not."""
+        self._first = 0
+        self._columns: list[list[int]] = []
+        self._cells: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
+        self._steps: list[StepRecord] = []
+
+    def op(
+        self,
+        name: str,
+        site: Frame | Sequence[Frame] = SITE,
+        inputs: Sequence[object] = (),
+        outputs: Sequence[object] = (),
+        module: str = "",
+        phase: Phase | str = Phase.OTHER,
+        floats: Sequence[float] = (),
+        integers: Sequence[int] = (),
+        rng: object = None,
+        value: bool | int | float | complex | None = None,
+        kernel: Mapping[str, object] | None = None,
+        flags: RowFlag | int = 0,
+        layouts: Sequence[object] | None = None,
+        scalars: Sequence[object] | None = None,
+        kind: Kind = Kind.OP,
+    ) -> int:
+        """Add a row; returns its index in the stream. Digests may be numbers or any text that stands for one."""
+        tables = self.process.tables
+        links = [_input(given) for given in inputs]
+        frames: Any = (site,) if site and isinstance(site[0], str) else site
+        if layouts is None:
+            layouts = [LAYOUT] * len(links)
+        if scalars is None:
+            scalars = ["T"] * len(links) + ["i"] * len(integers) + ["f"] * len(floats)
+        integers, floats, flags = list(integers), list(floats), RowFlag(flags)
+        flags |= _put_value(value, integers, floats)
+        digests = [digest(link.digest) for link in links if link.digest is not None]
+        if rng is not None:
+            flags |= RowFlag.RNG
+            digests.append(digest(rng))
+        digests += [digest(output) for output in outputs]
+        row = [0] * len(Column)
+        row[Column.KIND] = kind
+        row[Column.OP] = tables.plain("ops", name)
+        row[Column.STRUCTURE] = tables.structure([list(_jsonable(layout)) for layout in layouts])
+        row[Column.SITE] = tables.site(frames)
+        row[Column.MODULE] = tables.plain("modules", module)
+        row[Column.SCALARS] = tables.plain("scalars", list(scalars))
+        row[Column.STEP] = self.process.step
+        row[Column.PHASE] = Phase[phase.upper()] if isinstance(phase, str) else phase
+        row[Column.KERNEL] = tables.plain("kernels", dict(kernel or {}))
+        row[Column.FLAGS] = flags
+        row[Column.LINKS], row[Column.INTEGERS] = len(links), len(integers)
+        row[Column.FLOATS], row[Column.DIGESTS] = len(floats), len(digests)
+        self._columns.append(row)
+        cells: tuple[list[Any], ...] = ([link.link(self.rows) for link in links], integers, floats, digests)
+        for section, more in zip(self._cells, cells, strict=True):
+            section.extend(more)
+        self.rows += 1
+        return self.rows - 1
+
+    def end_step(
+        self,
+        optimizer: str = "Adam",
+        ordinal: int = 0,
+        skipped: int = 0,
+        backwards: int = 1,
+        environment_steps: int = 0,
+        parameters: object = None,
+        gradients: object = None,
+        generators: object = None,
+        recorded: bool = True,
+    ) -> int:
+        """An optimizer attempt ends here; returns the number of the step it ends."""
+        process = self.process
+        key = portable_key("optimizers", ordinal, optimizer)
+        number = process.tables.intern("optimizers", key, {"ordinal": ordinal, "class": optimizer})
+        count = process.attempts.get(number, 0)
+        process.attempts[number] = count + 1
+        taken = [None if d is None else digest(d) for d in (parameters, gradients, generators)]
+        self._steps.append(
+            StepRecord(
+                process.step,
+                self.index,
+                number,
+                count,
+                skipped,
+                backwards,
+                environment_steps,
+                self.rows,
+                recorded,
+                *taken,
+            )
+        )
+        process.step += 1
+        return process.step - 1
+
+    def window(self, first_step: int, end_step: int | None = None) -> None:
+        """Recording of ops begins with the next row."""
+        self.commit()
+        self.process.writer.window(self.index, first_step, end_step, self.rows)
+
+    def commit(self) -> None:
+        """Write what is held: a segment ends here."""
+        links, integers, floats, digests = self._cells
+        rows = Rows(
+            self._first,
+            np.array(self._columns, np.uint32).reshape(len(self._columns), len(Column)),
+            np.array(links, np.int64),
+            np.array(integers, np.int64),
+            np.array(floats, np.float64),
+            np.array(digests, np.uint64),
+        )
+        tables, steps = self.process.tables, self._steps
+        entries, tables.new = tables.new, []
+        self._columns, self._cells, self._steps = [], ([], [], [], []), []
+        self._first = self.rows
+        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps)
+
+
+class ProcessBuilder:
+    """One process of a trace."""
+
+    def __init__(self, trace: Path, name: str, level: str, engine: str, *, alive: bool = False) -> None:
+        birth: dict[str, object] = {"name": name, "argv": ["train.py"], "executable": "python"}
+        if not alive:
+            birth["pid"] = 0
+        self.writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
+        self.name = self.writer.name
+        self.tables = _Interned()
+        self.step = 0
+        self.attempts: dict[int, int] = {}
+        self.streams: dict[str, StreamBuilder] = {}
+        self._level, self._engine = level, engine
+        self.writer.facts(level, engine, {"testing": True})
+
+    def stream(self, name: str | None = None) -> StreamBuilder:
+        """The stream of this name (default: the process's own), begun when it is new."""
+        name = name or self.name
+        if name not in self.streams:
+            self.streams[name] = StreamBuilder(self, name)
+        return self.streams[name]
+
+    def fact(self, name: str, value: str | int | float | bool | None) -> None:
+        self.writer.facts(self._level, self._engine, {name: value})
+
+    def finish(self, state: str = "complete", ending: Mapping[str, object] | None = None) -> None:
+        """Commit all and end: "complete", "stopped", or "killed" (no word is left)."""
+        for stream in self.streams.values():
+            stream.commit()
+        if state != "killed":
+            self.writer.close(state, ending or {"status": 0})
+
+
+class TraceBuilder:
+    """A whole trace. Its own ``op``, ``end_step`` … are those of the main stream of process ``rank0/main``."""
+
+    def __init__(
+        self,
+        path: Path,
+        level: str = "op",
+        engine: str = "testing",
+        process: str = "rank0/main",
+        *,
+        alive: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.level, self.engine = level, engine
+        create_trace(self.path, {"command": ["python", "train.py"], "cwd": "~", "options": {"level": level}})
+        self.processes: dict[str, ProcessBuilder] = {}
+        self.main = self.process(process, alive=alive)
+        self.stream = self.main.stream
+        self.op = self.main.stream().op
+        self.end_step = self.main.stream().end_step
+        self.window = self.main.stream().window
+        self.commit = self.main.stream().commit
+        self.fact = self.main.fact
+
+    def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
+        """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""
+        if name not in self.processes:
+            self.processes[name] = ProcessBuilder(self.path, name, self.level, self.engine, alive=alive)
+        return self.processes[name]
+
+    def finish(self, state: str = "complete", ending: Mapping[str, object] | None = None) -> Path:
+        """End every process and the launch; returns the path."""
+        for process in self.processes.values():
+            process.finish(state, ending)
+        if state != "killed":
+            end_launch(self.path, {"status": 0})
+        return self.path
+
+
+def random_rows(generator: np.random.Generator, first: int, count: int, entries: int = 8) -> Rows:
+    """Rows that mean nothing and are valid: ids below ``entries``, cells as the counts say. For property tests."""
+    columns = np.zeros((count, len(Column)), np.uint32)
+    columns[:, Column.KIND] = Kind.OP
+    for column in (Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE, Column.SCALARS, Column.KERNEL):
+        columns[:, column] = generator.integers(0, entries, count)
+    columns[:, Column.STEP] = np.sort(generator.integers(0, 5, count)) + first
+    columns[:, Column.FLAGS] = generator.integers(0, 2, count) * RowFlag.MARKED
+    for column in (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS):
+        columns[:, column] = generator.integers(0, 4, count)
+    links, integers, floats, digests = columns[:, Column.LINKS :].sum(axis=0)
+    return Rows(
+        first,
+        columns,
+        generator.integers(1, 100, links) << 12,
+        generator.integers(-(1 << 40), 1 << 40, integers),
+        generator.standard_normal(floats),
+        generator.integers(0, 1 << 64, digests, dtype=np.uint64),
+    )
+
+
+def plain_entries(entries: int = 8) -> list[TableEntry]:
+    """``entries`` entries for every table, enough for ``random_rows``."""
+    lists = {"structures", "sites", "scalars"}
+    return [
+        TableEntry(
+            table,
+            i,
+            portable_key(table, i),
+            [] if table in lists else {"entry": i} if table == "frames" else f"{table}{i}",
+        )
+        for table in TABLES
+        for i in range(entries)
+    ]
+
+
+def _put_value(value: bool | int | float | complex | None, integers: list[int], floats: list[float]) -> RowFlag:
+    if value is None:
+        return RowFlag(0)
+    if isinstance(value, bool):
+        integers.append(int(value))
+        return RowFlag.VALUE_BOOL
+    if isinstance(value, int):
+        integers.append(value)
+        return RowFlag.VALUE_INTEGER
+    if isinstance(value, float):
+        floats.append(value)
+        return RowFlag.VALUE_FLOAT
+    floats.extend([value.real, value.imag])
+    return RowFlag.VALUE_COMPLEX
+
+
+def _jsonable(layout: Any) -> Sequence[object]:
+    return [list(part) if isinstance(part, tuple) else part for part in layout]

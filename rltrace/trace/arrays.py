@@ -1,0 +1,111 @@
+"""The zarr arrays of a trace: their shapes, the names of their chunks and their ``zarr.json``.
+
+Owns what a zarr reader sees of a trace. Every array grows by whole chunks along its first axis; its ``zarr.json`` is
+written again at each new chunk, its chunks never are. Imports neither zarr nor NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final
+
+from rltrace.trace.schema import FORMAT, SEGMENT_CELLS, SEGMENT_ROWS, STEP_CHUNK, TABLE_CHUNK, Column, Step
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One array of the format."""
+
+    name: str
+    dtype: str
+    """A zarr v3 data type; always little endian."""
+    chunk: tuple[int, ...]
+    """Shape of one chunk, as a reader of the array sees it."""
+    level: int
+    """zstd level, chosen by measurement (docs/trace-format.md)."""
+    order: tuple[int, ...] | None = None
+    """Axes of a chunk in the order they are stored, where it is not the order of ``chunk``."""
+    attributes: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def itemsize(self) -> int:
+        return {"uint8": 1, "uint32": 4, "uint64": 8}[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one decoded chunk."""
+        return prod(self.chunk) * self.itemsize
+
+    def key(self, chunk: int) -> str:
+        """File of one chunk within the folder of the array."""
+        return ".".join(["c", str(chunk), *(["0"] * (len(self.chunk) - 1))])
+
+    def document(self, chunks: int) -> bytes:
+        """``zarr.json`` of the array when it has so many chunks."""
+        codecs: list[dict[str, object]] = []
+        if self.order:
+            codecs.append({"name": "transpose", "configuration": {"order": list(self.order)}})
+        codecs.append(
+            {"name": "bytes", "configuration": {"endian": "little"}} if self.itemsize > 1 else {"name": "bytes"}
+        )
+        codecs.append({"name": "zstd", "configuration": {"level": self.level, "checksum": False}})
+        codecs.append({"name": "crc32c"})
+        return _document(
+            node_type="array",
+            shape=[chunks * self.chunk[0], *self.chunk[1:]],
+            data_type=self.dtype,
+            chunk_grid={"name": "regular", "configuration": {"chunk_shape": list(self.chunk)}},
+            chunk_key_encoding={"name": "default", "configuration": {"separator": "."}},
+            fill_value=0,
+            codecs=codecs,
+            attributes=dict(self.attributes),
+        )
+
+
+def _names(columns: type[Column] | type[Step]) -> list[str]:
+    return [column.name.lower() for column in columns]
+
+
+ROWS: Final = ArraySpec(
+    "rows", "uint32", (SEGMENT_ROWS, len(Column)), level=1, order=(1, 0), attributes={"columns": _names(Column)}
+)
+CELLS: Final = ArraySpec("cells", "uint64", (SEGMENT_CELLS,), level=3)
+TABLES: Final = ArraySpec("tables", "uint8", (TABLE_CHUNK,), level=3)
+STEPS: Final = ArraySpec(
+    "steps", "uint64", (STEP_CHUNK, len(Step)), level=1, order=(1, 0), attributes={"columns": _names(Step)}
+)
+
+
+def _document(**fields: object) -> bytes:
+    return (json.dumps({"zarr_format": 3, **fields}, indent=1) + "\n").encode()
+
+
+def group_document(attributes: Mapping[str, object] | None = None) -> bytes:
+    """``zarr.json`` of a group."""
+    return _document(node_type="group", attributes=dict(attributes or {}))
+
+
+def root_document() -> bytes:
+    """``zarr.json`` of the trace itself: what makes a folder a trace."""
+    return group_document({"rltrace": {"format": list(FORMAT)}})
+
+
+def folder_document(holds: str) -> bytes:
+    """``zarr.json`` of a folder of plain files: an empty array, so that zarr walks past the files."""
+    return _document(
+        node_type="array",
+        shape=[0],
+        data_type="uint8",
+        chunk_grid={"name": "regular", "configuration": {"chunk_shape": [1]}},
+        chunk_key_encoding={"name": "default", "configuration": {"separator": "."}},
+        fill_value=0,
+        codecs=[{"name": "bytes"}],
+        attributes={"holds": holds},
+    )
+
+
+JOURNAL_FOLDER: Final = folder_document("log: framed records, see docs/trace-format.md of rltrace")
+BIRTHS_FOLDER: Final = folder_document("one small file for every process that started, and one for every name taken")

@@ -1,0 +1,89 @@
+"""Birth records: a small file that every process of the program leaves as soon as it starts.
+
+Owns what is known of a process before anything of it is recorded, and whether a process is still alive. Standard
+library only, and nothing of rltrace: it runs at the start of every interpreter under the recorder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+FOLDER = "births"
+LONGEST = 1 << 20
+
+
+def write_birth(path: str | os.PathLike[str], birth: Mapping[str, object]) -> str:
+    """Leave the birth record of this process in the trace ``path``; returns its token. Raises OSError."""
+    token = f"{os.getpid()}-{time.time_ns():x}-{os.urandom(4).hex()}"
+    payload = json.dumps({**this_process(), **birth}, default=str).encode()
+    partial = Path(path, FOLDER, f"{token}.partial")
+    with partial.open("xb") as file:
+        file.write(checked(payload))
+    partial.rename(partial.with_suffix(".json"))
+    return token
+
+
+def checked(payload: bytes) -> bytes:
+    """The file of a birth record: its JSON and, on a second line, the JSON's CRC-32."""
+    return b"%s\n%08x\n" % (payload, zlib.crc32(payload))
+
+
+def parse_birth(data: bytes) -> dict[str, object] | None:
+    """A birth record's content; None: it is not what was written."""
+    payload = data.partition(b"\n")[0]
+    try:
+        record = json.loads(payload) if data == checked(payload) else None
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def this_process() -> dict[str, object]:
+    """What tells this process from every other one, now and later, here and elsewhere."""
+    pid = os.getpid()
+    return {
+        "pid": pid,
+        "parent": os.getppid(),
+        "host": platform.node(),
+        "boot": _boot(),
+        "started": process_start(pid),
+        "time": time.time(),
+    }
+
+
+def is_alive(birth: Mapping[str, object]) -> bool:
+    """Whether the process of this record still runs, as far as it can be known: on this host, since the same moment."""
+    pid, started = birth.get("pid"), birth.get("started")
+    if not isinstance(pid, int) or pid <= 0 or birth.get("host") != platform.node() or birth.get("boot") != _boot():
+        return False
+    if started is not None:
+        return process_start(pid) == started
+    try:
+        os.kill(pid, 0)
+    except (PermissionError, OverflowError):
+        return False
+    except OSError:
+        return False
+    return True
+
+
+def process_start(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; None: no such process, or a system without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _boot() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,100 @@
+"""Files of a trace: written whole or not at all, read without leaving the folder.
+
+Owns temp-and-rename on the way out, and size limits, links and odd files on the way in. Uses ``os`` alone, which works
+while the interpreter shuts down.
+"""
+
+# Plain os calls: no pathlib object for each chunk, and flags that pathlib has no word for.
+# ruff: noqa: PTH105, PTH108, PTH118, PTH120, PTH123, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""Suffix of a file that is being written; one that is left over was never part of the trace."""
+
+
+class UnreadableError(Exception):
+    """A file of a trace that cannot be read; the text says why, without the path."""
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write ``path`` so that it is there whole or not at all. Raises OSError; leaves nothing behind then."""
+    partial = path + PARTIAL
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of ``data``; a write cut short is followed by the next, which names the reason."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class Folder:
+    """A trace's folder for reading: files in it by their keys, and nothing outside of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = os.path.realpath(path)
+        self._inside: dict[str, bool] = {}
+
+    def size(self, key: str) -> int:
+        """Length in bytes of a file. Raises UnreadableError."""
+        return self._stat(key).st_size
+
+    def read(self, key: str, limit: int) -> bytes:
+        """The bytes of one file, at most ``limit``. Raises UnreadableError."""
+        if self._stat(key).st_size > limit:
+            raise UnreadableError(f"is longer than the {limit} bytes it may have")
+        try:
+            descriptor = os.open(
+                os.path.join(self.root, key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        with open(descriptor, "rb") as file:
+            return file.read(limit + 1)[:limit]
+
+    def names(self, key: str) -> list[str]:
+        """Names in one folder, sorted; empty where there is none."""
+        if not self._is_inside(key):
+            return []
+        try:
+            return sorted(os.listdir(os.path.join(self.root, key)))
+        except OSError:
+            return []
+
+    def _stat(self, key: str) -> os.stat_result:
+        if not self._is_inside(os.path.dirname(key)):
+            raise UnreadableError("lies behind a symbolic link, which is not followed")
+        try:
+            found = os.lstat(os.path.join(self.root, key))
+        except FileNotFoundError:
+            raise UnreadableError("is missing") from None
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        if stat.S_ISLNK(found.st_mode):
+            raise UnreadableError("is a symbolic link, which is not followed")
+        if not stat.S_ISREG(found.st_mode):
+            raise UnreadableError("is no file")
+        return found
+
+    def _is_inside(self, folder: str) -> bool:
+        if folder not in self._inside:
+            path = os.path.join(self.root, folder) if folder else self.root
+            self._inside[folder] = os.path.realpath(path) == path
+        return self._inside[folder]

@@ -1,0 +1,171 @@
+"""The journal: an append-only log of framed records, chained by digest.
+
+Owns the frame, ``b"RLJ1" | uint32 length | payload | uint64 digest``, where the digest is XXH3-64 over the previous
+frame's digest (8 bytes, little endian; 0 before the first) and the payload. A torn tail, which a killed writer leaves,
+is told from damage, which no writer leaves; after damage, reading goes on where the chain can be taken up again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from xxhash import xxh3_64_intdigest
+
+from rltrace.trace.files import write_all
+
+MAGIC: Final = b"RLJ1"
+HEAD: Final = 8
+TAIL: Final = 8
+LONGEST: Final = 1 << 26
+"""No payload is longer, in bytes."""
+LARGEST: Final = 1 << 32
+"""No journal is read past so many bytes."""
+
+Record = dict[str, Any]
+
+
+def chain(previous: int, payload: bytes) -> int:
+    """Digest of a frame that follows one with digest ``previous``."""
+    return xxh3_64_intdigest(previous.to_bytes(8, "little") + payload)
+
+
+def frame(previous: int, record: Mapping[str, object]) -> tuple[bytes, int]:
+    """One record as a frame, and its digest."""
+    payload = json.dumps(record, separators=(",", ":"), default=str).encode()
+    if len(payload) > LONGEST:
+        raise ValueError(f"a record of {len(payload)} bytes is longer than a journal takes ({LONGEST})")
+    digest = chain(previous, payload)
+    return MAGIC + len(payload).to_bytes(4, "little") + payload + digest.to_bytes(8, "little"), digest
+
+
+class JournalWriter:
+    """Appends to a journal. Not thread-safe; the owner locks."""
+
+    def __init__(self, path: str, *, resume: int | None = None, size: int = 0) -> None:
+        """A new journal, or (``resume``: digest of the last good frame, ``size``: where it ends) an existing one."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if resume is None else 0)
+        self._descriptor = os.open(path, flags, 0o600)
+        self._digest = resume or 0
+        self._size = size
+        if resume is not None:
+            os.ftruncate(self._descriptor, size)
+
+    def append(self, records: Sequence[Mapping[str, object]]) -> None:
+        """Append records; all of them, or (OSError) none."""
+        digest, frames = self._digest, []
+        for record in records:
+            data, digest = frame(digest, record)
+            frames.append(data)
+        data = b"".join(frames)
+        try:
+            os.lseek(self._descriptor, self._size, os.SEEK_SET)
+            write_all(self._descriptor, data)
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        self._digest = digest
+        self._size += len(data)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@dataclass
+class Journal:
+    """What could be read of a journal."""
+
+    records: list[Record] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    """Each place that is not what was written, named by its byte."""
+    damaged_before: list[int] = field(default_factory=list)
+    """For each damage: how many good records came before it."""
+    torn: str | None = None
+    """Said where the last frame is only begun, as a killed writer leaves it."""
+    digest: int = 0
+    """Of the last good frame."""
+    size: int = 0
+    """Where the last good frame ends."""
+
+
+def parse_journal(data: bytes) -> Journal:
+    """Read all frames of a journal; never raises."""
+    journal = Journal()
+    at, previous = 0, 0
+    while at < len(data):
+        end = _frame_end(data, at)
+        if end is not None and _digest_at(data, end) == chain(previous, data[at + HEAD : end - TAIL]):
+            previous = _digest_at(data, end)
+            _take(journal, data[at + HEAD : end - TAIL], at)
+            at = journal.size = end
+            journal.digest = previous
+            continue
+        following = _take_up(data, at, previous)
+        if following is None:
+            _name_tail(journal, data, at, end)
+            return journal
+        _damaged(journal, f"the journal is damaged from byte {at} to byte {following[0]}")
+        at, previous = following
+    return journal
+
+
+def _take(journal: Journal, payload: bytes, at: int) -> None:
+    try:
+        record = json.loads(payload)
+    except (ValueError, RecursionError):
+        record = None
+    if isinstance(record, dict) and isinstance(record.get("type"), str):
+        journal.records.append(record)
+    else:
+        _damaged(journal, f"the journal's record at byte {at} is no record")
+
+
+def _damaged(journal: Journal, text: str) -> None:
+    journal.damage.append(text)
+    journal.damaged_before.append(len(journal.records))
+
+
+def _frame_end(data: bytes, at: int) -> int | None:
+    """Where the frame at ``at`` ends; None: no whole frame stands there."""
+    if data[at : at + 4] != MAGIC or at + HEAD > len(data):
+        return None
+    length = int.from_bytes(data[at + 4 : at + HEAD], "little")
+    end = at + HEAD + length + TAIL
+    return end if length <= LONGEST and end <= len(data) else None
+
+
+def _digest_at(data: bytes, end: int) -> int:
+    return int.from_bytes(data[end - TAIL : end], "little")
+
+
+def _take_up(data: bytes, bad: int, previous: int) -> tuple[int, int] | None:
+    """The next frame that the chain confirms, and the digest before it.
+
+    The 8 bytes before it are the damaged frame's digest, intact unless the damage hit just them; then what digest the
+    damaged frame's payload really has confirms it.
+    """
+    at = data.find(MAGIC, bad + 1)
+    while at >= 0:
+        end = _frame_end(data, at)
+        if end is not None and at >= bad + TAIL:
+            payload, digest = data[at + HEAD : end - TAIL], _digest_at(data, end)
+            for before in (_digest_at(data, at), chain(previous, data[bad + HEAD : at - TAIL])):
+                if chain(before, payload) == digest:
+                    return at, before
+        at = data.find(MAGIC, at + 1)
+    return None
+
+
+def _name_tail(journal: Journal, data: bytes, at: int, end: int | None) -> None:
+    rest = data[at:]
+    begun = rest.startswith(MAGIC) if len(rest) >= 4 else MAGIC.startswith(rest)
+    declared = int.from_bytes(rest[4:HEAD], "little") if len(rest) >= HEAD else 0
+    if (begun and end is None and declared <= LONGEST) or not rest.strip(b"\0"):
+        journal.torn = f"the journal's last record, at byte {at}, was never finished"
+    else:
+        _damaged(journal, f"the journal is damaged from byte {at} to its end")

@@ -1,0 +1,246 @@
+"""One process of a trace being read: its journal, and what follows from it.
+
+Owns the rule that the journal's records decide what is visible, and the names of the states a process can be in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.trace.arrays import STEPS, TABLES
+from rltrace.trace.births import is_alive
+from rltrace.trace.files import Folder, UnreadableError
+from rltrace.trace.journal import Journal, Record
+from rltrace.trace.records import chunk_files, number, parse_segment
+from rltrace.trace.schema import Step
+from rltrace.trace.segment import ChunkFile
+from rltrace.trace.stream import Counter, StreamTrace, read_chunk
+from rltrace.trace.tables import SHORTEST_LINE, Table, parse_tables
+
+RUNNING, COMPLETE, STOPPED, KILLED, DAMAGED = "running", "complete", "stopped", "killed", "damaged"
+NEVER_RECORDED = "never-recorded"
+
+MOST_LOST = 1_024
+"""Table chunks that a damaged journal may have lost sight of before its counts are disbelieved."""
+
+
+class TraceHole(NamedTuple):
+    """A part of a trace that cannot be read."""
+
+    process: str
+    stream: str | None
+    """None: the damage is not in rows."""
+    first: int | None
+    rows: int | None
+    """None: not known how many."""
+    why: str
+
+
+class ProcessTrace:
+    """One process that opened its part of a trace."""
+
+    def __init__(self, folder: Folder, base: str, journal: Journal, slice_: str | None = None) -> None:
+        self.base = base
+        """Its folder in the trace, ``processes/N``."""
+        self.birth: Record = {}
+        self.facts: dict[str, object] = {}
+        """Of the machine and the process; the later of one name."""
+        self.level = ""
+        self.engine = ""
+        self.exit: Record | None = None
+        """What is known of the process's ending; None: it left no word."""
+        self.windows: list[tuple[int, int | None]] = []
+        """(first step, end step or None) of the recorded ops; empty: everything or nothing was."""
+        self.journal = journal
+        self.other_holes: list[str] = list(journal.damage)
+        self._folder = folder
+        self._slice = slice_
+        self._ended: str | None = None
+        self._streams: dict[int, StreamTrace] = {}
+        self._counter = Counter()
+        self._step_parts: dict[int, NDArray[np.uint64]] = {}
+        self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
+        """(first chunk, entries of each table so far, files)."""
+        self.step_records: list[tuple[int, int, int, list[ChunkFile]]] = []
+        """(chunk, first row of ``steps``, rows, files)."""
+        for at, record in enumerate(journal.records):
+            self._take(at, record)
+        for stream in self._streams.values():
+            stream.check_sizes()
+
+    @property
+    def name(self) -> str:
+        return str(self.birth.get("name") or self.base)
+
+    @property
+    def token(self) -> str | None:
+        token = self.birth.get("token")
+        return token if isinstance(token, str) else None
+
+    @property
+    def streams(self) -> tuple[StreamTrace, ...]:
+        return tuple(self._streams[index] for index in sorted(self._streams))
+
+    @property
+    def after_op(self) -> int:
+        """Visible rows of all streams together."""
+        return sum(stream.rows for stream in self._streams.values())
+
+    @property
+    def holes(self) -> tuple[TraceHole, ...]:
+        """All damage found so far; reading may find more."""
+        own = [TraceHole(self.name, None, None, None, why) for why in self.other_holes]
+        return (*own, *(TraceHole(self.name, s.name, *hole) for s in self.streams for hole in s.holes))
+
+    @property
+    def state(self) -> str:
+        """One of "complete", "running", "killed", "damaged", "stopped", "never-recorded"."""
+        if self.holes:
+            return DAMAGED
+        if not self.journal.records:
+            return NEVER_RECORDED
+        if self._ended is not None:
+            return self._ended
+        return RUNNING if is_alive(self.birth) else KILLED
+
+    @property
+    def why(self) -> str | None:
+        """One sentence on a state that is not "complete"."""
+        state = self.state
+        if state == DAMAGED and self.holes:
+            return self.holes[0].why
+        if state == RUNNING:
+            return f"process {self.birth.get('pid')} is still recording"
+        if state == NEVER_RECORDED:
+            return "it ended before its first record"
+        if state == KILLED:
+            torn = f"; {self.journal.torn}" if self.journal.torn else ""
+            return f"it ended without a word; what it had not committed after op {self.after_op} is lost{torn}"
+        if state in (STOPPED, DAMAGED):
+            return str((self.exit or {}).get("why") or "recording ended before the process did")
+        return None
+
+    @cached_property
+    def tables(self) -> Mapping[str, Table]:
+        """The interned tables, by name; entries that damage took are not ``present``."""
+        parts: list[bytes] = []
+        counts: dict[str, int] = {}
+        expected = 0
+        for first, entries, files in self.table_records:
+            counts = entries
+            parts.extend([b"\n"] if first > expected else [])
+            parts.extend(self._table_bytes(file) for file in files)
+            expected = first + len(files)
+        if sum(counts.values()) > min(expected, len(parts) + MOST_LOST) * TABLES.nbytes // SHORTEST_LINE:
+            self.other_holes.append("the journal tells of more table entries than there can be")
+            counts = {}
+        return parse_tables(b"".join(parts), counts)
+
+    @cached_property
+    def steps(self) -> NDArray[np.uint64]:
+        """Finished optimizer attempts that could be read, shape [n, len(Step)], in the order of their ending."""
+        empty = np.zeros((0, len(Step)), np.uint64)
+        return np.concatenate([empty, *(self.steps_of(number) for number in range(len(self.step_records)))])
+
+    def steps_of(self, number: int) -> NDArray[np.uint64]:
+        """The attempts of one of ``step_records``, without reading the others; none where they cannot be read."""
+        if number not in self._step_parts:
+            _, first, count, files = self.step_records[number]
+            try:
+                chunk = read_chunk(self._folder, self.base, STEPS, files[0], self._counter)
+                self._step_parts[number] = chunk[:, :count].T
+            except UnreadableError as error:
+                self._step_parts[number] = np.zeros((0, len(Step)), np.uint64)
+                self.other_holes.append(f"steps {first} to {first + count - 1}: {self.base}/{files[0].key} {error}")
+        return self._step_parts[number]
+
+    @property
+    def step_count(self) -> int:
+        """Attempts that the journal tells of, whether or not they can be read."""
+        return sum(count for _, _, count, _ in self.step_records)
+
+    @property
+    def chunks_read(self) -> int:
+        return self._counter.chunks
+
+    @property
+    def bytes_read(self) -> int:
+        return self._counter.bytes
+
+    def load(self) -> None:
+        """Read tables and steps now, so that their damage shows in ``holes``."""
+        _ = self.tables, self.steps
+
+    def _table_bytes(self, file: ChunkFile) -> bytes:
+        try:
+            chunk = read_chunk(self._folder, self.base, TABLES, file, self._counter)
+        except UnreadableError as error:
+            self.other_holes.append(f"{self.base}/{file.key} {error}; rows that need its table entries cannot be read")
+            return b"\n"
+        return chunk.tobytes().rstrip(b"\0")
+
+    def _take(self, at: int, record: Record) -> None:
+        try:
+            take = getattr(self, f"_take_{record['type']}", None)
+            if take is not None:
+                take(record)
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            self.other_holes.append(f"the journal's record {at} ({record['type']}) makes no sense: {error}")
+
+    def _take_birth(self, record: Record) -> None:
+        self.birth = record
+
+    def _take_facts(self, record: Record) -> None:
+        self.level, self.engine = str(record["level"]), str(record["engine"])
+        self.facts.update(dict(record["facts"]))
+
+    def _take_stream(self, record: Record) -> None:
+        index = number(record, "stream", 1 << 20)
+        self._stream(index).name = str(record["name"])
+
+    def _take_window(self, record: Record) -> None:
+        first, end = number(record, "first_step"), record["end_step"]
+        window = (first, None if end is None else number(record, "end_step"))
+        self._stream(number(record, "stream", 1 << 20)).windows.append((*window, number(record, "row")))
+        if window not in self.windows:
+            self.windows.append(window)
+
+    def _take_commit(self, record: Record) -> None:
+        stream = self._stream(number(record, "stream", 1 << 20))
+        segment = parse_segment(record, sliced=self._slice is not None)
+        last = stream.segments[-1].index if stream.segments else -1
+        if segment.first < stream.rows or segment.index <= last:
+            raise ValueError("its rows are there already")
+        if segment.first > stream.rows:
+            stream.add_hole(stream.rows, segment.first - stream.rows, "the journal's record of them is damaged")
+        stream.segments.append(segment)
+
+    def _take_tables(self, record: Record) -> None:
+        entries = {str(name): number(record["entries"], name) for name in record["entries"]}
+        self.table_records.append((number(record, "chunk"), entries, chunk_files(record, "tables", TABLES)))
+
+    def _take_steps(self, record: Record) -> None:
+        files = chunk_files(record, "steps", STEPS)
+        if len(files) != 1:
+            raise ValueError("steps come one chunk a record")
+        first, count = number(record, "first"), number(record, "steps", STEPS.chunk[0])
+        known = self.step_records[-1][1] + self.step_records[-1][2] if self.step_records else 0
+        if first < known:
+            raise ValueError("its steps are there already")
+        self.step_records.append((number(record, "chunk"), first, count, files))
+
+    def _take_end(self, record: Record) -> None:
+        state = record["state"]
+        self._ended = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
+        self.exit = dict(record["exit"])
+
+    def _stream(self, index: int) -> StreamTrace:
+        if index not in self._streams:
+            name = f"{self.name}/stream{index}"
+            self._streams[index] = StreamTrace(name, index, self._folder, self.base, lambda: self.tables, self._slice)
+        return self._streams[index]

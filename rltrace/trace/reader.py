@@ -1,0 +1,200 @@
+"""A trace, opened for reading.
+
+Owns what is a trace, which format it has, and which processes are in it. Reads nothing that it has not verified,
+follows no link out of the folder, and never writes. Needs neither zarr nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rltrace.errors import DamagedTraceError, NewerFormatError, NotATraceError
+from rltrace.trace.births import FOLDER as BIRTHS
+from rltrace.trace.births import LONGEST as LONGEST_BIRTH
+from rltrace.trace.births import is_alive, parse_birth
+from rltrace.trace.files import Folder, UnreadableError
+from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
+from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
+from rltrace.trace.root import JOURNAL, PROCESSES, name_file
+from rltrace.trace.schema import FORMAT
+from rltrace.trace.segment import Segment
+from rltrace.trace.stream import StreamTrace
+from rltrace.trace.tables import Table
+
+__all__ = ["Birth", "ProcessTrace", "Segment", "StreamTrace", "Table", "Trace", "TraceHole", "open_trace"]
+
+LONGEST_DOCUMENT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Birth:
+    """A process that started under the recorder and opened no part of the trace."""
+
+    token: str
+    record: Record
+    """argv, pid, time and what else it left; empty where the record is damaged."""
+    state: str
+    """"running" (it may still begin) or "never-recorded"."""
+    why: str | None
+
+
+class Trace:
+    """One recorded launch."""
+
+    def __init__(self, path: Path, folder: Folder, format_: tuple[int, int], journal: Journal) -> None:
+        self.path = path
+        self.format = format_
+        self.launch: Record = next((r for r in journal.records if r["type"] == "launch"), {})
+        """What was launched, how, where and when."""
+        self.exit: Record | None = next((r for r in journal.records if r["type"] == "exit"), None)
+        """How the launch ended; None: nobody wrote it down."""
+        self.slice: Record | None = next((r for r in reversed(journal.records) if r["type"] == "slice"), None)
+        """Which steps a slice carries in full ("first_step", "end_step"); None: this is no slice."""
+        self.journal = journal
+        self.folder = folder
+        self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
+        if not self.launch and not journal.damage:
+            self.other_holes.append(f"{JOURNAL} has no launch record")
+        self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
+        self.births: tuple[Birth, ...] = tuple(self._births())
+
+    @property
+    def level(self) -> str:
+        """ "step" or "op"."""
+        options = self.launch.get("options")
+        asked = options.get("level") if isinstance(options, dict) else None
+        return next((p.level for p in self.processes if p.level), str(asked or ""))
+
+    @property
+    def engine(self) -> str:
+        """What intercepted the ops; rows of two engines are not compared."""
+        return next((p.engine for p in self.processes if p.engine), "")
+
+    @property
+    def created(self) -> object:
+        """When, as the launcher wrote it; None: not known."""
+        return self.launch.get("created")
+
+    @property
+    def holes(self) -> tuple[TraceHole, ...]:
+        """All damage found so far; reading may find more."""
+        own = tuple(TraceHole("", None, None, None, why) for why in self.other_holes)
+        return own + tuple(hole for process in self.processes for hole in process.holes)
+
+    def _processes(self) -> list[ProcessTrace]:
+        numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if name.isascii() and name.isdigit())
+        missing = sorted(set(range(numbers[-1] + 1 if numbers else 0)) - set(numbers))[:16]
+        self.other_holes += [f"{PROCESSES}/{number} is missing" for number in missing]
+        processes = [self._process(f"{PROCESSES}/{number}") for number in numbers]
+        present = {process.name for process in processes}
+        self.other_holes += [
+            f"what process {name} recorded is missing" for name in self._names() if name not in present
+        ]
+        return processes
+
+    def _names(self) -> list[str]:
+        """Names that processes of this trace took."""
+        names = []
+        for file in self.folder.names(BIRTHS):
+            if file.endswith(".name"):
+                try:
+                    data = self.folder.read(f"{BIRTHS}/{file}", LONGEST_BIRTH)
+                except UnreadableError:
+                    continue
+                if name_file(data) == file:
+                    names.append(data.decode(errors="replace"))
+        return names
+
+    def _process(self, base: str) -> ProcessTrace:
+        try:
+            journal = parse_journal(self.folder.read(f"{base}/{JOURNAL}", LARGEST))
+            if not journal.records and not journal.damage and self._has_rows(base):
+                journal.damage.append(f"{base}/{JOURNAL} is empty")
+        except UnreadableError as error:
+            journal = Journal(damage=[f"{base}/{JOURNAL} {error}"] if self._has_rows(base) else [])
+        left_out = None
+        if self.slice:
+            steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
+            left_out = f"are not in this slice, which carries steps {steps}"
+        return ProcessTrace(self.folder, base, journal, left_out)
+
+    def _has_rows(self, base: str) -> bool:
+        return any(name != "zarr.json" for name in self.folder.names(f"{base}/streams"))
+
+    def _births(self) -> list[Birth]:
+        opened = {process.token for process in self.processes}
+        tokens = [name.removesuffix(".json") for name in self.folder.names(BIRTHS) if name.endswith(".json")]
+        return [self._birth(token) for token in tokens if token not in opened and token != "zarr"]
+
+    def _birth(self, token: str) -> Birth:
+        try:
+            record = parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH))
+            why = None if record else "is not what was written"
+        except UnreadableError as error:
+            record, why = None, str(error)
+        if record is None:
+            self.other_holes.append(f"{BIRTHS}/{token}.json {why}")
+            return Birth(token, {}, NEVER_RECORDED, f"its birth record {why}")
+        if is_alive(record):
+            return Birth(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
+        return Birth(token, record, NEVER_RECORDED, "it ended without recording anything")
+
+
+def open_trace(path: Path | str) -> Trace:
+    """Open a trace, whatever state it is in.
+
+    Raises NotATraceError, NewerFormatError, or DamagedTraceError where nothing at all can be read.
+    """
+    path = Path(path)
+    folder = Folder(path)
+    if not path.is_dir():
+        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else "there is nothing there"))
+    journal = _root_journal(path, folder)
+    launch = next((r for r in journal.records if r["type"] == "launch"), {})
+    written = [_version(launch.get("format"))]
+    document, trouble = _root_document(folder)
+    written.append(_version(document))
+    if not journal.records and trouble is not None:
+        raise DamagedTraceError(f"{path}: neither {JOURNAL} nor zarr.json can be read, nothing says what this trace is")
+    versions = [version for version in written if version is not None]
+    newest = max(versions, default=FORMAT)
+    if newest[0] > FORMAT[0]:
+        raise NewerFormatError(
+            f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads up to {FORMAT[0]}.x: install a newer one"
+        )
+    trace = Trace(path, folder, newest, journal)
+    if trouble is not None or written[1] is None or len(set(versions)) > 1:
+        trace.other_holes.append(f"zarr.json {trouble or 'does not name the format that the launch record names'}")
+    return trace
+
+
+def _root_journal(path: Path, folder: Folder) -> Journal:
+    """The launch's journal. Raises NotATraceError where neither it nor the root group is one of ours."""
+    try:
+        data = folder.read(JOURNAL, LARGEST)
+    except UnreadableError as error:
+        data, trouble = b"", f"{JOURNAL} {error}"
+    else:
+        trouble = f"{JOURNAL} is empty"
+    if not data.startswith(MAGIC) and _root_document(folder)[0] is None and not data:
+        raise NotATraceError(f"{path} is no trace of rltrace: it has no launch journal ({JOURNAL})")
+    return parse_journal(data) if data else Journal(damage=[trouble])
+
+
+def _root_document(folder: Folder) -> tuple[object, str | None]:
+    """The format that the root group names, and what is wrong with the group."""
+    try:
+        document = json.loads(folder.read("zarr.json", LONGEST_DOCUMENT))
+        return document["attributes"]["rltrace"]["format"], None
+    except UnreadableError as error:
+        return None, str(error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None, "is not the root group of a trace"
+
+
+def _version(found: object) -> tuple[int, int] | None:
+    if isinstance(found, list) and len(found) == 2 and all(isinstance(part, int) for part in found):
+        return found[0], found[1]
+    return None

@@ -1,0 +1,76 @@
+"""Journal records, checked: bounded numbers, files that are where they must be, marks where they are due.
+
+Owns what a record may say. Everything raises ValueError (KeyError, TypeError) with a sentence; nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rltrace.trace import codec
+from rltrace.trace.arrays import CELLS, ROWS, ArraySpec
+from rltrace.trace.journal import Record
+from rltrace.trace.schema import SEGMENT_CELLS, SEGMENT_ROWS
+from rltrace.trace.segment import ChunkFile, Segment, expected_marks
+
+MOST = 1 << 48
+"""No count in a trace is larger."""
+
+
+def number(record: Mapping[str, Any], name: str, most: int = MOST) -> int:
+    """A count of a record, from 0 to ``most``."""
+    value = record[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f'"{name}" is {value!r}, not a number from 0 to {most}')
+    return value
+
+
+def chunk_files(record: Record, folder: str, spec: ArraySpec) -> list[ChunkFile]:
+    """The files of a record that holds consecutive chunks of one array."""
+    first = number(record, "chunk")
+    return [_file(entry, f"{folder}/{spec.key(first + i)}", spec) for i, entry in enumerate(record["files"])]
+
+
+def parse_segment(record: Record, *, sliced: bool) -> Segment:
+    """The segment of a commit record; one without files only in a slice."""
+    stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")
+    rows = number(record, "rows", SEGMENT_ROWS)
+    sections = tuple(number({"sections": count}, "sections", SEGMENT_CELLS) for count in record["sections"])
+    if rows == 0 or len(sections) != 4 or sum(sections) > SEGMENT_CELLS:
+        raise ValueError("its sizes are none that a segment can have")
+    files: tuple[ChunkFile, ...] = ()
+    if record["files"] or not sliced:
+        folder = f"streams/{stream}"
+        specs = (ROWS, CELLS)
+        if len(record["files"]) != len(specs):
+            raise ValueError("it does not name its two files")
+        files = tuple(
+            _file(entry, f"{folder}/{spec.name}/{spec.key(index)}", spec)
+            for entry, spec in zip(record["files"], specs, strict=True)
+        )
+    marks = (*(_mark(mark) for mark in record["marks"]), _mark([first + rows, *record["end"]]))
+    if [mark[0] for mark in marks] != expected_marks(first, rows):
+        raise ValueError("its marks are not where they must be")
+    links, integers, floats, digests = sections
+    return Segment(index, first, rows, (links, integers, floats, digests), marks, files)
+
+
+def _mark(mark: Sequence[object]) -> tuple[int, int, int, int]:
+    row, structure, values, marked = mark
+    digests = [_digest(d) for d in (structure, values, marked)]
+    return number({"row": row}, "row"), digests[0], digests[1], digests[2]
+
+
+def _digest(text: object) -> int:
+    if not isinstance(text, str) or len(text) != 16:
+        raise ValueError(f"{text!r} is no digest")
+    return int(text, 16)
+
+
+def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
+    found, length, digest = entry
+    if found != key:
+        raise ValueError(f"it names the file {found!r} instead of {key}")
+    size = number({"length": length}, "length", codec.longest(spec))
+    return ChunkFile(key, size, f"{_digest(digest):016x}")

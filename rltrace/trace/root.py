@@ -1,0 +1,109 @@
+"""The trace as a whole: made before any process starts, ended after the last one.
+
+Owns the folder, its root group and the launch's journal. Cheap to import: no NumPy, no codec.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from xxhash import xxh3_64_hexdigest
+
+from rltrace.errors import RecordError, UsageError
+from rltrace.trace.arrays import BIRTHS_FOLDER, JOURNAL_FOLDER, group_document, root_document
+from rltrace.trace.births import FOLDER as BIRTHS
+from rltrace.trace.journal import LARGEST, MAGIC, JournalWriter, parse_journal
+from rltrace.trace.schema import FORMAT
+
+JOURNAL: Final = "journal/log"
+PROCESSES: Final = "processes"
+
+
+def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = False) -> None:
+    """Make an empty trace at ``path``, readable by its owner alone. ``force`` replaces a trace, nothing else.
+
+    Raises UsageError where something is in the way, RecordError where the folder cannot be written.
+    """
+    path = Path(path)
+    if path.is_symlink() or path.exists():
+        make_way(path, force)
+    try:
+        path.mkdir(mode=0o700)
+        for folder, document in (
+            ("", root_document()),
+            ("journal", JOURNAL_FOLDER),
+            (BIRTHS, BIRTHS_FOLDER),
+            (PROCESSES, group_document()),
+        ):
+            (path / folder).mkdir(mode=0o700, exist_ok=True)
+            (path / folder / "zarr.json").write_bytes(document)
+        journal = JournalWriter(os.fspath(path / JOURNAL))
+        journal.append([{"type": "launch", "format": list(FORMAT), "created": time.time(), **launch}])
+        journal.close()
+    except OSError as error:
+        raise record_error(f"the trace {path} cannot be made", error) from error
+
+
+def end_launch(path: Path, ending: Mapping[str, object]) -> None:
+    """Write down how the launch ended. Raises RecordError."""
+    log = Path(path) / JOURNAL
+    try:
+        found = parse_journal(log.read_bytes())
+        journal = JournalWriter(os.fspath(log), resume=found.digest, size=found.size)
+        try:
+            journal.append([{"type": "exit", "time": time.time(), **ending}])
+        finally:
+            journal.close()
+    except OSError as error:
+        raise record_error(f"the end of the launch cannot be written to {path}", error) from error
+
+
+def record_error(what: str, error: OSError) -> RecordError:
+    """The error for a failed write, with its errno."""
+    raised = RecordError(f"{what}: {error.strerror or error}")
+    raised.errno = error.errno
+    return raised
+
+
+def name_file(name: bytes) -> str:
+    """File in ``births/`` whose making claims the name of a process."""
+    return f"{xxh3_64_hexdigest(name)}.name"
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the folder is a trace, however damaged."""
+    try:
+        with (path / JOURNAL).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def make_way(path: Path, force: bool) -> None:
+    """Remove what stands at ``path``, if it is a trace and ``force`` is given; else raise UsageError."""
+    if not force:
+        raise UsageError(f"{path} exists already; choose another name, or replace it with --force")
+    if path.is_symlink() or not is_trace(path):
+        raise UsageError(f"{path} exists and is not a trace; --force replaces traces only")
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise record_error(f"the old trace {path} cannot be removed", error) from error
+
+
+__all__ = [
+    "JOURNAL",
+    "LARGEST",
+    "PROCESSES",
+    "create_trace",
+    "end_launch",
+    "is_trace",
+    "make_way",
+    "name_file",
+    "record_error",
+]

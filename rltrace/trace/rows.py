@@ -1,0 +1,176 @@
+"""A stretch of a stream in memory: what the recorder hands to the writer and the reader hands to everyone else.
+
+Owns the column view of rows and their ragged cells. Pure NumPy; no I/O, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.trace.schema import SLOT_UNKNOWN, VALUE_FLAGS, Column, RowFlag
+
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where one tensor input of a row came from, unpacked."""
+
+    distance: int
+    """Rows back to the target row when > 0, else a ``schema.Origin``."""
+    slot: int | None
+    """Which output of the target (which input, when ``known``) carries the bytes; None: not said."""
+    known: bool
+    """The target row read the same view rather than wrote it."""
+    digest: int | None
+    """Digest of the bytes as this row read them; None: not read here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows ``first`` to ``first + len(self)`` of one stream, and the cells that are theirs."""
+
+    first: int
+    """Index in the stream of the first row."""
+    columns: NDArray[np.uint32]
+    """Shape [n, len(Column)]."""
+    links: NDArray[np.int64]
+    integers: NDArray[np.int64]
+    floats: NDArray[np.float64]
+    digests: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def column(self, column: Column) -> NDArray[np.uint32]:
+        """One column, shape [n]."""
+        return self.columns[:, column]
+
+    @cached_property
+    def link_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.LINKS))
+
+    @cached_property
+    def integer_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.INTEGERS))
+
+    @cached_property
+    def float_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.FLOATS))
+
+    @cached_property
+    def digest_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.DIGESTS))
+
+    @cached_property
+    def reads(self) -> NDArray[np.int64]:
+        """How many of each row's digest cells are input reads, shape [n]."""
+        read: Offsets = np.concatenate([[0], np.cumsum(self.links & 1)])
+        return read[self.link_offsets[1:]] - read[self.link_offsets[:-1]]
+
+    def flags(self, i: int) -> RowFlag:
+        return RowFlag(int(self.columns[i, Column.FLAGS]))
+
+    def inputs(self, i: int) -> Iterator[Link]:
+        """The tensor inputs of row ``i`` (counted within this stretch), in argument order."""
+        read_at = int(self.digest_offsets[i])
+        for cell in self.links[self.link_offsets[i] : self.link_offsets[i + 1]].tolist():
+            slot = (cell >> 2) & SLOT_UNKNOWN
+            digest = None
+            if cell & 1:
+                digest = int(self.digests[read_at])
+                read_at += 1
+            yield Link(cell >> 12, None if slot == SLOT_UNKNOWN else slot, bool(cell & 2), digest)
+
+    def rng(self, i: int) -> int | None:
+        """Digest of the generator's state before row ``i``; None where it drew nothing."""
+        if not self.columns[i, Column.FLAGS] & RowFlag.RNG:
+            return None
+        return int(self.digests[self.digest_offsets[i] + self.reads[i]])
+
+    def outputs(self, i: int) -> list[int]:
+        """Digests of what row ``i`` returned and wrote, in order; empty for views and allocations."""
+        start = int(self.digest_offsets[i] + self.reads[i])
+        start += bool(self.columns[i, Column.FLAGS] & RowFlag.RNG)
+        return [int(d) for d in self.digests[start : self.digest_offsets[i + 1]]]
+
+    def value(self, i: int) -> bool | int | float | complex | None:
+        """The Python number that row ``i`` returned (``_local_scalar_dense``), else None."""
+        flags = self.flags(i)
+        if not flags & VALUE_FLAGS:
+            return None
+        if flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER):
+            number = int(self.integers[self.integer_offsets[i + 1] - 1])
+            return bool(number) if flags & RowFlag.VALUE_BOOL else number
+        end = int(self.float_offsets[i + 1])
+        if flags & RowFlag.VALUE_FLOAT:
+            return float(self.floats[end - 1])
+        return complex(self.floats[end - 2], self.floats[end - 1])
+
+    def cut(self, start: int, stop: int) -> Rows:
+        """Rows ``start`` to ``stop`` of this stretch (counted within it), as a stretch of their own."""
+        return Rows(
+            first=self.first + start,
+            columns=self.columns[start:stop],
+            links=self.links[self.link_offsets[start] : self.link_offsets[stop]],
+            integers=self.integers[self.integer_offsets[start] : self.integer_offsets[stop]],
+            floats=self.floats[self.float_offsets[start] : self.float_offsets[stop]],
+            digests=self.digests[self.digest_offsets[start] : self.digest_offsets[stop]],
+        )
+
+    @staticmethod
+    def join(parts: list[Rows]) -> Rows:
+        """Adjacent stretches as one."""
+        return Rows(
+            first=parts[0].first,
+            columns=np.concatenate([p.columns for p in parts]),
+            links=np.concatenate([p.links for p in parts]),
+            integers=np.concatenate([p.integers for p in parts]),
+            floats=np.concatenate([p.floats for p in parts]),
+            digests=np.concatenate([p.digests for p in parts]),
+        )
+
+
+def _offsets(counts: NDArray[np.uint32]) -> Offsets:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One newly interned entry of a table."""
+
+    table: str
+    """One of ``schema.TABLES``."""
+    id: int
+    key: int
+    """Portable 64-bit key (see ``rltrace.identity``)."""
+    payload: object
+    """JSON-able; for display and for reading the row."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One finished optimizer attempt, as the recorder knows it; the writer adds the digests over rows."""
+
+    step: int
+    stream: int
+    optimizer: int
+    """Id in table "optimizers"."""
+    count: int
+    skipped: int
+    """0 no, 1 yes, 2 not known."""
+    backwards: int
+    environment_steps: int
+    end_row: int
+    """Rows of the stream when the attempt had ended."""
+    recorded: bool
+    """Every op of the step is a row."""
+    parameters: int | None
+    gradients: int | None
+    generators: int | None
+    """Digests, None where not taken."""

@@ -1,0 +1,190 @@
+"""The trace format: every array, column, table, flag and journal record, by name. Version log at the end.
+
+Owns the names and numbers that the writer, the reader and ``docs/trace-format.md`` share; holds no logic beyond packing
+and unpacking one link. Knows nothing of torch.
+
+    TRACE.zarr/
+      zarr.json                     a zarr v3 group; attributes {"rltrace": {"format": [major, minor]}}
+      journal/log                   framed, checksummed records of the launch: "launch" first, "exit" last
+      births/TOKEN.json             one for every process that started; births/KEY.name: one for every name taken
+      processes/zarr.json
+      processes/N/zarr.json         one group per process, N claimed by exclusive mkdir
+      processes/N/journal/log       framed records of this process (see RECORD_TYPES)
+      processes/N/tables/           uint8  [chunks * TABLE_CHUNK]              JSON lines of interned entries
+      processes/N/steps/            uint64 [chunks * STEP_CHUNK, len(Step)]    one row per optimizer attempt
+      processes/N/streams/K/rows/   uint32 [segments * SEGMENT_ROWS, len(Column)]
+      processes/N/streams/K/cells/  uint64 [segments * SEGMENT_CELLS]
+
+A *segment* is what one commit writes of one stream: at most SEGMENT_ROWS rows, one chunk of ``rows`` and one of
+``cells``. A commit that comes early (by time, at the end) leaves the rest of its chunk as padding: KIND is 0 there, and
+the journal, never ``array.shape``, says how many rows count.
+
+The cells of a segment are four sections, one after the other, each in row order: links, integers, floats, digests. The
+journal's commit record gives the length of each section; the four count columns of a row say how many cells of each are
+its own.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Final
+
+FORMAT: Final = (1, 0)
+"""(major, minor). Readers refuse a newer major version by name and ignore fields they don't know."""
+
+SEGMENT_ROWS: Final = 65_536
+SEGMENT_CELLS: Final = 1 << 19
+TABLE_CHUNK: Final = 1 << 18
+STEP_CHUNK: Final = 1_024
+MARK_ROWS: Final = 4_096
+"""A prefix digest is kept at every multiple of this many rows of a stream, wherever segments end."""
+
+
+class Kind(IntEnum):
+    """What a row is. 0 never occurs in a visible row."""
+
+    PADDING = 0
+    OP = 1
+    WINDOW = 2  # recording of ops began here; digests of parameters, buffers, optimizer state, generators follow
+    ENVIRONMENT_RESET = 3
+    ENVIRONMENT_STEP = 4
+    ATTEMPT = 5
+    CHECKPOINT = 6
+
+
+class Phase(IntEnum):
+    """What the program was doing. Shown and filtered on, never part of identity."""
+
+    OTHER = 0
+    INIT = 1
+    ROLLOUT = 2
+    EVALUATION = 3
+    FORWARD = 4
+    BACKWARD = 5
+    OPTIMIZER = 6
+
+
+class Column(IntEnum):
+    """Columns of ``rows`` (uint32)."""
+
+    KIND = 0  # Kind
+    OP = 1  # id in table "ops"
+    STRUCTURE = 2  # id in table "structures"
+    SITE = 3  # id in table "sites"
+    MODULE = 4  # id in table "modules"
+    SCALARS = 5  # id in table "scalars": the skeleton of the arguments; numbers stand in the cells
+    STEP = 6  # optimizer attempts this process had finished, see Step
+    PHASE = 7  # Phase
+    KERNEL = 8  # id in table "kernels"
+    FLAGS = 9  # RowFlag
+    LINKS = 10  # how many tensor inputs
+    INTEGERS = 11  # how many integer cells
+    FLOATS = 12  # how many float cells
+    DIGESTS = 13  # how many digest cells
+
+
+class RowFlag(IntFlag):
+    """Bits of Column.FLAGS."""
+
+    MARKED = 1  # may hold bytes that no op wrote: a difference in its digests alone is no verdict
+    RNG = 2  # the digest cell after the input reads is a generator's state before the op
+    VIEW = 4  # only makes a view: no digest of its own
+    ALLOCATION = 8  # returns uninitialised memory: no digest
+    VALUE_BOOL = 16  # the last integer cell is the Python number the op returned (_local_scalar_dense)
+    VALUE_INTEGER = 32  # the same, an int
+    VALUE_FLOAT = 64  # the last float cell is the Python number the op returned
+    VALUE_COMPLEX = 128  # the last two float cells are it
+    UNORDERED_OUTPUT = 256  # reserved: output digests taken when a collective completed
+
+
+VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_FLOAT | RowFlag.VALUE_COMPLEX
+
+# --- links: one int64 cell per tensor argument, in the order of the row's structure ---------------------------------
+#
+#   bit 0        READ: this row digested the input; the digest stands in the digest cells, reads first, in input order
+#   bit 1        KNOWN: the target row did not write the bytes, it read the very same view and nothing wrote since
+#   bits 2..11   which output (READ off: of the target row; for KNOWN: which input) carries the bytes; 1023 = not said
+#   bits 12..    signed: distance in rows back to the target row (> 0), or one of the Origin values below
+
+SLOT_UNKNOWN: Final = 1023
+
+
+class Origin(IntEnum):
+    """Values of a link's distance that are no distance."""
+
+    OUTSIDE = 0  # no recorded op produced it
+    MIXED = -1  # several ops wrote the bytes
+    UNKNOWN = -2  # not tracked (no storage, or written by another stream)
+    OVERWRITTEN = -3  # the op only writes it: not an input at all, its old bytes don't matter
+
+
+def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, read: bool = False) -> int:
+    """One link cell. ``distance`` is rows back to the target, or an Origin."""
+    return (distance << 12) | (min(slot, SLOT_UNKNOWN) << 2) | (known << 1) | int(read)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+#
+# One JSON line per entry: [table, id, "16 hex digits of the portable key", payload]. Ids count from 0 per table; id 0
+# of "modules" is "", of "kernels" {}, of "scalars" [], of "structures" [], of "sites" [].
+
+TABLES: Final = (
+    "ops",  # "aten.addmm.default"
+    "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]
+    "structures",  # [layout id, …] of the tensor inputs, in argument order
+    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch, not in identity
+    "sites",  # [frame id, …], innermost first
+    "modules",  # "ActorCriticPolicy.mlp_extractor.policy_net.0"
+    "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON
+    "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
+    "optimizers",  # {"ordinal", "class"}
+)
+
+
+class Step(IntEnum):
+    """Columns of ``steps`` (uint64): one row per finished optimizer attempt, in the order of their ending."""
+
+    STEP = 0  # number of the step that this attempt ends (0 ends with the first attempt)
+    STREAM = 1  # stream whose thread made the attempt
+    OPTIMIZER = 2  # id in table "optimizers"
+    COUNT = 3  # how many attempts this optimizer had made before
+    SKIPPED = 4  # 0 no, 1 yes (by a GradScaler), 2 not known
+    BACKWARDS = 5  # backward passes within the step
+    ENVIRONMENT_STEPS = 6  # so far
+    END_ROW = 7  # rows of that stream up to the end of the step
+    STRUCTURE = 8  # digest of the step's rows alone, not chained (0 without RECORDED)
+    VALUES = 9
+    PREFIX_STRUCTURE = 10  # chained over all rows of the stream so far
+    PREFIX_VALUES = 11
+    PARAMETERS = 12  # digest over the optimizer's parameters after the attempt (0 without DIGESTED)
+    GRADIENTS = 13  # their gradients before the attempt
+    GENERATORS = 14  # all generators' states after the attempt
+    FLAGS = 15  # StepFlag
+
+
+class StepFlag(IntFlag):
+    RECORDED = 1  # every op of the step is a row
+    DIGESTED = 2  # PARAMETERS, GRADIENTS and GENERATORS are there
+
+
+# --- journal records ------------------------------------------------------------------------------------------------
+#
+# Frame: b"RLJ1" | uint32 length | payload (JSON, UTF-8) | uint64 XXH3 over the previous frame's digest and the payload.
+# Every payload has "type". Of a process, in this order, "birth" always first:
+
+RECORD_TYPES: Final = {
+    "birth": "name, argv, executable, pid, parent, time",
+    "facts": "level, engine, facts: {name: value} of the machine and the process (see rltrace.fingerprint)",
+    "stream": "stream, name",
+    "tables": "chunk: number of the first, entries: {table: entries so far}, files: [[key, length, digest], …]",
+    "commit": "stream, segment, first, rows, sections: [links, integers, floats, digests],"
+    " marks: [[row, structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells;"
+    " in a slice [] where the rows were left out",
+    "steps": "chunk, first, steps, files",
+    "window": "stream, first_step, end_step or null, row",
+    "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending",
+}
+
+# --- version log ----------------------------------------------------------------------------------------------------
+#
+# 1.0  first version

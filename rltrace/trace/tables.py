@@ -1,0 +1,150 @@
+"""The interned tables of a process: JSON lines in chunks of bytes, written once and read back with or without holes.
+
+Owns lines, their packing into chunks, and the arrays of keys that hashing looks rows up in. An entry that a hole took
+stays an entry: its id is known, its key and payload are not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.trace.rows import TableEntry
+from rltrace.trace.schema import TABLE_CHUNK, TABLES
+
+SHORTEST_LINE = 20
+"""No entry takes fewer bytes, so a chunk cannot hold more entries than that allows."""
+
+PARTS = {"structures": "layouts", "sites": "frames"}
+"""Tables whose payloads are lists of ids of another table."""
+
+
+class KeyTable:
+    """The keys of one table while it grows."""
+
+    def __init__(self) -> None:
+        self._keys = np.zeros(64, np.uint64)
+        self.count = 0
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        return self._keys[: self.count]
+
+    def append(self, key: int) -> None:
+        if self.count == len(self._keys):
+            self._keys = np.concatenate([self._keys, np.zeros_like(self._keys)])
+        self._keys[self.count] = key
+        self.count += 1
+
+
+class KeyTables(dict[str, KeyTable]):
+    """Every table of the format, empty to begin with."""
+
+    def __init__(self) -> None:
+        super().__init__({name: KeyTable() for name in TABLES})
+
+    def extend(self, entries: Iterable[TableEntry]) -> None:
+        """Append entries. Raises ValueError where ids are not consecutive."""
+        for entry in entries:
+            table = self[entry.table]
+            if entry.id != table.count:
+                raise ValueError(f"the next id of table {entry.table} is {table.count}, not {entry.id}")
+            table.append(entry.key)
+
+    def counts(self) -> dict[str, int]:
+        return {name: table.count for name, table in self.items()}
+
+
+def table_line(entry: TableEntry) -> bytes:
+    """One entry as it stands in the ``tables`` array."""
+    line = [entry.table, entry.id, f"{entry.key:016x}", entry.payload]
+    return json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def pack_lines(lines: Sequence[bytes]) -> list[bytes]:
+    """Lines packed into chunks. A line goes on in the next chunk only where no chunk could hold it whole."""
+    chunks: list[bytes] = []
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        if size + len(line) > TABLE_CHUNK and held:
+            chunks.append(b"".join(held))
+            held, size = [], 0
+        while len(line) > TABLE_CHUNK:
+            chunks.append(line[:TABLE_CHUNK])
+            line = line[TABLE_CHUNK:]
+        held.append(line)
+        size += len(line)
+    if held:
+        chunks.append(b"".join(held))
+    return chunks
+
+
+class Table:
+    """One table of a trace that is being read."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.keys: NDArray[np.uint64] = np.zeros(count, np.uint64)
+        """Portable keys by id; 0 where the entry is lost."""
+        self.payloads: list[object] = [None] * count
+        """By id; None where the entry is lost."""
+        self.present: NDArray[np.bool_] = np.zeros(count, bool)
+        """Which entries could be read."""
+        self.ids: dict[int, int] = {}
+        """The first id of each key."""
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def lacks(self, ids: NDArray[np.uint32]) -> int | None:
+        """The first of these ids that has no readable entry; None: all have."""
+        missing = ids >= len(self)
+        missing |= ~np.take(self.present, ids, mode="clip") if len(self) else True
+        found = np.flatnonzero(missing)
+        return int(ids[found[0]]) if len(found) else None
+
+
+def parse_tables(data: bytes, counts: Mapping[str, int]) -> dict[str, Table]:
+    """Tables of the given sizes from the lines that could be read; never raises."""
+    tables = {name: Table(name, counts.get(name, 0)) for name in TABLES}
+    for line in data.split(b"\n"):
+        if line:
+            _take_line(tables, line)
+    for whole, part in PARTS.items():
+        _drop_incomplete(tables[whole], tables[part])
+    return tables
+
+
+def _take_line(tables: Mapping[str, Table], line: bytes) -> None:
+    try:
+        name, number, key, payload = json.loads(line)
+        table = tables.get(name)
+        if table is None or not 0 <= number < len(table):
+            return
+        table.keys[number] = int(key, 16)
+        table.payloads[number] = payload
+        table.present[number] = True
+        table.ids.setdefault(int(key, 16), number)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return
+
+
+def _drop_incomplete(whole: Table, part: Table) -> None:
+    """An entry that names an entry which is lost is lost too."""
+    readable = part.present.tolist()
+    for number, payload in enumerate(whole.payloads):
+        if whole.present[number] and not _names_readable(payload, readable):
+            whole.present[number] = False
+            whole.payloads[number] = None
+
+
+def _names_readable(payload: object, readable: list[bool]) -> bool:
+    if not isinstance(payload, list):
+        return False
+    ids = cast(list[object], payload)
+    return all(isinstance(i, int) and 0 <= i < len(readable) and readable[i] for i in ids)

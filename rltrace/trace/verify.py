@@ -1,0 +1,280 @@
+"""Checks a whole trace: every chunk, every digest, every file in the folder.
+
+Owns the list of what can be wrong and what merely lies about. Reads everything and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.errors import HoleError
+from rltrace.trace.arrays import (
+    BIRTHS_FOLDER,
+    CELLS,
+    JOURNAL_FOLDER,
+    ROWS,
+    STEPS,
+    TABLES,
+    ArraySpec,
+    group_document,
+    root_document,
+)
+from rltrace.trace.births import FOLDER as BIRTHS
+from rltrace.trace.births import LONGEST as LONGEST_BIRTH
+from rltrace.trace.births import parse_birth
+from rltrace.trace.files import PARTIAL, UnreadableError
+from rltrace.trace.prefix import Chains, row_hashes
+from rltrace.trace.process import COMPLETE, STOPPED, ProcessTrace
+from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
+from rltrace.trace.root import JOURNAL, PROCESSES, name_file
+from rltrace.trace.schema import Step, StepFlag
+from rltrace.trace.segment import Segment
+from rltrace.trace.stream import StreamTrace
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found of one process."""
+
+    name: str
+    state: str
+    rows: int
+    rows_read: int
+    """Rows that could be read; the rest is damaged, or left out of a slice."""
+    rows_proved: int
+    """Rows whose prefix digests were computed again and agree; rows after the first missing one cannot be proved."""
+    why: str | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything ``verify`` found out about a trace."""
+
+    path: Path
+    processes: tuple[Checked, ...]
+    chunks: int
+    bytes: int
+    damage: tuple[str, ...]
+    """Each part that is not what was written."""
+    notes: tuple[str, ...]
+    """What is worth saying and no damage: torn tails, leftovers, rows a slice left out."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.damage
+
+
+def verify(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Verification:
+    """Read and check everything. ``progress`` is called with (segments done, segments in all).
+
+    Raises what ``open_trace`` raises.
+    """
+    trace = open_trace(path)
+    total = sum(len(s.segments) for p in trace.processes for s in p.streams)
+    work = _Work(trace, total, progress)
+    checked = [work.check_process(process) for process in trace.processes]
+    work.check_documents()
+    if trace.journal.torn:
+        work.notes.append(f"{JOURNAL}: {trace.journal.torn}")
+    if trace.exit is None:
+        work.notes.append("nobody wrote down how the launch ended; it was killed, or it still runs")
+    work.check_births()
+    work.check_leftovers()
+    damage = [_hole_text(hole) for hole in trace.holes] + work.damage
+    return Verification(
+        trace.path, tuple(checked), work.chunks, work.bytes, tuple(dict.fromkeys(damage)), tuple(work.notes)
+    )
+
+
+class _Work:
+    def __init__(self, trace: Trace, total: int, progress: Callable[[int, int], None] | None) -> None:
+        self.trace = trace
+        self.damage: list[str] = []
+        self.notes: list[str] = []
+        self.chunks = 0
+        self.bytes = 0
+        self._done = 0
+        self._total = total
+        self._progress = progress
+
+    def check_process(self, process: ProcessTrace) -> Checked:
+        process.load()
+        read = proved = 0
+        complete_steps = len(process.steps) == sum(count for _, _, count, _ in process.step_records)
+        for stream in process.streams:
+            steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if complete_steps else None
+            check = _StreamCheck(process, stream, steps)
+            for segment in stream.segments:
+                check.segment(segment)
+                self._advance()
+            read, proved = read + check.read, proved + check.proved
+            self.damage += check.damage
+            if stream.left_out:
+                rows = sum(count for _, count in stream.left_out)
+                self.notes.append(f"{rows} of {stream.rows} rows of {stream.name} are not in this slice")
+            self.chunks += stream.chunks_read
+            self.bytes += stream.bytes_read
+        self.chunks += process.chunks_read
+        self.bytes += process.bytes_read
+        if process.journal.torn:
+            self.notes.append(f"{process.name}: {process.journal.torn}")
+        return Checked(process.name, process.state, process.after_op, read, proved, process.why)
+
+    def check_documents(self) -> None:
+        """Compare every ``zarr.json`` with the one that the journal makes necessary."""
+        for key, wanted in self._documents():
+            try:
+                found = self.trace.folder.read(f"{key}zarr.json", LONGEST_DOCUMENT)
+            except UnreadableError as error:
+                self.damage.append(f"{key}zarr.json {error}")
+                continue
+            if found not in wanted:
+                self.damage.append(f"{key}zarr.json is not what was written; zarr may show this array wrong")
+
+    def check_births(self) -> None:
+        """Check the small files of processes that started and of names taken."""
+        for name in self.trace.folder.names(BIRTHS):
+            if not name.endswith((".json", ".name")) or name == "zarr.json":
+                continue
+            try:
+                data = self.trace.folder.read(f"{BIRTHS}/{name}", LONGEST_BIRTH)
+                if parse_birth(data) is None if name.endswith(".json") else name_file(data) != name:
+                    self.damage.append(f"{BIRTHS}/{name} is not what was written")
+            except UnreadableError as error:
+                self.damage.append(f"{BIRTHS}/{name} {error}")
+
+    def check_leftovers(self) -> None:
+        """Name the files that nothing speaks of."""
+        known = set(self._known())
+        for key in _walk(self.trace.folder.root):
+            if key in known:
+                continue
+            if key.endswith(PARTIAL):
+                self.notes.append(f"{key} was being written when its process ended; it is no part of the trace")
+            elif os.path.basename(key).startswith("c."):  # noqa: PTH119 (a key, not a path)
+                self.notes.append(f"{key} was written but never committed; it is no part of the trace")
+            else:
+                self.notes.append(f"{key} is no part of the trace")
+
+    def _documents(self) -> Iterator[tuple[str, list[bytes]]]:
+        """Folder and the documents it may have."""
+        yield "", [root_document()]
+        yield "journal/", [JOURNAL_FOLDER]
+        yield f"{BIRTHS}/", [BIRTHS_FOLDER]
+        yield f"{PROCESSES}/", [group_document()]
+        for process in self.trace.processes:
+            if process.birth:
+                yield from self._process_documents(process)
+
+    def _process_documents(self, process: ProcessTrace) -> Iterator[tuple[str, list[bytes]]]:
+        open_ended = process.state not in (COMPLETE, STOPPED)
+        base = process.base
+        yield f"{base}/", [group_document()]
+        yield f"{base}/journal/", [JOURNAL_FOLDER]
+        yield f"{base}/streams/", [group_document()]
+        tables = max((first + len(files) for first, _, files in process.table_records), default=0)
+        yield f"{base}/tables/", _array(TABLES, tables, open_ended)
+        steps = max((chunk + 1 for chunk, _, _, _ in process.step_records), default=0)
+        yield f"{base}/steps/", _array(STEPS, steps, open_ended)
+        for stream in process.streams:
+            segments = stream.segments[-1].index + 1 if stream.segments else 0
+            yield f"{base}/streams/{stream.index}/", [group_document({"name": stream.name})]
+            for spec in (ROWS, CELLS):
+                yield f"{base}/streams/{stream.index}/{spec.name}/", _array(spec, segments, open_ended)
+
+    def _known(self) -> Iterator[str]:
+        yield JOURNAL
+        for key, _ in self._documents():
+            yield f"{key}zarr.json"
+        for name in self.trace.folder.names(BIRTHS):
+            if name.endswith((".json", ".name")):
+                yield f"{BIRTHS}/{name}"
+        for process in self.trace.processes:
+            yield f"{process.base}/{JOURNAL}"
+            files = [f for _, _, fs in process.table_records for f in fs]
+            files += [f for _, _, _, fs in process.step_records for f in fs]
+            files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
+            yield from (f"{process.base}/{file.key}" for file in files)
+
+    def _advance(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+class _StreamCheck:
+    """Reads a stream from its first row on and compares the digests that were written with those of the rows."""
+
+    def __init__(self, process: ProcessTrace, stream: StreamTrace, steps: NDArray[np.uint64] | None) -> None:
+        self.read = 0
+        self.damage: list[str] = []
+        self._process = process
+        self._stream = stream
+        self._chains: Chains | None = Chains()
+        self._steps = [] if steps is None else steps.tolist()
+        self._next = 0
+        self.proved = 0
+
+    def segment(self, segment: Segment) -> None:
+        try:
+            rows = self._stream.read_segment(segment)
+        except HoleError:
+            self._chains = None
+            return
+        self.read += len(rows)
+        if self._chains is None or self._chains.rows != segment.first:
+            self._chains = None
+            return
+        hashes = row_hashes(rows, self._process.tables)
+        marks = {mark[0]: mark[1:] for mark in segment.marks}
+        to_come = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
+        ends = set(takewhile(lambda row: row <= segment.stop, to_come))
+        for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
+            self._chains.advance_to(row, hashes, segment.first)
+            if row in marks and marks[row] != tuple(self._chains.digests()):
+                self._wrong(f"prefix digests at row {row} of {self._stream.name} are not those of its rows")
+                return
+            self._check_steps(self._chains)
+        self.proved = self._chains.rows
+
+    def _check_steps(self, chains: Chains) -> None:
+        prefix = chains.digests()
+        while self._next < len(self._steps) and self._steps[self._next][Step.END_ROW] == chains.rows:
+            step = self._steps[self._next]
+            self._next += 1
+            alone = list(chains.end_step()) if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0]
+            found = [step[Step.PREFIX_STRUCTURE], step[Step.PREFIX_VALUES], step[Step.STRUCTURE], step[Step.VALUES]]
+            if found != [prefix.structure, prefix.values, *alone]:
+                self.damage.append(
+                    f"digests of step {step[Step.STEP]} of {self._stream.name} are not those of its rows"
+                )
+
+    def _wrong(self, text: str) -> None:
+        self.damage.append(text)
+        self._chains = None
+
+
+def _array(spec: ArraySpec, chunks: int, open_ended: bool) -> list[bytes]:
+    """Documents an array may have: killed between a chunk and its record, a writer leaves the shape one chunk ahead."""
+    return [spec.document(chunks + ahead) for ahead in range(2 if open_ended else 1)]
+
+
+def _walk(root: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in sorted(files + links):
+            yield Path(folder, name).relative_to(root).as_posix()
+
+
+def _hole_text(hole: Mapping[str, object] | tuple[object, ...]) -> str:
+    process, stream, first, rows, why = hole
+    if stream is None:
+        return f"{process}: {why}" if process else str(why)
+    return f"{stream}: rows {first} to {int(str(first)) + int(str(rows)) - 1}: {why}"

@@ -1,0 +1,270 @@
+"""What the recorded program writes: one process's rows, tables and steps, chunk by chunk.
+
+Owns the order of a commit (chunks, then ``zarr.json``, then the journal's record) and the splitting of batches into
+segments. Runs inside the recorded program, from a background thread and at exit: imports neither zarr nor torch, starts
+no thread, draws no random number. After an error it takes nothing more; what was committed before stays readable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_hexdigest
+
+from rltrace.errors import RecordError
+from rltrace.trace import codec
+from rltrace.trace.arrays import (
+    CELLS,
+    JOURNAL_FOLDER,
+    ROWS,
+    STEPS,
+    TABLES,
+    ArraySpec,
+    group_document,
+)
+from rltrace.trace.births import this_process, write_birth
+from rltrace.trace.claims import claim_folder, claim_name, make_node
+from rltrace.trace.cut import split_segments
+from rltrace.trace.files import write_whole
+from rltrace.trace.journal import JournalWriter
+from rltrace.trace.prefix import Chains, Digests, row_hashes
+from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
+from rltrace.trace.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.schema import MARK_ROWS, SEGMENT_CELLS, STEP_CHUNK
+from rltrace.trace.tables import KeyTables, pack_lines, table_line
+from rltrace.trace.waiting import WaitingSteps
+
+__all__ = ["ProcessWriter", "create_trace", "end_launch", "write_birth"]
+
+Record = dict[str, object]
+
+
+class ProcessWriter:
+    """Writes the part of a trace that is one process's own. Thread-safe; useless in a forked child."""
+
+    def __init__(self, folder: Path, name: str, journal: JournalWriter) -> None:
+        self.name = name
+        """The name got: the one wanted, with ``#2``, ``#3`` … where it was taken."""
+        self._folder = os.fspath(folder)
+        self._journal = journal
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+        self._closed = False
+        self._streams: list[Chains] = []
+        self._segments: list[int] = []
+        self._tables = KeyTables()
+        self._table_chunks = 0
+        self._waiting = WaitingSteps()
+        self._steps = 0
+        self._step_chunks = 0
+        self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
+        self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
+
+    @classmethod
+    def open(cls, trace: Path, birth: Mapping[str, object]) -> ProcessWriter:
+        """Claim a name and a folder in the trace for this process. Raises RecordError.
+
+        ``birth`` holds the "name" wanted and whatever else is to be kept; pid, host and start time are added.
+        """
+        wanted = str(birth.get("name", "main"))
+        try:
+            name = claim_name(Path(trace), wanted)
+            folder = claim_folder(Path(trace))
+            for group, document in (("", group_document()), ("journal", JOURNAL_FOLDER), ("streams", group_document())):
+                make_node(folder / group, document)
+            for spec in (TABLES, STEPS):
+                make_node(folder / spec.name, spec.document(0))
+            journal = JournalWriter(os.fspath(folder / JOURNAL))
+            journal.append([{"type": "birth", **this_process(), **birth, "name": name, "wanted": wanted}])
+        except OSError as error:
+            raise record_error(f"{trace} cannot be written", error) from error
+        return cls(folder, name, journal)
+
+    def facts(self, level: str, engine: str, facts: Mapping[str, str | int | float | bool | None]) -> None:
+        """Facts about the machine and the process. Called again, all are kept and the later of one name counts."""
+        self._append({"type": "facts", "level": level, "engine": engine, "facts": dict(facts)})
+
+    def window(self, stream: int, first_step: int, end_step: int | None, row: int) -> None:
+        """Recording of ops began at ``row`` of the stream, for these steps (half open; None: to the end)."""
+        self._append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})
+
+    def stream(self, name: str) -> int:
+        """Begin a stream; returns its number."""
+        with self._lock, self._writing("a stream cannot be begun"):
+            number = len(self._streams)
+            folder = Path(self._folder, "streams", str(number))
+            make_node(folder, group_document({"name": name}))
+            for spec in (ROWS, CELLS):
+                make_node(folder / spec.name, spec.document(0))
+            self._journal.append([{"type": "stream", "stream": number, "name": name}])
+            self._streams.append(Chains())
+            self._segments.append(0)
+            return number
+
+    def commit(
+        self,
+        stream: int,
+        rows: Rows | None,
+        entries: Sequence[TableEntry] = (),
+        steps: Sequence[StepRecord] = (),
+    ) -> None:
+        """Write rows of one stream, the table entries they are the first to need, and the steps that ended.
+
+        ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
+        Raises RecordError; ``errno`` says why where the system did.
+        """
+        with self._lock, self._writing("rows cannot be written"):
+            records: list[Record] = []
+            if entries:
+                records += self._write_entries(entries)
+            for step in steps:
+                self._waiting.add(step, self._streams[step.stream].rows)
+            chains = self._streams[stream]
+            if rows is not None and len(rows):
+                if rows.first != chains.rows:
+                    raise ValueError(f"stream {stream} has {chains.rows} rows; the next is not row {rows.first}")
+                for part in split_segments(rows):
+                    records.append(self._write_segment(stream, part))
+                    self._journal.append(records)
+                    records = []
+            records += self._write_steps(self._waiting.take(self._streams))
+            if records:
+                self._journal.append(records)
+
+    def close(self, state: str, ending: Mapping[str, object]) -> None:
+        """Write the end record; ``state`` is "complete", "stopped" or "damaged". The second call does nothing."""
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+            try:
+                records = [] if self._failure else self._write_steps(self._waiting.take(self._streams, give_up=True))
+                self._journal.append([*records, {"type": "end", "state": state, "exit": dict(ending)}])
+            except OSError as error:
+                raise record_error(f"the end of {self.name} cannot be written", error) from error
+            finally:
+                self._journal.close()
+
+    def _append(self, record: Record) -> None:
+        with self._lock, self._writing("the journal cannot be written"):
+            self._journal.append([record])
+
+    def _writing(self, what: str) -> _Guard:
+        return _Guard(self, f"{what} ({self.name})")
+
+    def _write_entries(self, entries: Sequence[TableEntry]) -> list[Record]:
+        self._tables.extend(entries)
+        files = []
+        for data in pack_lines([table_line(entry) for entry in entries]):
+            chunk = np.zeros(TABLES.chunk, np.uint8)
+            chunk[: len(data)] = np.frombuffer(data, np.uint8)
+            files.append(self._write_chunk("tables", TABLES, self._table_chunks, chunk))
+            self._table_chunks += 1
+        first = self._table_chunks - len(files)
+        return [{"type": "tables", "chunk": first, "entries": self._tables.counts(), "files": files}]
+
+    def _write_segment(self, stream: int, rows: Rows) -> Record:
+        chains = self._streams[stream]
+        segment = self._segments[stream]
+        folder = f"streams/{stream}"
+        sections = [rows.links, rows.integers, rows.floats, rows.digests]
+        files = [
+            self._write_chunk(f"{folder}/rows", ROWS, segment, self._fill_columns(rows)),
+            self._write_chunk(f"{folder}/cells", CELLS, segment, self._fill_cells(sections)),
+        ]
+        marks = self._advance(stream, rows)
+        self._segments[stream] += 1
+        return {
+            "type": "commit",
+            "stream": stream,
+            "segment": segment,
+            "first": rows.first,
+            "rows": len(rows),
+            "sections": [len(section) for section in sections],
+            "marks": [[row, *_hex(digests)] for row, digests in marks],
+            "end": _hex(chains.digests()),
+            "files": files,
+        }
+
+    def _advance(self, stream: int, rows: Rows) -> list[tuple[int, Digests]]:
+        """Chain the rows, stopping where a mark is due or a step ends; returns the marks within the segment."""
+        chains = self._streams[stream]
+        hashes = row_hashes(rows, self._tables)
+        end = rows.first + len(rows)
+        due = set(range(rows.first // MARK_ROWS * MARK_ROWS + MARK_ROWS, end, MARK_ROWS))
+        ending = {row for row in self._waiting.ends(stream) if rows.first <= row <= end}
+        marks = []
+        for row in sorted(due | ending | {end}):
+            chains.advance_to(row, hashes, rows.first)
+            self._waiting.reached(stream, chains)
+            if row in due:
+                marks.append((row, chains.digests()))
+        return marks
+
+    def _write_steps(self, steps: list[list[int]]) -> list[Record]:
+        records: list[Record] = []
+        for at in range(0, len(steps), STEP_CHUNK):
+            part = steps[at : at + STEP_CHUNK]
+            chunk = np.zeros(codec.stored_shape(STEPS), np.uint64)
+            chunk[:, : len(part)] = np.array(part, np.uint64).T
+            file = self._write_chunk("steps", STEPS, self._step_chunks, chunk)
+            record = {"type": "steps", "chunk": self._step_chunks, "first": self._steps, "steps": len(part)}
+            records.append({**record, "files": [file]})
+            self._step_chunks += 1
+            self._steps += len(part)
+        return records
+
+    def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[object]:
+        """Write one chunk and the array's new shape; returns its journal entry: key, length, digest."""
+        encoded = codec.encode(spec, stored)
+        write_whole(f"{self._folder}/{folder}/{spec.key(chunk)}", encoded)
+        write_whole(f"{self._folder}/{folder}/zarr.json", spec.document(chunk + 1))
+        return [f"{folder}/{spec.key(chunk)}", len(encoded), xxh3_64_hexdigest(encoded)]
+
+    def _fill_columns(self, rows: Rows) -> NDArray[np.uint32]:
+        self._columns_buffer[:, : len(rows)] = rows.columns.T
+        self._columns_buffer[:, len(rows) :] = 0
+        return self._columns_buffer
+
+    def _fill_cells(self, sections: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+        at = 0
+        for section in sections:
+            self._cells_buffer[at : at + len(section)] = section.view(np.uint64)
+            at += len(section)
+        self._cells_buffer[at:] = 0
+        return self._cells_buffer
+
+
+class _Guard:
+    """Turns what goes wrong while writing into RecordError, once and for all."""
+
+    def __init__(self, writer: ProcessWriter, what: str) -> None:
+        self._writer = writer
+        self._what = what
+
+    def __enter__(self) -> None:
+        writer = self._writer
+        if os.getpid() != writer._pid:
+            raise RecordError(f"{writer.name} is another process's recording; a forked child opens its own")
+        if writer._closed:
+            raise RecordError(f"the recording of {writer.name} has ended")
+        if writer._failure:
+            raise RecordError(f"the recording of {writer.name} stopped before: {writer._failure}")
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        self._writer._failure = f"{self._what}: {error}"
+        if isinstance(error, OSError):
+            raise record_error(self._what, error) from error
+
+
+def _hex(digests: Digests) -> list[str]:
+    return [f"{digest:016x}" for digest in digests]

@@ -1,0 +1,97 @@
+"""Finds a CPU kernel setting under which this processor computes other bits: two "machines" in one.
+
+    python scripts/kernel_probe.py            NAME=VALUE of the first setting that changes an op of the example, or none
+    python scripts/kernel_probe.py --all      every setting and the ops it changes
+    python scripts/kernel_probe.py --digests  this process's own digests, as JSON
+
+Which setting changes what depends on the processor, so it is looked at, never assumed: each setting gets a process of
+its own that runs a handful of ops in the shapes of ``examples/ppo_cartpole.py`` on the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+
+SETTINGS = (
+    "ATEN_CPU_CAPABILITY=default",
+    "MKL_CBWR=COMPATIBLE",
+    "MKL_CBWR=AVX2",
+    "ATEN_CPU_CAPABILITY=avx2",
+    "OMP_NUM_THREADS=1",
+)
+"""The clearest evidence first: torch itself says which capability its own kernels were chosen for."""
+
+
+def digests() -> dict[str, str]:
+    """Op and shape to a digest of what it computed here. Inputs come from NumPy, so that no setting changes them."""
+    import numpy as np
+    import torch
+
+    numbers = np.random.default_rng(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(numbers.standard_normal(shape).astype(np.float32))
+
+    def adam() -> torch.Tensor:
+        weight = torch.nn.Parameter(some(64, 64))
+        optimizer = torch.optim.Adam([weight], lr=3e-4)
+        weight.grad = some(64, 64)
+        optimizer.step()
+        return weight.detach()
+
+    torch.manual_seed(0)
+    computed = {
+        "addmm (1,4)x(4,64)": torch.addmm(some(64), some(1, 4), some(4, 64)),
+        "addmm (64,4)x(4,64)": torch.addmm(some(64), some(64, 4), some(4, 64)),
+        "addmm (64,64)x(64,64)": torch.addmm(some(64), some(64, 64), some(64, 64)),
+        "mm (64,64)x(64,64)": some(64, 64) @ some(64, 64),
+        "tanh (64,64)": torch.tanh(some(64, 64)),
+        "log_softmax (64,2)": torch.log_softmax(some(64, 2), -1),
+        "normal (64,4)": torch.randn(64, 4),
+        "qr (64,64)": torch.linalg.qr(some(64, 64))[0],
+        "Adam (64,64)": adam(),
+    }
+    return {op: sha256(tensor.contiguous().numpy().tobytes()).hexdigest() for op, tensor in computed.items()}
+
+
+def under(setting: str | None) -> dict[str, str]:
+    """``digests`` of a fresh process with ``setting`` in its environment."""
+    environment = dict(os.environ)
+    if setting:
+        name, _, value = setting.partition("=")
+        environment[name] = value
+    command = [sys.executable, __file__, "--digests"]
+    found: dict[str, str] = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    return found
+
+
+def changed(setting: str, plain: dict[str, str]) -> list[str]:
+    """The ops that compute other bits under ``setting``."""
+    other = under(setting)
+    return [op for op in plain if other[op] != plain[op]]
+
+
+def find_setting() -> tuple[str, list[str]] | None:
+    """The first setting that changes an op, and the ops it changes; None where none does."""
+    plain = under(None)
+    return next(((setting, ops) for setting in SETTINGS if (ops := changed(setting, plain))), None)
+
+
+def main() -> None:
+    if "--digests" in sys.argv:
+        print(json.dumps(digests()))
+    elif "--all" in sys.argv:
+        plain = under(None)
+        for setting in SETTINGS:
+            print(f"{setting:<30} {', '.join(changed(setting, plain)) or 'no difference'}")
+    else:
+        found = find_setting()
+        print(found[0] if found else "none")
+
+
+if __name__ == "__main__":
+    main()

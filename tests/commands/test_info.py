@@ -1,0 +1,105 @@
+"""``rltrace info``: what it says of a trace, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltrace.commands.main import main
+from rltrace.testing import TraceBuilder
+
+
+def build(path: Path) -> TraceBuilder:
+    """Two processes; two optimizers, one of which skips an attempt; facts of several kinds."""
+    trace = TraceBuilder(path)
+    for name, value in {
+        "torch.version": "2.13.0",
+        "env.OMP_NUM_THREADS": "2",
+        "source.train.py": "ab12",
+        "git.revision": "deadbeef",
+        "host.cpu": "A CPU",
+    }.items():
+        trace.fact(name, value)
+    trace.op("aten.addmm.default", outputs=["x"])
+    trace.end_step("Adam", 0)
+    trace.op("aten.mm.default", outputs=["y"])
+    trace.end_step("SGD", 1, skipped=1)
+    trace.end_step("Adam", 0)
+    worker = trace.process("rank0/worker:1")
+    worker.fact("env.OMP_NUM_THREADS", "1")
+    worker.stream().op("aten.stack.default", outputs=["z"])
+    return trace
+
+
+def info(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["info", str(path), "--format", "json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def text(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["info", str(path)]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The object names its schema; counts, steps by optimizer, facts and size are there."""
+    build(tmp_path / "t.zarr").finish()
+    found = info(tmp_path / "t.zarr", capsys)
+    assert found["schema"] == "rltrace.info/1"
+    assert found["launch"]["command"] == ["python", "train.py"]
+    assert found["ops"] == 3
+    size = sum(p.stat().st_size for p in (tmp_path / "t.zarr").rglob("*") if p.is_file())
+    assert found["size"]["bytes"] == size
+    assert found["size"]["bytes_per_op"] == round(size / 3, 2)
+    process = found["processes"][0]
+    assert (process["name"], process["state"], process["after_op"]) == ("rank0/main", "complete", 2)
+    assert process["optimizers"] == [
+        {"ordinal": 0, "class": "Adam", "attempts": 2, "skipped": 0},
+        {"ordinal": 1, "class": "SGD", "attempts": 1, "skipped": 1},
+    ]
+    assert process["facts"]["torch.version"] == "2.13.0"
+
+
+def test_text_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same for people: facts under headings, other processes' facts only where they differ."""
+    build(tmp_path / "t.zarr").finish()
+    shown = text(tmp_path / "t.zarr", capsys)
+    for words in (
+        "command   python train.py",
+        "process   rank0/main  complete after op 2",
+        "stream  rank0/worker:1  1 op\n",
+        "steps   SGD #1  1 attempt, 1 skipped",
+        "hardware\n  host.cpu",
+        "torch\n  torch.version",
+        "environment\n  env.OMP_NUM_THREADS",
+        "source files\n  git.revision",
+        "only in rank0/worker:1 (against rank0/main)\n  env.OMP_NUM_THREADS",
+    ):
+        assert words in shown
+
+
+def test_states_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A killed process says how far it came; a damaged one names the damage."""
+    build(tmp_path / "killed.zarr").finish("killed")
+    assert "killed after op 2: it ended without a word" in text(tmp_path / "killed.zarr", capsys)
+    build(tmp_path / "damaged.zarr").finish()
+    cells = tmp_path / "damaged.zarr" / "processes" / "0" / "streams" / "0" / "cells"
+    next(p for p in cells.rglob("*") if p.is_file() and p.name != "zarr.json").unlink()
+    shown = text(tmp_path / "damaged.zarr", capsys)
+    assert "damaged after op 2" in shown
+    assert "hole      rank0/main rows 0 to 1: " in shown
+
+
+def test_a_trace_without_a_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A launch that recorded nothing is still a trace, and says which processes started."""
+    from rltrace.trace.writer import create_trace, write_birth
+
+    create_trace(tmp_path / "t.zarr", {"command": ["true"]})
+    write_birth(tmp_path / "t.zarr", {"argv": ["python", "x.py"]})
+    found = info(tmp_path / "t.zarr", capsys)
+    assert (found["ops"], found["size"]["bytes_per_op"], found["processes"]) == (0, None, [])
+    assert "python x.py" in text(tmp_path / "t.zarr", capsys)

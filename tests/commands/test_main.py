@@ -1,0 +1,176 @@
+"""One exit status for whatever happens, and verbs that are loaded when they are called."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from rltrace.commands import console
+from rltrace.commands.console import ExitCode
+from rltrace.commands.main import VERBS, guarded, main
+from rltrace.errors import NotATraceError, UsageError
+
+RLTRACE = Path(sys.executable).parent / "rltrace"
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run([RLTRACE, *arguments], capture_output=True, text=True, env=environment)
+
+
+# --- help and verbs ---------------------------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """``rltrace --help`` and a verb's help load neither torch nor zarr nor NumPy."""
+    code = (
+        "import sys\nfrom rltrace.commands.main import main\n"
+        "assert main(['--help']) == 0 and main(['record', '--help']) == 0\n"
+        "print('LOADED', {'torch', 'zarr', 'numpy', 'textual'} & set(sys.modules))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("LOADED set()\n")
+
+
+def test_help_lists_the_verbs_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A verb whose file is missing is left out; the others stay usable."""
+    monkeypatch.setitem(VERBS, "no-such-verb", "Does nothing.")
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "record" in shown
+    assert "no-such-verb" not in shown
+    assert main(["no-such-verb"]) == ExitCode.TROUBLE
+
+
+def test_module_and_script_are_the_same() -> None:
+    """``python -m rltrace`` is the command."""
+    module = subprocess.run([sys.executable, "-m", "rltrace", "--version"], capture_output=True, text=True)
+    assert module.stdout == run("--version").stdout
+    assert module.stdout.startswith("rltrace ")
+
+
+# --- exit statuses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--no-such-option"], 2),
+        (["no-such-verb"], 2),
+        ([], 2),
+        (["diff", "--no-such-option"], 2),
+        (["record", "--no-such-option", "true"], 125),
+        (["record"], 125),
+        (["record", "--steps", "x", "true"], 125),
+        (["record", "--level", "all", "true"], 125),
+    ],
+)
+def test_usage_errors(arguments: list[str], status: int) -> None:
+    """A command line that makes no sense ends with 2, under ``record`` with 125, which no program's failure means."""
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert result.stderr
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (NotATraceError("x is no trace"), 2, "rltrace: error: x is no trace"),
+        (UsageError("no"), 2, "rltrace: error: no"),
+        (ZeroDivisionError("division\nby zero"), 2, "rltrace: error: ZeroDivisionError: division by zero"),
+        (FileNotFoundError(2, "No such file or directory", "a.zarr"), 2, "No such file or directory (a.zarr)"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.Abort(), 130, ""),
+        (SystemExit(3), 3, ""),
+        (SystemExit(None), 0, ""),
+    ],
+)
+def test_whatever_is_raised(capsys: pytest.CaptureFixture[str], error: BaseException, status: int, words: str) -> None:
+    """Each kind of ending has its status and at most one line, never a traceback."""
+    assert guarded(lambda: fail(error), ExitCode.TROUBLE) == status
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+    assert bool(shown) == bool(words)
+
+
+def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The hint names the variable, and the variable shows where an unforeseen error comes from."""
+    monkeypatch.delenv("RLTRACE_DEBUG", raising=False)
+    assert guarded(lambda: fail(KeyError("k")), ExitCode.RLTRACE_FAILED) == 125
+    assert "RLTRACE_DEBUG=1" in capsys.readouterr().err
+    monkeypatch.setenv("RLTRACE_DEBUG", "1")
+    assert guarded(lambda: fail(KeyError("k")), ExitCode.RLTRACE_FAILED) == 125
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("result", "status"), [(None, 0), (ExitCode.UNDECIDED, 3), (1, 1), (0, 0)])
+def test_what_a_verb_returns(result: object, status: int) -> None:
+    """A verb returns its status, or nothing."""
+    assert guarded(lambda: result, ExitCode.TROUBLE) == status
+
+
+def test_reader_that_left() -> None:
+    """Nobody reads standard output: no message, and not a status that reads as a verdict."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        result = subprocess.run([RLTRACE, "--help"], stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written() -> None:
+    """A full disk under standard output is trouble, not success."""
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([RLTRACE, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2
+    assert "No space left on device" in result.stderr
+
+
+# --- the console ------------------------------------------------------------------------------------------------------
+
+
+def test_color(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--color`` beats NO_COLOR; without a terminal there is none."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console.use_color("always")
+    assert not console.use_color("auto")
+    assert not console.use_color("never")
+    monkeypatch.delenv("NO_COLOR")
+    assert not console.use_color("auto")  # standard output is captured, so no terminal
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (5_400_000_000, "5.4 GB"),
+        (2 * 10**12, "2.0 TB"),
+    ],
+)
+def test_readable_size(size: int, text: str) -> None:
+    """Sizes keep one decimal and never read 1000 of a unit."""
+    assert console.readable_size(size) == text
+
+
+def test_counted() -> None:
+    """Numbers are grouped and nouns agree with them."""
+    assert console.counted(1, "process", "processes") == "1 process"
+    assert console.counted(12_345, "op") == "12,345 ops"

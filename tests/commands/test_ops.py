@@ -1,0 +1,213 @@
+"""``rltrace ops``: which rows it finds, what a line says, and how holes show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltrace.commands.main import main
+from rltrace.testing import In, TraceBuilder
+from rltrace.trace.schema import MARK_ROWS, RowFlag
+
+OUTER = ("train.py", 40, "main", "train(model)")
+INNER = ("lib/ppo.py", 210, "PPO.train", "loss  =  model(x)")
+KERNEL = {"library": "MKL", "isa": "AVX2", "threads": 2}
+
+
+def build(path: Path) -> Path:
+    """Two steps of a small program in two streams."""
+    trace = TraceBuilder(path)
+    trace.op("aten.randn.default", site=OUTER, outputs=["noise"], rng="seeded", phase="init")
+    for step in range(2):
+        linear = trace.op(
+            "aten.addmm.default",
+            site=[INNER, OUTER],
+            inputs=[("outside", "batch"), 0],
+            outputs=[f"hidden {step}"],
+            module="policy.0",
+            phase="forward",
+            kernel=KERNEL,
+        )
+        trace.op("aten.view.default", site=[INNER, OUTER], inputs=[linear], flags=RowFlag.VIEW)
+        trace.op("aten._local_scalar_dense.default", site=OUTER, inputs=[In(linear, "x")], value=0.5 + step)
+        trace.end_step()
+    trace.stream("rank0/main/thread:loader").op("aten.stack.default", inputs=["mixed"], outputs=["stacked"])
+    return trace.finish()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return build(tmp_path / "t.zarr")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]:
+    """Lines of standard output of a run that ends with 0."""
+    assert main(["ops", *map(str, arguments)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[str, int]]:
+    """(stream, row) of each line found."""
+    found = [json.loads(line) for line in run(capsys, *arguments, "--format", "json")]
+    return [(line["stream"], line["row"]) for line in found]
+
+
+def main_rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[int]:
+    return [row for stream, row in rows(capsys, *arguments) if stream == "rank0/main"]
+
+
+def test_a_line_says_it_all(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text of a line, field by field."""
+    line = run(capsys, trace, "op=addmm", "--limit", 1)[0]
+    digest = json.loads(run(capsys, trace, "op=addmm", "--limit", 1, "--format", "json")[0])["outputs"][0]
+    assert [field.strip() for field in line.split("  ") if field.strip()] == [
+        "rank0/main",
+        "1",
+        "step 0",
+        "forward",
+        "aten.addmm.default",
+        "float32[4] float32[4]",
+        "policy.0",
+        "lib/ppo.py:210 PPO.train: loss = model(x)",
+        f"-> {digest}",
+    ]
+
+
+def test_every_line_has_nine_fields(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever a row lacks stands as ``-``, so that lines can be cut into columns."""
+    lines = run(capsys, trace)
+    assert len(lines) == 8
+    assert {len([f for f in line.split("  ") if f.strip()]) for line in lines} == {9}
+    assert "value=0.5" in lines[3]
+    assert "(view)" in lines[2]
+
+
+def test_json_says_where_inputs_came_from(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Producers are rows, origins have names, digests stand where the op read the bytes."""
+    found = json.loads(run(capsys, trace, "op=addmm,step=1", "--format", "json")[0])
+    outside, noise = found["inputs"]
+    assert (outside["origin"], outside["producer"]) == ("outside", None)
+    assert len(outside["digest"]) == 16
+    assert noise == {"layout": "float32[4]", "origin": "row", "producer": 0, "digest": None}
+    assert [frame["function"] for frame in found["stack"]] == ["PPO.train", "main"]
+    assert found["kernel"] == "MKL AVX2, 2 threads"
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        ([], [0, 1, 2, 3, 4, 5, 6]),
+        (["all"], [0, 1, 2, 3, 4, 5, 6]),
+        (["op=addmm"], [1, 4]),
+        (["op=addmm,step=1"], [4]),
+        (["op=addmm", "op=randn"], [0, 1, 4]),
+        (["phase=init"], [0]),
+        (["module=policy.*"], [1, 4]),
+        (["site=ppo.py:train"], [1, 2, 4, 5]),
+        (["site=train.py"], [0, 1, 2, 3, 4, 5, 6]),
+        (["kernel=*AVX2*"], [1, 4]),
+        (["stream=rank0/main"], [0, 1, 2, 3, 4, 5, 6]),
+        (["stream=*loader"], []),
+        (["step=1:"], [4, 5, 6]),
+        (["step=0,op=view", "step=1,op=addmm"], [2, 4]),
+        (["nth=1:"], []),
+        (["op=nothing"], []),
+    ],
+)
+def test_selectors(trace: Path, capsys: pytest.CaptureFixture[str], selectors: list[str], expected: list[int]) -> None:
+    """Each key of the grammar, and, or, finds exactly its rows."""
+    assert main_rows(capsys, trace, *selectors) == expected
+
+
+def test_steps_and_limit(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--steps`` is half open and goes with every selector; ``--limit`` counts lines."""
+    assert main_rows(capsys, trace, "--steps", "1:2") == [4, 5, 6]
+    assert main_rows(capsys, trace, "op=addmm", "--steps", ":1") == [1]
+    assert main_rows(capsys, trace, "--limit", 2) == [0, 1]
+
+
+def test_nth_counts_within_site_and_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``nth`` starts again for each operator, site and step, and goes on across segments."""
+    trace = TraceBuilder(tmp_path / "t.zarr")
+    for step in range(2):
+        for number in range(3):
+            trace.op("aten.mul.Tensor", outputs=[f"{step} {number}"])
+            trace.op("aten.mul.Tensor", site=OUTER, outputs=["other"])
+            trace.commit()
+        trace.end_step()
+    trace.finish()
+    assert main_rows(capsys, tmp_path / "t.zarr", "nth=2") == [4, 5, 10, 11]
+    assert main_rows(capsys, tmp_path / "t.zarr", "nth=1:,site=*:main,step=1") == [9, 11]
+
+
+def damaged(tmp_path: Path) -> Path:
+    """Three segments of ten rows in one step, and a fourth in the next; the second cannot be read."""
+    trace = TraceBuilder(tmp_path / "t.zarr")
+    for segment in range(4):
+        for row in range(10):
+            trace.op("aten.mul.Tensor", outputs=[f"{segment} {row}"])
+        trace.commit()
+        if segment == 2:
+            trace.end_step()
+    trace.finish()
+    chunks = sorted(p for p in (tmp_path / "t.zarr").rglob("*") if p.is_file() and "cells" in p.parts)
+    chunk = [p for p in chunks if p.name != "zarr.json"][1]
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
+    return tmp_path / "t.zarr"
+
+
+def test_holes_stand_where_the_rows_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that cannot be read are one line in their place, and a word on standard error."""
+    path = damaged(tmp_path)
+    assert main(["ops", str(path)]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert len(lines) == 31
+    assert "HOLE  rows 10 to 19" in lines[10]
+    assert "10 rows could not be read" in err
+
+
+def test_a_hole_hides_how_manieth_the_rest_of_its_step_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is counted across a hole: after it ``nth`` finds nothing until the next step."""
+    path = damaged(tmp_path)
+    lines = [json.loads(line) for line in run(capsys, path, "nth=0:", "--format", "json")]
+    assert [line.get("row") for line in lines] == [*range(10), None, *range(30, 40)]
+
+
+def test_long_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows are found beyond the first segment, by their step alone."""
+    trace = TraceBuilder(tmp_path / "t.zarr")
+    for step in range(3):
+        for _ in range(MARK_ROWS // 2):
+            trace.op("aten.add.Tensor", outputs=["x"])
+        trace.op("aten.mean.default", outputs=[f"loss {step}"])
+        trace.end_step()
+        trace.commit()
+    trace.finish()
+    assert main_rows(capsys, tmp_path / "t.zarr", "op=mean", "step=2,nth=0") == [
+        MARK_ROWS // 2,
+        MARK_ROWS + 1,
+        MARK_ROWS + 2,
+        MARK_ROWS // 2 * 3 + 2,
+    ]
+
+
+def test_mistakes_have_their_own_words(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong selector or range is trouble (2), with a caret."""
+    for arguments in (["opp=mm"], ["--steps", "5:2"]):
+        assert main(["ops", str(trace), *arguments]) == 2
+        assert "^" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1 + 2j, True, 3])
+def test_any_number_is_valid_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: Any) -> None:
+    """Numbers that JSON has no word for still make a valid line."""
+    trace = TraceBuilder(tmp_path / "t.zarr")
+    trace.op("aten._local_scalar_dense.default", inputs=["outside"], value=value)
+    trace.finish()
+    text = run(capsys, tmp_path / "t.zarr", "--format", "json")[0]
+    shown = json.loads(text, parse_constant=lambda constant: pytest.fail(constant))["value"]
+    assert shown == {"nan": "nan", "-inf": "-inf", "(1+2j)": [1.0, 2.0]}.get(str(value), value)

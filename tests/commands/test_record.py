@@ -1,0 +1,229 @@
+"""``rltrace record`` as a person uses it: real programs with a real torch, and ways in which nothing is recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rltrace.commands.record import parse_steps
+from rltrace.errors import UsageError
+from rltrace.trace.reader import open_trace
+
+RLTRACE = Path(sys.executable).parent / "rltrace"
+PYTHON = sys.executable
+
+PROGRAM = """
+import sys
+import torch
+
+def work():
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(4):
+        (weight * 2).sum().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(repr(sys.argv[1:]).encode() + b"\\xff\\x00\\n")
+    sys.stderr.buffer.write(b"\\xfe told\\n")
+    print(sys.stdin.read())
+    work()
+"""
+
+
+def run(folder: Path, *command: object, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(
+        [str(word) for word in command], cwd=folder, env=environment, input=b"from outside", capture_output=True
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one program in it."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+# --- what is recorded ------------------------------------------------------------------------------------------------
+
+
+def test_script(folder: Path) -> None:
+    """A script: its streams, input and arguments are its own, byte by byte; two lines say what was recorded."""
+    arguments = ["--help", "-o", "x", "--", "--steps", "3:4", "", "a b"]
+    plain = run(folder, PYTHON, "train.py", *arguments)
+    recorded = run(folder, RLTRACE, "record", "--", PYTHON, "train.py", *arguments)
+    quiet = run(folder, RLTRACE, "record", "--quiet", PYTHON, "train.py", *arguments)
+    assert plain.stdout == recorded.stdout == quiet.stdout != b""
+    assert quiet.stderr == plain.stderr
+    assert recorded.returncode == quiet.returncode == 0
+    first, told, last = recorded.stderr.split(b"\n", 2)
+    assert (first, told) == (b"rltrace: recording to train-1.zarr (every op)", b"\xfe told")
+    assert last.startswith(b"rltrace: recorded 1 process, ")
+    assert b" 4 steps, " in last
+    assert last.endswith(b" (complete) in train-1.zarr\n")
+    assert [process.state for process in open_trace(folder / "train-2.zarr").processes] == ["complete"]
+
+
+SPAWN = """
+import multiprocessing
+from train import work
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py'], check=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "processes"),
+    [
+        ([PYTHON, "-m", "train"], 1),
+        (["./tool"], 1),
+        (["sh", "-c", f"{PYTHON} train.py | cat; echo done"], 1),
+        ([PYTHON, "parent.py"], 1),
+        ([PYTHON, "spawn.py"], 2),
+    ],
+    ids=["module", "console script", "shell", "child process", "spawned worker"],
+)
+def test_ways_in(folder: Path, command: list[str], processes: int) -> None:
+    """The recorder gets into every process that imports torch, however it is started."""
+    (folder / "tool").write_text(f"#!{PYTHON}\nfrom train import work\nwork()\n")
+    (folder / "tool").chmod(0o755)
+    (folder / "parent.py").write_text(CHILD)
+    (folder / "spawn.py").write_text(SPAWN)
+    result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", *command)
+    assert result.returncode == 0, result.stderr
+    found = open_trace(folder / "t.zarr").processes
+    assert [process.state for process in found] == ["complete"] * processes
+    assert sum(len(process.steps) for process in found) == 4
+
+
+def test_until(folder: Path) -> None:
+    """A program that ``--until`` ended has done what was asked: status 0, state ``stopped``."""
+    result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--until", "1", "--", PYTHON, "train.py")
+    assert result.returncode == 0
+    (process,) = open_trace(folder / "t.zarr").processes
+    assert (process.state, len(process.steps)) == ("stopped", 2)
+
+
+def test_launch_record(folder: Path) -> None:
+    """The trace says what was launched and where, without secrets and without the home folder's path."""
+    line = ["--api-key", "abcdef", "--lr=3e-4", f"{folder}/data"]
+    run(folder, RLTRACE, "record", "-o", "t.zarr", "--", PYTHON, "train.py", *line, HOME=str(folder))
+    launch = open_trace(folder / "t.zarr").launch
+    command = launch["command"]
+    assert isinstance(command, list)
+    assert command[1:] == ["train.py", "--api-key", "***", "--lr=3e-4", "~/data"]
+    assert launch["cwd"] == "~"
+    assert launch["options"] == {"level": "op", "first_step": 0, "end_step": None, "until": None}
+    assert str(launch["created"]).endswith("+00:00")
+
+
+# --- what is not ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([PYTHON, "-c", "print('hi')"], "never imported torch"),
+        ([PYTHON, "-I", "train.py"], "started with -I"),
+        ([PYTHON, "-E", "train.py"], "started with -E"),
+        (["env", "-i", PYTHON, "train.py"], "env -i"),
+        (["true"], "no Python process"),
+    ],
+)
+def test_nothing_recorded(folder: Path, command: list[str], words: str) -> None:
+    """A command that ended well and left nothing behind: 125, the likely reason, and no empty trace."""
+    result = run(folder, RLTRACE, "record", "--quiet", "-o", "t.zarr", "--", *command)
+    assert result.returncode == 125
+    assert "nothing was recorded" in result.stderr.decode(errors="replace")
+    assert words in result.stderr.decode(errors="replace")
+    assert not (folder / "t.zarr").exists()
+
+
+def test_recorder_that_cannot_start(folder: Path) -> None:
+    """The program runs as ever; the launcher says why nothing of it was recorded."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text("")
+    (folder / "train.py").write_text("import torch\nprint('as ever')\n")
+    result = run(folder, RLTRACE, "record", "--quiet", "--", PYTHON, "train.py")
+    assert (result.returncode, result.stdout) == (125, b"as ever\n")
+    assert b"not everything was recorded: ModuleNotFoundError" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("import sys; sys.exit(3)", 3), ("import sys; sys.exit('text')", 1), ("raise ValueError", 1), ("1 +", 1)],
+)
+def test_status_is_the_commands_own(folder: Path, code: str, status: int) -> None:
+    """A status other than 0 is never covered up; what the program says on standard error is there."""
+    plain = run(folder, PYTHON, "-c", code)
+    result = run(folder, RLTRACE, "record", "--quiet", "--", PYTHON, "-c", code)
+    assert result.returncode == plain.returncode == status
+    assert result.stderr.startswith(plain.stderr)
+
+
+def test_command_that_cannot_be_started(folder: Path) -> None:
+    """As env(1) has it, and nothing is made."""
+    assert run(folder, RLTRACE, "record", "--", "no-such-command").returncode == 127
+    result = run(folder, RLTRACE, "record", "--", "./train.py")
+    assert result.returncode == 126
+    assert b"rltrace record -- python ./train.py" in result.stderr
+    (folder / "garbage").write_bytes(b"\x00\x01\x02")
+    (folder / "garbage").chmod(0o755)
+    assert run(folder, RLTRACE, "record", "--", "./garbage").returncode == 126
+    assert sorted(path.name for path in folder.iterdir()) == ["garbage", "train.py"]
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "window"), [("3:5", (3, 5)), ("3:", (3, None)), (":5", (0, 5)), (":", (0, None)), (" 3 : 5 ", (3, 5))]
+)
+def test_steps(text: str, window: tuple[int, int | None]) -> None:
+    """A window is half open; either side may be left out."""
+    assert parse_steps(text) == window
+
+
+@pytest.mark.parametrize("text", ["", "3", "a:b", "-1:3", "3:3", "5:3", "1:2:3", "1.5:2", "\u0663:5"])
+def test_bad_steps(text: str) -> None:
+    """What is no window is refused with the text that was given."""
+    with pytest.raises(UsageError, match="--steps"):
+        parse_steps(text)
+
+
+def test_steps_are_of_ops(folder: Path) -> None:
+    """A window of ops makes no sense where no ops are recorded."""
+    result = run(folder, RLTRACE, "record", "--level", "step", "--steps", "1:2", "--", "true")
+    assert result.returncode == 125
+    assert b"--level step" in result.stderr
+
+
+def test_trace_that_the_program_removed(folder: Path) -> None:
+    """Even then the command's own status is what counts, and a status of 0 becomes 125."""
+    code = "import shutil, sys; shutil.rmtree('t.zarr'); sys.exit(int(sys.argv[1]))"
+    line = [RLTRACE, "record", "-o", "t.zarr", "--", PYTHON, "-c", code]
+    assert run(folder, *line, 7).returncode == 7
+    result = run(folder, *line, 0)
+    assert result.returncode == 125
+    assert b"the trace cannot be read" in result.stderr
+
+
+def test_process_that_outlives_its_command(folder: Path) -> None:
+    """A process left in the background may record yet: its trace stays, and the message says so."""
+    (folder / "hold.py").write_text("open('started', 'w').write('x\\n')\nopen('finish').read()\n")
+    for name in ("started", "finish"):
+        os.mkfifo(folder / name)
+    script = f"{PYTHON} hold.py >/dev/null 2>&1 & read x <started"
+    result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", "sh", "-c", script)
+    (folder / "finish").write_text("now")
+    assert result.returncode == 125
+    assert b"still runs" in result.stderr
+    assert (folder / "t.zarr").is_dir()

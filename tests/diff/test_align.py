@@ -1,0 +1,163 @@
+"""The aligner, on stretches whose true alignment is known because the edits that made them are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.diff.align import Alignment, StretchTokens, align
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as the aligner sees it."""
+
+    site: int
+    op: int
+    shape: int
+    value: int
+    digested: bool = True
+
+
+def tokens(rows: list[Row]) -> StretchTokens:
+    def column(key: object) -> np.ndarray:
+        return np.array([hash(key(row)) & (2**63 - 1) for row in rows], np.uint64)  # type: ignore[operator]
+
+    return StretchTokens(
+        identity=column(lambda r: ("identity", r.site, r.op)),
+        structure=column(lambda r: ("structure", r.site, r.op, r.shape)),
+        values=column(lambda r: ("values", r.value if r.digested else 0)),
+        computation=column(lambda r: ("computation", r.op, r.shape)),
+        digested=np.array([row.digested for row in rows], bool),
+        draws=np.zeros(len(rows), bool),
+    )
+
+
+def pairs(found: Alignment) -> list[tuple[int, int]]:
+    return list(zip(found.a.tolist(), found.b.tolist(), strict=True))
+
+
+rows = st.builds(Row, st.integers(0, 5), st.integers(0, 3), st.integers(0, 1), st.integers(0, 6), st.booleans())
+
+
+@given(st.lists(rows, max_size=30), st.lists(rows, max_size=30))
+def test_an_alignment_is_one(a: list[Row], b: list[Row]) -> None:
+    """Rows are matched at most once, in order unless moved, and only with rows of the same op."""
+    found = align(tokens(a), tokens(b))
+    assert found.sure
+    assert len(set(found.a.tolist())) == len(found.a) and len(set(found.b.tolist())) == len(found.b)
+    in_order = found.b[~found.moved]
+    assert np.all(np.diff(found.a) > 0) and np.all(np.diff(in_order) > 0)
+    assert all(a[i].op == b[j].op for i, j in pairs(found))
+    assert len(found.only_a) + len(found.a) == len(a) and len(found.only_b) + len(found.b) == len(b)
+
+
+@given(st.lists(rows, max_size=30))
+def test_equal_stretches_match_row_by_row(word: list[Row]) -> None:
+    """Nothing is moved, added or removed between a stretch and itself."""
+    found = align(tokens(word), tokens(word))
+    assert pairs(found) == [(i, i) for i in range(len(word))] and not found.moved.any()
+
+
+@st.composite
+def edited(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[tuple[int, int]]]:
+    """Two sides of a stretch, each with ops at sites that the other lacks, and the pairs that are meant."""
+    a: list[Row] = []
+    b: list[Row] = []
+    meant = []
+    apart = draw(st.integers(0, 60))
+    for k in range(draw(st.integers(1, 60))):
+        edit = draw(st.sampled_from(["keep"] * 6 + ["a", "b", "b twice"]))
+        site, op = draw(st.integers(0, 4)), draw(st.integers(0, 3))
+        if edit == "a":
+            a.append(Row(80, 3, 0, 5000 + k))
+        elif edit != "keep":
+            b += [Row(90, 3, 1, 6000 + k)] * (2 if edit == "b twice" else 1)
+        meant.append((len(a), len(b)))
+        a.append(Row(site, op, 0, k))
+        b.append(Row(site, op, 0, k if k < apart else 1000 + k))
+    return a, b, meant
+
+
+@given(edited())
+def test_known_edits_are_found_exactly(case: tuple[list[Row], list[Row], list[tuple[int, int]]]) -> None:
+    """Ops of one side only come out as what they are, not one more, whether or not values differ from some row on."""
+    a, b, meant = case
+    found = align(tokens(a), tokens(b))
+    assert pairs(found) == meant and not found.moved.any()
+
+
+@given(st.lists(rows, min_size=1, max_size=30), st.integers(0, 30), st.integers(1, 3))
+def test_an_insertion_at_a_new_site_never_shifts_values(word: list[Row], at: int, count: int) -> None:
+    """All values after an insertion differ as well: the rows around it still match one by one."""
+    at = min(at, len(word))
+    later = [Row(r.site, r.op, r.shape, r.value + 100, r.digested) for r in word[at:]]
+    found = align(tokens(word), tokens([*word[:at], *[Row(77, 3, 0, 1)] * count, *later]))
+    assert found.only_a.tolist() == []
+    assert found.only_b.tolist() == list(range(at, at + count))
+
+
+def test_a_moved_row_is_matched_with_itself() -> None:
+    """One op that changed places with its neighbours is moved, not removed and added."""
+    a = [Row(k, 0, 0, k) for k in range(10)]
+    b = [*a[:2], *a[3:7], a[2], *a[7:]]
+    found = align(tokens(a), tokens(b))
+    assert len(found.only_a) == len(found.only_b) == 0
+    assert found.moved.sum() == 1 and (2, 6) in pairs(found)
+
+
+def test_another_shape_is_the_same_op() -> None:
+    """Structure may differ within an execution index: the op is matched, the difference is its arguments."""
+    a = [Row(1, 0, 0, 1), Row(2, 1, 0, 2), Row(3, 2, 0, 3)]
+    found = align(tokens(a), tokens([a[0], Row(2, 1, 1, 9), a[2]]))
+    assert pairs(found) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_retried_op_at_its_own_site() -> None:
+    """One op of a loop body is run twice in one round: that one is extra, later rounds stay in step."""
+    body = [Row(1, 0, 0, 0), Row(2, 1, 0, 0), Row(3, 2, 0, 0)]
+    a = [Row(r.site, r.op, 0, 10 * k + r.site) for k in range(10) for r in body]
+    b = [*a[:17], Row(2, 1, 0, 999), *a[17:]]
+    found = align(tokens(a), tokens(b))
+    assert found.only_b.tolist() == [17] and len(found.only_a) == 0
+
+
+def test_other_sites_but_the_same_ops() -> None:
+    """A renamed function changes every site: equal sequences of ops are matched in order all the same."""
+    a = [Row(1, k % 3, 0, k) for k in range(20)]
+    b = [Row(2, k % 3, 0, k + 50) for k in range(20)]
+    assert pairs(align(tokens(a), tokens(b))) == [(k, k) for k in range(20)]
+
+
+def test_too_different_is_unsure() -> None:
+    """Past the budget nothing is guessed."""
+    rng = np.random.default_rng(0)
+    a = [Row(int(s), 0, int(k), 0) for k, s in enumerate(rng.integers(0, 40, 3_000))]
+    b = [Row(int(s), 0, 5_000 + int(k), 1) for k, s in enumerate(rng.integers(0, 40, 3_000))]
+    assert align(tokens(a), tokens(b)).sure
+    found = align(tokens(a), tokens(b), budget=2_000)
+    assert not found.sure and found.unsure is not None
+
+
+def test_a_long_first_stretch() -> None:
+    """100,000 rows before the first step, with edits all over, within the budget."""
+    rng = np.random.default_rng(1)
+    a = [Row(k % 140, k % 60, 0, k) for k in range(100_000)]
+    drop = set(rng.integers(0, 100_000, 50).tolist())
+    b = [row for k, row in enumerate(a) if k not in drop]
+    found = align(tokens(a), tokens(b))
+    assert found.sure and found.only_a.tolist() == sorted(drop) and len(found.only_b) == 0
+
+
+def test_loops_that_were_cut_off_do_not_slide() -> None:
+    """Two windows into a long loop, one with more log rows in it: rounds are not shifted to make the ends meet."""
+    a = [Row(k % 20, k % 7, 0, k) for k in range(2_000)]
+    b = [r for k, row in enumerate(a) for r in ([row, Row(90, 1, 0, -k)] if k % 40 == 5 else [row])][:2_000]
+    b = [replace(row, value=row.value + 10_000) if row.value > 700 else row for row in b]
+    found = align(tokens(a), tokens(b), open_end=True)
+    matched = [(i, j) for i, j in pairs(found) if i < 1_900]
+    assert all(b[j].value in (a[i].value, a[i].value + 10_000) for i, j in matched)
+    assert found.only_a.min() >= len(a) - 60

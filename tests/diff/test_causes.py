@@ -1,0 +1,325 @@
+"""Each cause, told from a program in which exactly that went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import KERNEL, Do, Machine, training
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import Cause, Finding, InputsMatch, Verdict
+from rltrace.testing import In, TraceBuilder
+from rltrace.trace.schema import Kind, Origin, RowFlag
+
+Record = Callable[..., Machine]
+OTHER_KERNEL = tuple({**KERNEL, "isa": "AVX512"}.items())
+
+
+def places(program: list[Do], name: str) -> list[int]:
+    """Where instructions of this name stand."""
+    return [place for place, do in enumerate(program) if do.name == name]
+
+
+def changed(program: list[Do], place: int, **fields: object) -> list[Do]:
+    """The program with one instruction changed."""
+    return [*program[:place], replace(program[place], **fields), *program[place + 1 :]]  # type: ignore[arg-type]
+
+
+def value_of(comparison: Comparison) -> Finding:
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first_value is not None
+    return comparison.first_value
+
+
+def test_unchanged_runs_are_identical(record: Record) -> None:
+    """The same program twice: not one finding, and not one chunk is read."""
+    comparison = compare(record(training()).path, record(training()).path)
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert (comparison.first, comparison.first_value, comparison.unordered) == (None, None, ())
+    assert comparison.search.chunks_read == 0
+    assert comparison.agrees is True
+
+
+def test_kernel(record: Record) -> None:
+    """Inputs match, outputs differ, another instruction set ran: kernel, saying which."""
+    program = training()
+    place = places(program, "aten.mm.default")[2]
+    a, b = record(program), record(changed(program, place, kernel=OTHER_KERNEL))
+    found = value_of(compare(a.path, b.path))
+    assert (found.cause, found.a_index, found.b_index) == (Cause.KERNEL, a.rows[place], b.rows[place])
+    assert found.inputs_match is InputsMatch.LINKED
+    assert "AVX2 against AVX512" in found.because
+    assert (found.kernel.a, found.kernel.b) == ("ATen AVX2, 4 threads", "ATen AVX512, 4 threads")
+    assert found.identical_before == a.rows[place]
+    assert found.module == "critic.0"
+    assert found.step == 1 and found.optimizer is not None and found.optimizer.count == 1
+
+
+def test_another_kernel_with_equal_bits_is_no_difference(record: Record) -> None:
+    """Evidence alone decides nothing: equal outputs are equal."""
+    program = training()
+    place = places(program, "aten.view.default")[0]
+    a, b = record(program), record(changed(program, place, kernel=OTHER_KERNEL))
+    assert compare(a.path, b.path).verdict is Verdict.IDENTICAL
+
+
+def test_kernel_by_the_environment(record: Record) -> None:
+    """The rows' evidence is the same, but a setting that selects kernels differs: kernel, naming the setting."""
+    program = training()
+    place = places(program, "aten.mm.default")[2]
+    a = record(program, facts={"cpu.capability": "AVX2", "source.train.py": "1"})
+    b = record(changed(program, place, noise="x"), facts={"cpu.capability": "AVX512", "source.train.py": "2"})
+    comparison = compare(a.path, b.path)
+    assert value_of(comparison).cause is Cause.KERNEL
+    assert "cpu.capability AVX2 against AVX512" in value_of(comparison).because
+    assert [d.name for d in comparison.environment] == ["cpu.capability", "source.train.py"]
+
+
+def test_same_kernel(record: Record) -> None:
+    """Inputs match, outputs differ, evidence the same: same-kernel, and nothing said about repeating."""
+    program = training()
+    place = places(program, "aten.mm.default")[2]
+    a, b = record(program), record(changed(program, place, noise="x"))
+    found = value_of(compare(a.path, b.path))
+    assert (found.cause, found.a_index, found.repeats) == (Cause.SAME_KERNEL, a.rows[place], None)
+    assert "nondeterministic" not in found.because
+
+
+@pytest.mark.parametrize("missing", ["a", "b", "both"])
+def test_computation(record: Record, missing: str) -> None:
+    """Kernel evidence missing on a side: computation, saying where it is missing."""
+    program = training()
+    place = places(program, "aten.mm.default")[2]
+    a = record(changed(program, place, kernel=None) if missing != "b" else program)
+    b = record(changed(program, place, noise="x", kernel=None if missing != "a" else tuple(KERNEL.items())))
+    assert value_of(compare(a.path, b.path)).cause is Cause.COMPUTATION
+
+
+def test_outside(record: Record) -> None:
+    """Another observation comes in: outside at the op that reads it, not a fault of that op."""
+    program = training()
+    place = places(program, "outside")[3]
+    a, b = record(program), record(changed(program, place, noise="other"))
+    found = value_of(compare(a.path, b.path))
+    assert (found.cause, found.a_index) == (Cause.OUTSIDE, a.rows[place + 1])
+    assert found.inputs_match is InputsMatch.DIFFER
+
+
+def test_arguments_numbers(record: Record) -> None:
+    """Another learning rate: arguments, with both numbers."""
+    program = training()
+    place = places(program, "aten.add_.Tensor")[4]
+    a, b = record(program), record(changed(program, place, floats=(0.5,)))
+    found = value_of(compare(a.path, b.path))
+    assert (found.cause, found.a_index) == (Cause.ARGUMENTS, a.rows[place])
+    assert "0.003" in found.because and "0.5" in found.because
+
+
+def test_arguments_shapes(record: Record) -> None:
+    """Another shape: arguments, with both shapes; it is the same op all the same."""
+    program = training()
+    place = places(program, "aten.mul.Tensor")[3]
+    a, b = record(program), record(changed(program, place, shape=(8,)))
+    comparison = compare(a.path, b.path)
+    found = value_of(comparison)
+    assert (found.cause, found.a_index, found.b_index) == (Cause.ARGUMENTS, a.rows[place], b.rows[place])
+    assert "float32[4]" in found.because and "float32[8]" in found.because
+    assert comparison.first == found
+
+
+def test_extra_draw_then_rng(record: Record) -> None:
+    """An extra draw: control flow parts there first, and the next op that draws finds its generator elsewhere."""
+    program = training()
+    place = places(program, "aten.rand.default")[3]
+    a = record(program)
+    b = record(
+        [*program[:place], Do("aten.rand.default", (), "extra", 99, source="log(torch.rand(3))"), *program[place:]]
+    )
+    comparison = compare(a.path, b.path)
+    first, found = comparison.first, value_of(comparison)
+    assert first is not None
+    assert (first.cause, first.a_index, first.b_index) == (Cause.CONTROL_FLOW, None, b.rows[place])
+    assert "draws from a generator" in first.because
+    assert (found.cause, found.a_index, found.b_index) == (Cause.RNG, a.rows[place], b.rows[place + 1])
+    assert comparison.decisive == first
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 1)
+
+
+def test_generator_elsewhere_from_the_start(record: Record, tmp_path: Path) -> None:
+    """Another seed: rng at the first op that draws."""
+    paths = []
+    for seed in (0, 1):
+        machine = Machine(TraceBuilder(tmp_path / f"seed{seed}.zarr"), generator=100 * seed).run(training())
+        paths.append(machine.trace.finish())
+    found = value_of(compare(*paths))
+    assert (found.cause, found.a_index, found.identical_before) == (Cause.RNG, 0, 0)
+
+
+def test_equal_state_and_other_numbers_is_no_matter_of_rng(record: Record) -> None:
+    """A generator in the same state that gives other numbers is a matter of the kernel."""
+    program = training()
+    place = places(program, "aten.rand.default")[1]
+    a, b = record(program), record(changed(program, place, kernel=OTHER_KERNEL))
+    found = value_of(compare(a.path, b.path))
+    assert (found.cause, found.a_index) == (Cause.KERNEL, a.rows[place])
+    assert "generator's state is the same" in found.because
+
+
+def test_untracked_write(record: Record) -> None:
+    """Weights changed between steps without any op: untracked-write at their next use, not a fault of that op."""
+    program = training()
+    step = places(program, "step")[1]
+    a = record(program)
+    b = record([*program[: step + 1], Do("alias", (), "w2", noise="numpy"), *program[step + 1 :]])
+    found = value_of(compare(a.path, b.path))
+    place = next(p for p in places(program, "aten.mm.default") if p > step)
+    assert (found.cause, found.a_index) == (Cause.UNTRACKED_WRITE, a.rows[place])
+    assert "without any recorded op" in found.because
+
+
+def test_receivers_are_not_named(record: Record) -> None:
+    """What only passes a difference on is never the finding: everything after the origin differs here."""
+    program = training()
+    place = places(program, "aten.addmm.default")[0]
+    a, b = record(program), record(changed(program, place, noise="x"))
+    comparison = compare(a.path, b.path)
+    assert value_of(comparison).a_index == a.rows[place]
+    assert comparison.curves and comparison.curves[0].step == 0
+    assert comparison.curves[0].name == "losses.append(loss.item())"
+
+
+def test_values_that_become_equal_again(record: Record) -> None:
+    """A difference that a comparison swallows one op later is found all the same, and where it was."""
+    program = training()
+    place = places(program, "aten.mul.Tensor")[0]
+    lone = Do("aten.sort.default", ("x0",), "s", 40)
+    same = [*program[: place + 1], lone, *program[place + 1 :]]
+    other = [*program[: place + 1], replace(lone, noise="x"), *program[place + 1 :]]
+    a, b = record(same), record(other)
+    found = value_of(compare(a.path, b.path))
+    assert (found.cause, found.a_index) == (Cause.SAME_KERNEL, a.rows[place + 1])
+
+
+# --- causes that need rows by hand ----------------------------------------------------------------------------------
+
+
+def pair_of(tmp_path: Path, build: Callable[[TraceBuilder, str], None]) -> Comparison:
+    """Two traces that ``build`` makes, told which side it is making."""
+    paths = []
+    for side in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        build(trace, side)
+        paths.append(trace.finish())
+    return compare(*paths)
+
+
+def test_before_window(tmp_path: Path) -> None:
+    """A tensor that differs when recording begins: before-window, naming it."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.window(5)
+        weight = f"weight {side}"
+        trace.op("rltrace.state", site=(), kind=Kind.WINDOW, inputs=[("outside", weight)], module="net", scalars=["w"])
+        trace.op("aten.mm.default", inputs=[("outside", weight)], outputs=[f"y {side}"])
+        trace.end_step()
+
+    found = value_of(pair_of(tmp_path, build))
+    assert (found.cause, found.a_index, found.op) == (Cause.BEFORE_WINDOW, 0, "window")
+    assert "net w already differed" in found.because
+
+
+def test_uninitialised(tmp_path: Path) -> None:
+    """A buffer that was not full is averaged: the op that read it is the origin, said as possibly."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
+        trace.op("aten.copy_.default", inputs=["overwritten", ("outside", "x")], outputs=["slice"])
+        copied = trace.op("aten.clone.default", inputs=[In(empty)], outputs=[f"junk {side}"], flags=RowFlag.MARKED)
+        mean = trace.op("aten.mean.default", inputs=[copied], outputs=[f"mean {side}"], flags=RowFlag.MARKED)
+        trace.op("aten.add.Tensor", inputs=[mean], outputs=[f"sum {side}"])
+        trace.end_step()
+
+    comparison = pair_of(tmp_path, build)
+    found = value_of(comparison)
+    assert (found.cause, found.op, found.a_index) == (Cause.UNINITIALISED, "aten.clone.default", 2)
+    assert "possibly" in found.because
+    assert comparison.marked.differing >= 1
+
+
+def test_unwritten_memory_alone_is_no_verdict(tmp_path: Path) -> None:
+    """Rows that may hold unwritten bytes differ, nothing else does: identical, and the rows are counted."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op(
+            "aten.clone.default", inputs=[("mixed", f"junk {side}")], outputs=[f"copy {side}"], flags=RowFlag.MARKED
+        )
+        trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
+        trace.end_step()
+
+    comparison = pair_of(tmp_path, build)
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert (comparison.marked.rows, comparison.marked.differing) == (1, 1)
+    assert comparison.marked.first is not None and "aten.clone.default" in comparison.marked.first
+
+
+def test_number_read_from_unwritten_memory(tmp_path: Path) -> None:
+    """A number that reaches Python from unwritten memory can turn control flow: that is a finding."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        number = 1.5 if side == "a" else 2.5
+        trace.op("aten._local_scalar_dense.default", inputs=[("mixed", side)], value=number, flags=RowFlag.MARKED)
+
+    assert value_of(pair_of(tmp_path, build)).cause is Cause.UNINITIALISED
+
+
+def test_bytes_of_another_stream_are_not_guessed_at(tmp_path: Path) -> None:
+    """An input that another thread wrote and that differs has no cause that this stream could tell."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op("aten.mm.default", inputs=[In(origin=Origin.UNKNOWN, digest=f"x {side}")], outputs=[f"y {side}"])
+
+    found = value_of(pair_of(tmp_path, build))
+    assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.DIFFER)
+
+
+def test_overwritten_arguments_are_no_inputs(tmp_path: Path) -> None:
+    """An op that only overwrites an argument does not read it: its other inputs decide."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        trace.op(
+            "aten.copy_.default",
+            inputs=[In(origin=Origin.OVERWRITTEN), ("outside", f"x {side}")],
+            outputs=[f"copy {side}"],
+        )
+
+    found = value_of(pair_of(tmp_path, build))
+    assert (found.cause, found.because.split(" ")[1]) == (Cause.OUTSIDE, "1")
+
+
+def test_a_view_read_before_stands_for_the_bytes(tmp_path: Path) -> None:
+    """A link to an earlier row that read the same view is as good as that row's digest."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        first = trace.op("aten.mm.default", inputs=[("outside", "w")], outputs=["y"])
+        trace.op("aten.mul.Tensor", inputs=[In(first, slot=0, known=True)], outputs=[f"z {side}"])
+
+    assert value_of(pair_of(tmp_path, build)).inputs_match is InputsMatch.LINKED
+
+
+def test_reads_of_one_side_only_are_no_difference(tmp_path: Path) -> None:
+    """One side digested an input that the other had digested before: nothing differs."""
+
+    def build(trace: TraceBuilder, side: str) -> None:
+        if side == "b":
+            early = trace.op("aten.norm.default", ("train.py", 3, "log", "log(w)"), [("outside", "w")], ["n"])
+            trace.op("aten.mm.default", inputs=[In(early, slot=0, known=True)], outputs=["y"])
+        else:
+            trace.op("aten.mm.default", inputs=[("outside", "w")], outputs=["y"])
+        trace.end_step()
+
+    comparison = pair_of(tmp_path, build)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 1)

@@ -1,0 +1,539 @@
+"""Whole comparisons: what counts as the same, what ends early, what cannot be said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import Do, Machine, training
+
+from rltrace.diff import compare
+from rltrace.diff.model import Cause, Verdict
+from rltrace.errors import NotATraceError, UsageError
+from rltrace.testing import TraceBuilder
+from rltrace.trace.reader import open_trace
+
+Record = Callable[..., Machine]
+
+
+def after(program: list[Do], name: str, *extra: Do) -> list[Do]:
+    """The program with ``extra`` put in after every instruction of this name."""
+    return [item for do in program for item in ([do, *extra] if do.name == name else [do])]
+
+
+LOG = (
+    Do("aten.abs.default", ("e",), "log", 50, source="log(e.abs().mean())"),
+    Do("aten.mean.default", ("log",), "log", 50, source="log(e.abs().mean())"),
+    Do("aten._local_scalar_dense.default", ("log",), "", 50, source="log(e.abs().mean())"),
+)
+
+
+def test_logging_added_everywhere(record: Record) -> None:
+    """Log lines added in every step, all later lines shifted: same-values, and the extra ops as hunks."""
+    program = training(6)
+    logged = [replace(do, line=do.line + 7) for do in after(program, "aten.sub.Tensor", *LOG)]
+    comparison = compare(record(program).path, record(logged).path)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    structure = comparison.structure
+    assert (structure.only_a, structure.only_b, structure.reordered) == (0, 18, 0)
+    assert [(h.kind, h.b_count) for h in structure.hunks] == [("only-b", 3)] * 6
+    assert structure.hunks[0].first == "aten.abs.default at train.py:57 (train)"
+    assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
+    assert comparison.first_value is None and comparison.decisive is None
+    assert compare(record(logged).path, record(program).path).structure.only_a == 18
+
+
+def test_strict_wants_the_same_ops(record: Record) -> None:
+    """--strict makes added ops a difference, without changing the verdict's name."""
+    program = training()
+    comparison = compare(record(program).path, record(after(program, "aten.sub.Tensor", *LOG)).path, strict=True)
+    assert (comparison.verdict, comparison.agrees) == (Verdict.SAME_VALUES, False)
+
+
+def test_logging_before_a_parameter_is_first_used(record: Record) -> None:
+    """The log line reads a weight before the program does, so the reads stand at other rows: still same-values."""
+    program = training()
+    norm = Do("aten.norm.default", ("w1",), "n", 60)
+    logged = [item for do in program for item in ([norm, do] if do.name == "outside" else [do])]
+    assert compare(record(program).path, record(logged).path).verdict is Verdict.SAME_VALUES
+
+
+def test_a_difference_behind_added_logging(record: Record) -> None:
+    """Log lines first, another kernel later: the difference in values is found at its op, the log lines harmless."""
+    program = training(6)
+    place = [p for p, do in enumerate(program) if do.name == "aten.mm.default"][6]
+    a = record(program)
+    b = record(
+        after([*program[:place], replace(program[place], noise="x"), *program[place + 1 :]], "aten.sub.Tensor", *LOG)
+    )
+    comparison = compare(a.path, b.path)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
+    assert comparison.first_value is not None and comparison.first_value.a_index == a.rows[place]
+    assert comparison.first_value.cause is Cause.SAME_KERNEL
+    assert comparison.decisive == comparison.first_value
+
+
+def test_ops_in_another_order(record: Record) -> None:
+    """Independent chains at one place in the code swap (a set of strings): same-values, reordered, no finding."""
+
+    def program(names: tuple[str, ...]) -> list[Do]:
+        done = [Do("aten.randn.default", (), f"w{n}", 1) for n in ("a", "b", "c")]
+        for _ in range(3):
+            for n in names:
+                done += [
+                    Do("aten.mm.default", (f"w{n}", f"w{n}"), f"h{n}", 10, module=f"net.{n}"),
+                    Do("aten.relu.default", (f"h{n}",), f"r{n}", 11, module=f"net.{n}"),
+                    Do("aten.clone.default", (f"r{n}",), f"c{n}", 12),
+                ]
+            done += [Do("aten.stack.default", ("ca", "cb", "cc"), "s", 20), Do("step")]
+        return done
+
+    a, b = record(program(("a", "b", "c"))), record(program(("c", "a", "b")))
+    comparison = compare(a.path, b.path)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert comparison.structure.reordered > 0
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 0)
+    assert (comparison.first, comparison.first_value) == (None, None)
+    assert {hunk.kind for hunk in comparison.structure.hunks} == {"reordered"}
+
+
+def test_equal_structure_in_another_order(record: Record) -> None:
+    """The same, where only the values tell that two rows changed places."""
+
+    def program(names: str) -> list[Do]:
+        done = [Do("aten.randn.default", (), f"w{n}", 1) for n in "ab"]
+        done += [Do("aten.clone.default", (f"w{n}",), f"c{n}", 12) for n in names]
+        return [*done, Do("aten.add.Tensor", ("ca", "cb"), "s", 20), Do("step")]
+
+    comparison = compare(record(program("ab")).path, record(program("ba")).path)
+    assert (comparison.verdict, comparison.structure.reordered) == (Verdict.SAME_VALUES, 2)
+
+
+def test_swapped_numbers_are_no_permutation(record: Record) -> None:
+    """Two draws that come out the other way round stand in their generator's order: a difference."""
+    program = [
+        Do("aten.multinomial.default", ("o",), "x", 5, noise="0"),
+        Do("aten.multinomial.default", ("o",), "y", 5, noise="1"),
+    ]
+    outside = [Do("outside", (), "o", noise="first")]
+    a = record([*outside, program[0], Do("outside", (), "o", noise="second"), program[1], Do("step")])
+    b = record([*outside, program[1], Do("outside", (), "o", noise="second"), program[0], Do("step")])
+    comparison = compare(a.path, b.path)
+    assert comparison.first_value is not None and comparison.first_value.a_index == 0
+
+
+def test_extra_op_whose_bytes_are_used(record: Record) -> None:
+    """B rescales the observation before the net sees it: control-flow, harmful, though the net's own ops match."""
+    program = training(2)
+    place = next(p for p, do in enumerate(program) if do.name == "aten.mul.Tensor")
+    clamp = Do("aten.clamp_.default", ("h",), "h", 70, source="h.clamp_(-1, 1)")
+    comparison = compare(record(program).path, record([*program[:place], clamp, *program[place:]]).path)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first is not None
+    assert (comparison.first.cause, comparison.first.op) == (Cause.CONTROL_FLOW, "aten.clamp_.default")
+
+
+def test_extra_op_whose_bytes_are_used_without_a_trace(tmp_path: Path) -> None:
+    """A one-sided write that a matched op computes with is harmful even where every output came out equal."""
+    paths = []
+    for side in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        x = trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["x"])
+        if side == "b":
+            x = trace.op("aten.mul_.Tensor", ("train.py", 9, "f", "x.mul_(2)"), inputs=[x], outputs=["2x"])
+        trace.op("aten.sign.default", ("train.py", 10, "f", "x.sign()"), inputs=[x], outputs=["signs"])
+        trace.end_step()
+        paths.append(trace.finish())
+    comparison = compare(*paths)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.decisive is not None
+    assert (comparison.decisive.cause, comparison.decisive.b_index) == (Cause.CONTROL_FLOW, 1)
+    assert "aten.sign.default" in comparison.decisive.because
+
+
+def test_removed_op(record: Record) -> None:
+    """An op that A alone has counts on A's side."""
+    program = training()
+    comparison = compare(record(after(program, "aten.sub.Tensor", LOG[0])).path, record(program).path)
+    assert (comparison.verdict, comparison.structure.only_a) == (Verdict.SAME_VALUES, 4)
+    assert comparison.first is not None and comparison.first.b_index is None
+
+
+def test_code_that_moved(record: Record) -> None:
+    """A function was renamed, so every site is another: matched by what is computed, same-values."""
+    program = training()
+    moved = [replace(do, stack=(("train.py", 90, "main", "train2(policy)"),)) for do in program]
+    comparison = compare(record(program).path, record(moved).path)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert (comparison.structure.only_a, comparison.structure.only_b, comparison.first) == (0, 0, None)
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_run_ended_earlier(record: Record) -> None:
+    """Both complete, one made fewer steps: ended, a difference, at the other's next op."""
+    a, b = record(training(3)), record(training(5))
+    comparison = compare(a.path, b.path)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first is not None
+    assert (comparison.first.cause, comparison.first.a_index) == (Cause.ENDED, None)
+    assert comparison.first.b_index == a.trace.stream().rows == comparison.first.identical_before
+    assert comparison.first_value is None
+    assert "2 optimizer steps more" in comparison.first.because
+    turned = compare(b.path, a.path).first
+    assert turned is not None and (turned.cause, turned.b_index) == (Cause.ENDED, None)
+
+
+def test_a_run_that_ended_within_a_step(record: Record) -> None:
+    """One complete trace stops in the middle of a step that the other went through."""
+    program = training(3)
+    comparison = compare(record(program).path, record(program[:-5]).path)
+    assert (comparison.verdict, comparison.first is not None) == (Verdict.DIVERGED, True)
+    assert comparison.first is not None and comparison.first.cause is Cause.ENDED
+
+
+def test_a_last_log_line_is_no_early_end(record: Record) -> None:
+    """An extra evaluation printed at the very end is an addition, not an early end of the other run."""
+    program = training(3)
+    comparison = compare(record(program).path, record([*program, *LOG]).path)
+    assert (comparison.verdict, comparison.structure.only_b) == (Verdict.SAME_VALUES, 3)
+
+
+@pytest.mark.parametrize("state", ["killed", "stopped"])
+def test_equal_so_far(record: Record, state: str) -> None:
+    """The shorter trace is not complete: nothing differs yet, and nothing more is claimed."""
+    a, b = record(training(3), state=state), record(training(5))
+    comparison = compare(a.path, b.path)
+    assert (comparison.verdict, comparison.agrees) == (Verdict.UNKNOWN, None)
+    assert comparison.first is None
+    assert "equal so far" in comparison.why and state in comparison.why
+
+
+def test_both_killed_at_the_same_row(record: Record) -> None:
+    """Two unfinished traces that agree in everything are still unfinished."""
+    comparison = compare(record(training(), state="killed").path, record(training(), state="killed").path)
+    assert (comparison.verdict, comparison.unfinished) == (Verdict.UNKNOWN, ("a", "b"))
+
+
+def test_both_stopped_on_purpose(record: Record) -> None:
+    """Two recordings ended by --until at the same step are compared as what they are."""
+    comparison = compare(record(training(), state="stopped").path, record(training(), state="stopped").path)
+    assert comparison.verdict is Verdict.IDENTICAL
+
+
+def test_a_difference_in_an_unfinished_trace(record: Record) -> None:
+    """What differs, differs, whether or not the trace is finished."""
+    program = training(5)
+    other = [replace(do, noise="x") if do.name == "aten.mean.default" else do for do in program]
+    comparison = compare(record(program, state="killed").path, record(other[:-9]).path)
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.unfinished == ("a",)
+
+
+def test_extra_ops_and_an_unfinished_trace(record: Record) -> None:
+    """Log lines and a kill: what the killed side lacks at the end is not called one-sided."""
+    program = training(5)
+    a, b = record(after(program, "aten.sub.Tensor", *LOG)[:40], state="killed"), record(program)
+    comparison = compare(a.path, b.path)
+    assert comparison.verdict is Verdict.UNKNOWN
+    assert comparison.structure.only_b == 0
+
+
+# --- what cannot be compared ----------------------------------------------------------------------------------------
+
+
+def test_unrelated_programs(record: Record) -> None:
+    """Two programs that share no op: unknown, different programs, not a difference of values."""
+    other = [replace(do, file="walker.py", line=do.line + 3, source=f"other {do.line}", noise="y") for do in training()]
+    for do in range(len(other)):
+        if other[do].name not in ("step", "outside"):
+            other[do] = replace(other[do], shape=(7, do))
+    comparison = compare(record(training()).path, record(other).path)
+    assert (comparison.verdict, comparison.agrees) == (Verdict.UNKNOWN, None)
+    assert "different programs" in comparison.why
+
+
+def test_the_same_path_twice(record: Record) -> None:
+    """A trace compared with itself is a slip of the keyboard."""
+    path = record(training()).path
+    with pytest.raises(UsageError, match="same trace"):
+        compare(path, path.parent / "." / path.name)
+
+
+def test_not_a_trace(record: Record, tmp_path: Path) -> None:
+    """What is no trace is said to be none."""
+    with pytest.raises(NotATraceError):
+        compare(record(training()).path, tmp_path / "nothing.zarr")
+
+
+def test_two_digest_algorithms(record: Record) -> None:
+    """Digests of two algorithms say nothing about each other."""
+    a, b = (record(training(), facts={"digest": name}) for name in ("one/1", "two/1"))
+    with pytest.raises(UsageError, match=r"one/1.*two/1"):
+        compare(a.path, b.path)
+
+
+def test_two_engines_are_compared_step_by_step(record: Record) -> None:
+    """Rows of two engines are not compared; the step digests are, and it is said."""
+    program = training()
+    other = [replace(do, noise="x") if do.floats == (3e-3,) else do for do in program]
+    comparison = compare(record(program, engine="dispatch").path, record(other, engine="native").path)
+    assert (comparison.level, comparison.verdict) == ("step", Verdict.DIVERGED)
+    assert comparison.first is not None and comparison.first.step == 2
+    assert "two engines" in comparison.notes[0]
+
+
+def test_nothing_recorded(tmp_path: Path) -> None:
+    """Two traces without a row or a step: nothing can be said."""
+    paths = [TraceBuilder(tmp_path / f"{name}.zarr").finish() for name in "ab"]
+    assert compare(*paths).verdict is Verdict.UNKNOWN
+
+
+def test_no_torch_is_loaded(record: Record) -> None:
+    """Comparing and reporting need no torch."""
+    program = training()
+    other = [replace(do, noise="x") if do.name == "aten.mean.default" else do for do in program]
+    paths = [str(record(program).path), str(record(other).path)]
+    code = (
+        "import sys; from rltrace.diff import compare; from rltrace.report.text import render_comparison\n"
+        f"render_comparison(compare(*{paths!r}), color=True)\n"
+        "sys.exit(bool({'torch', 'zarr', 'textual'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- streams and processes ------------------------------------------------------------------------------------------
+
+
+def two_streams(path: Path, main: str, worker: str, step_of_worker: int = 0) -> Path:
+    trace = TraceBuilder(path)
+    thread = trace.stream("rank0/main/thread:loader")
+    for step in range(3):
+        if step == step_of_worker:
+            thread.op("aten.stack.default", inputs=[("outside", worker)], outputs=[f"batch {worker}"])
+        if step == 1:
+            trace.op("aten.mm.default", inputs=[("outside", main)], outputs=[f"y {main}"])
+        trace.end_step()
+    return trace.finish()
+
+
+def test_streams_that_cannot_be_ordered(tmp_path: Path) -> None:
+    """Two threads differ within one step: one finding for each, and no first."""
+    comparison = compare(two_streams(tmp_path / "a.zarr", "x", "x", 1), two_streams(tmp_path / "b.zarr", "y", "y", 1))
+    assert (comparison.verdict, comparison.first) == (Verdict.DIVERGED, None)
+    assert sorted(f.stream for f in comparison.unordered) == ["rank0/main", "rank0/main/thread:loader"]
+
+
+def test_streams_that_steps_order(tmp_path: Path) -> None:
+    """Steps of one process order its threads."""
+    comparison = compare(two_streams(tmp_path / "a.zarr", "x", "x", 2), two_streams(tmp_path / "b.zarr", "y", "y", 2))
+    assert comparison.first is not None and comparison.first.stream == "rank0/main"
+    assert comparison.unordered == ()
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """Ranks are compared by name; what differs in both has no order."""
+    paths = []
+    for side in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        for rank in (0, 1, 2):
+            stream = trace.process(f"rank{rank}/main").stream()
+            stream.op("aten.mm.default", inputs=[("outside", side if rank else "same")], outputs=["y"])
+        paths.append(trace.finish())
+    comparison = compare(*paths)
+    assert [f.stream for f in comparison.unordered] == ["rank1/main", "rank2/main"]
+    assert comparison.compared["rank0/main"] == 1
+
+
+@pytest.mark.parametrize(("draws", "verdict"), [(False, Verdict.SAME_VALUES), (True, Verdict.DIVERGED)])
+def test_a_thread_of_one_side_only(tmp_path: Path, draws: bool, verdict: Verdict) -> None:
+    """An extra thread that logs is harmless; one that draws is not."""
+    paths = []
+    for side in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
+        if side == "b":
+            trace.stream("rank0/main/thread:log").op("aten.rand.default", rng="s" if draws else None, outputs=["r"])
+        paths.append(trace.finish())
+    comparison = compare(*paths)
+    assert comparison.verdict is verdict
+    assert comparison.first is not None and comparison.first.cause is Cause.CONTROL_FLOW
+
+
+# --- several optimizers, windows ------------------------------------------------------------------------------------
+
+
+def actor_critic(order: str) -> list[Do]:
+    """One letter per attempt: ``a`` of the actor's optimizer, ``c`` of the critic's."""
+    program = [Do("aten.randn.default", (), "wa", 1), Do("aten.randn.default", (), "wc", 2)]
+    for letter in order:
+        ordinal = "ac".index(letter)
+        program += [
+            Do("aten.mm.default", (f"w{letter}", f"w{letter}"), "g", 10 + ordinal),
+            Do("aten.add_.Tensor", (f"w{letter}", "g"), f"w{letter}", 20 + ordinal),
+            Do("step", ordinal=ordinal, optimizer="Adam" if letter == "a" else "SGD"),
+        ]
+    return program
+
+
+def test_optimizers_out_of_step(record: Record) -> None:
+    """The critic takes one attempt more: later attempts are matched by their optimizer's own count."""
+    a, b = record(actor_critic("acacac")), record(actor_critic("acacacc"))
+    comparison = compare(a.path, b.path)
+    assert comparison.first is not None
+    assert (comparison.first.cause, comparison.first.step) == (Cause.ENDED, 6)
+    assert comparison.first.optimizer is not None
+    assert (comparison.first.optimizer.name, comparison.first.optimizer.count) == ("SGD", 3)
+
+
+def test_an_attempt_more_in_the_middle(record: Record) -> None:
+    """An extra attempt of the critic changes its later steps: found at the critic's op, not at the actor's."""
+    a, b = record(actor_critic("acacac")), record(actor_critic("accacac"))
+    comparison = compare(a.path, b.path)
+    assert comparison.verdict is Verdict.DIVERGED
+
+
+def windowed(path: Path, first: int, end: int | None, value: str = "x", upto: int = 6) -> Path:
+    """A run of which steps ``first`` to ``end`` were recorded op by op."""
+    trace = TraceBuilder(path)
+    for step in range(upto):
+        if step == first:
+            trace.window(first, end)
+        recorded = first <= step and (end is None or step < end)
+        bytes_of_step = value if step >= 3 else "same"
+        if recorded:
+            trace.op("aten.mm.default", inputs=[("outside", f"{step}")], outputs=[f"{step} {bytes_of_step}"])
+        trace.end_step(parameters=f"{step} {bytes_of_step}", gradients="g", generators="r", recorded=recorded)
+    return trace.finish()
+
+
+def test_windows_of_the_same_steps(tmp_path: Path) -> None:
+    """Two windows around the step that differs name its op."""
+    comparison = compare(windowed(tmp_path / "a.zarr", 3, 4), windowed(tmp_path / "b.zarr", 3, 4, "y"))
+    assert comparison.first is not None
+    assert (comparison.first.op, comparison.first.step, comparison.first.a_index) == ("aten.mm.default", 3, 0)
+
+
+def test_windows_after_the_step_that_differs(tmp_path: Path) -> None:
+    """Digests of the steps outside the window tell that the difference is older."""
+    comparison = compare(windowed(tmp_path / "a.zarr", 4, 5), windowed(tmp_path / "b.zarr", 4, 5, "y"))
+    assert comparison.first is not None
+    assert (comparison.first.op, comparison.first.step) == (None, 3)
+    assert comparison.first_value is not None and comparison.first_value.step == 4
+    assert "--steps 3:4" in comparison.advice[0]
+
+
+def test_a_window_against_a_full_recording(tmp_path: Path) -> None:
+    """Ops are compared where both have them, step digests elsewhere."""
+    full, window = windowed(tmp_path / "a.zarr", 0, None), windowed(tmp_path / "b.zarr", 2, 4)
+    assert compare(full, window).verdict is Verdict.IDENTICAL
+    other = windowed(tmp_path / "c.zarr", 2, 4, "y")
+    comparison = compare(full, other)
+    assert comparison.first is not None
+    assert (comparison.first.op, comparison.first.a_index, comparison.first.b_index) == ("aten.mm.default", 3, 1)
+
+
+def test_windows_without_a_common_step(tmp_path: Path) -> None:
+    """Disjoint windows are compared by the digests of their steps."""
+    comparison = compare(windowed(tmp_path / "a.zarr", 0, 1), windowed(tmp_path / "b.zarr", 1, 2))
+    assert (comparison.verdict, comparison.level) == (Verdict.IDENTICAL, "step")
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------
+
+
+def big(path: Path, *odd: int, segments: int = 3, rows: int = 5_000, late_log: bool = False) -> Path:
+    """Plain rows over several segments; ``odd``: rows whose output is another one."""
+    trace = TraceBuilder(path)
+    for row in range(segments * rows):
+        trace.op("aten.relu.default", outputs=[f"{row} odd" if row in odd else row])
+        if (row + 1) % rows == 0:
+            trace.commit()
+    if late_log:
+        trace.op("aten.mean.default", ("train.py", 99, "log", "log()"), outputs=["m"])
+    return trace.finish()
+
+
+def damage(path: Path, segment: int, shorten: bool = False) -> None:
+    """Flip a bit in the rows of one segment, or cut them short."""
+    stream = open_trace(path).processes[0].streams[0]
+    key = stream.segments[segment].files[0].key
+    file = path / "processes" / "0" / key
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data[: len(data) // 2] if shorten else data))
+
+
+def test_a_hole_that_does_not_matter(tmp_path: Path) -> None:
+    """Digests after the hole are equal, so what is in it is equal too: the later difference is found."""
+    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 12_000)
+    damage(a, 1)
+    comparison = compare(a, b)
+    assert comparison.first is not None and comparison.first.a_index == 12_000
+
+
+def test_a_hole_that_hides_the_answer(tmp_path: Path) -> None:
+    """The first difference lies where a side cannot be read: unknown, naming the hole, whatever differs later."""
+    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 7_000, 12_000)
+    damage(b, 1)
+    comparison = compare(a, b)
+    assert (comparison.verdict, comparison.first, comparison.agrees) == (Verdict.UNKNOWN, None, None)
+    assert any(hole.side == "b" and hole.first == 5_000 for hole in comparison.holes)
+    assert "rltrace verify" in comparison.advice[0]
+
+
+def test_a_hole_and_the_digests_of_steps(tmp_path: Path) -> None:
+    """Where rows cannot be read, the step that hides the difference is named all the same."""
+    paths = []
+    for side in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(6):
+            trace.op("aten.relu.default", outputs=[f"{step} {side if step > 2 else ''}"])
+            trace.end_step()
+            trace.commit()
+        paths.append(trace.finish())
+    damage(paths[1], 3)
+    comparison = compare(*paths)
+    assert comparison.verdict is Verdict.UNKNOWN
+    assert "step 3 of A" in comparison.notes[0]
+    assert [line.split(" -o")[0].split("&& ")[-1] for line in comparison.advice[1:3]] == [
+        "rltrace record --steps 3:4"
+    ] * 2
+
+
+def test_a_difference_before_the_hole(tmp_path: Path) -> None:
+    """What stands before the hole is found though the window reaches into it."""
+    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 4_999)
+    damage(b, 1)
+    comparison = compare(a, b)
+    assert comparison.first is not None and comparison.first.a_index == 4_999
+
+
+def test_equal_but_damaged(tmp_path: Path) -> None:
+    """Damage that the digests around it show to be without consequence changes no verdict, but is listed."""
+    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr")
+    damage(b, 1, shorten=True)
+    comparison = compare(a, b)
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert comparison.b.processes[0].state == "damaged" and comparison.holes[0].first == 5_000
+
+
+def test_long_stretches_are_cut_where_both_agree(tmp_path: Path) -> None:
+    """More rows without a step than are aligned at a time: an op added early and one late are both found."""
+    paths = []
+    for side in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        for row in range(70_000):
+            if side == "b" and row in (10, 69_000):
+                trace.op("aten.mean.default", ("train.py", 99, "log", "log()"), outputs=["m"])
+            trace.op("aten.relu.default", ("train.py", row % 50, "train", f"{row % 50}"), outputs=[row])
+        paths.append(trace.finish())
+    comparison = compare(*paths)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert [(h.a_start, h.b_start, h.b_count) for h in comparison.structure.hunks] == [(10, 10, 1), (69_000, 69_001, 1)]

@@ -1,0 +1,119 @@
+"""The sequence algorithms against slow, obvious references."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.diff.sequences import (
+    Budget,
+    BudgetExceededError,
+    common_prefix,
+    common_suffix,
+    longest_common,
+    longest_increasing,
+    match_nth,
+    occurrences,
+    reach_an_end,
+    unique_pairs,
+)
+
+words = st.lists(st.integers(0, 4), max_size=24)
+
+
+def tokens(word: list[int]) -> np.ndarray:
+    return np.array(word, dtype=np.uint64)
+
+
+def longest_common_length(a: list[int], b: list[int]) -> int:
+    """The textbook table."""
+    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            table[i + 1][j + 1] = table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
+    return table[-1][-1]
+
+
+@given(words, words)
+def test_common_ends(a: list[int], b: list[int]) -> None:
+    """Prefix and suffix are as long as a loop finds them."""
+    n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    assert common_prefix(tokens(a), tokens(b)) == n
+    assert common_suffix(tokens(a[::-1]), tokens(b[::-1])) == n
+
+
+@given(words, words)
+def test_longest_common_is_longest(a: list[int], b: list[int]) -> None:
+    """Pairs are equal, in order on both sides, and as many as the textbook table allows."""
+    at_a, at_b = longest_common(tokens(a), tokens(b), Budget(10**6))
+    assert [a[i] for i in at_a] == [b[j] for j in at_b]
+    assert all(np.diff(at_a) > 0) and all(np.diff(at_b) > 0)
+    assert len(at_a) == longest_common_length(a, b)
+
+
+def test_longest_common_gives_up_past_its_budget() -> None:
+    """Sequences too different to align within the budget are said to be so."""
+    a = np.arange(2_000, dtype=np.uint64)
+    with pytest.raises(BudgetExceededError):
+        longest_common(a, a[::-1].copy(), Budget(10_000))
+
+
+@given(st.lists(st.integers(0, 30), max_size=9))
+def test_longest_increasing_is_longest(values: list[int]) -> None:
+    """Increasing, and no subset of the positions does better."""
+    at = longest_increasing(np.array(values, dtype=np.int64))
+    chosen = [values[i] for i in at]
+    assert list(at) == sorted(at) and all(x < y for x, y in pairwise(chosen))
+    best = 0
+    for mask in range(1 << len(values)):
+        some = [v for i, v in enumerate(values) if mask >> i & 1]
+        if all(x < y for x, y in pairwise(some)):
+            best = max(best, len(some))
+    assert len(chosen) == best
+
+
+@given(words)
+def test_occurrences_count_equal_elements_before(word: list[int]) -> None:
+    """The nth of a kind is n."""
+    assert occurrences(np.array(word, dtype=np.int64)).tolist() == [word[:i].count(x) for i, x in enumerate(word)]
+
+
+@given(words, words)
+def test_match_nth_pairs_the_nth_with_the_nth(a: list[int], b: list[int]) -> None:
+    """Every occurrence that both sides have is paired, and nothing else is."""
+    pairs = dict(zip(*(side.tolist() for side in match_nth(tokens(a), tokens(b))), strict=True))
+    want = {}
+    for i, x in enumerate(a):
+        places = [j for j, y in enumerate(b) if y == x]
+        if a[:i].count(x) < len(places):
+            want[i] = places[a[:i].count(x)]
+    assert pairs == want
+
+
+@given(words, words)
+def test_reaching_an_end_with_the_fewest_edits(a: list[int], b: list[int]) -> None:
+    """One side is used up as far as it matters, and no other place to stop needs fewer edits on the way."""
+    both = set(a) & set(b)
+    x, y = reach_an_end(tokens(a), tokens(b), Budget(10**6))
+    kept_a, kept_b = [t for t in a if t in both], [t for t in b if t in both]
+    stop_a, stop_b = sum(t in both for t in a[:x]), sum(t in both for t in b[:y])
+    assert not kept_a or stop_a == len(kept_a) or stop_b == len(kept_b)
+
+    def edits(i: int, j: int) -> int:
+        return i + j - 2 * longest_common_length(kept_a[:i], kept_b[:j])
+
+    borders = [(len(kept_a), j) for j in range(len(kept_b) + 1)] + [(i, len(kept_b)) for i in range(len(kept_a) + 1)]
+    assert edits(stop_a, stop_b) == min(edits(i, j) for i, j in borders)
+
+
+@given(words, words)
+def test_unique_pairs(a: list[int], b: list[int]) -> None:
+    """Only what occurs once on either side, in an order that both agree on."""
+    at_a, at_b = unique_pairs(tokens(a), tokens(b))
+    assert [a[i] for i in at_a] == [b[j] for j in at_b]
+    assert all(a.count(a[i]) == b.count(a[i]) == 1 for i in at_a)
+    assert all(x < y for x, y in pairwise(at_b.tolist()))

@@ -1,0 +1,107 @@
+"""Traces compared by what was digested at each optimizer attempt."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import Cause, Verdict
+from rltrace.testing import TraceBuilder
+
+
+def trace(path: Path, steps: int = 6, level: str = "step", state: str = "complete", **changes: tuple[int, str]) -> Path:
+    """A run of ``steps`` attempts; ``parameters=(3, "x")``: another digest from step 3 on."""
+    builder = TraceBuilder(path, level=level, engine="none" if level == "step" else "testing")
+    for step in range(steps):
+        taken = {}
+        for name in ("parameters", "gradients", "generators"):
+            first, value = changes.get(name, (steps, ""))
+            taken[name] = f"{name} {step} {value if step >= first else ''}"
+        if level == "op":
+            builder.op("aten.mm.default", outputs=[taken["parameters"]])
+        builder.end_step(**taken, recorded=level == "op")
+    return builder.finish(state)
+
+
+def compared(tmp_path: Path, **changes: tuple[int, str]) -> Comparison:
+    return compare(trace(tmp_path / "a.zarr"), trace(tmp_path / "b.zarr", **changes))
+
+
+def test_equal_steps(tmp_path: Path) -> None:
+    """All digests equal: identical, at step level."""
+    comparison = compared(tmp_path)
+    assert (comparison.verdict, comparison.level, comparison.first) == (Verdict.IDENTICAL, "step", None)
+    assert "6 steps" in comparison.why
+
+
+@pytest.mark.parametrize("what", ["parameters", "gradients", "generators"])
+def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
+    """Which step, which of the three, and the commands that record it op by op."""
+    comparison = compared(tmp_path, **{what: (3, "x")})
+    found = comparison.first
+    assert found is not None and comparison.verdict is Verdict.DIVERGED
+    assert (found.step, found.identical_before, found.op, found.cause) == (3, 3, None, Cause.UNKNOWN)
+    assert found.because.startswith(f"the {what.replace('generators', 'generator states')} differ")
+    assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
+    record_a, record_b, diff = (shlex.split(line.split("&& ")[-1]) for line in comparison.advice)
+    assert record_a == ["rltrace", "record", "--steps", "3:4", "-o", "a-window.zarr", "--", "python", "train.py"]
+    assert record_b == ["rltrace", "record", "--steps", "3:4", "-o", "b-window.zarr", "--", "python", "train.py"]
+    assert diff == ["rltrace", "diff", "a-window.zarr", "b-window.zarr"]
+
+
+def test_generators_that_nobody_seeded(tmp_path: Path) -> None:
+    """States that differ from the first step on tell nothing, for one digest stands for all generators: it is noted."""
+    comparison = compared(tmp_path, generators=(0, "x"))
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert "not seeded" in comparison.notes[0]
+
+
+def test_parameters_count_though_generators_do_not(tmp_path: Path) -> None:
+    """The first step of another parameter is found all the same."""
+    comparison = compared(tmp_path, generators=(0, "x"), parameters=(4, "x"))
+    assert comparison.first is not None and comparison.first.step == 4
+    assert "generator" not in comparison.first.because
+
+
+def test_op_level_against_step_level(tmp_path: Path) -> None:
+    """A trace with ops carries the step digests too; it is said that only those were compared."""
+    a = trace(tmp_path / "a.zarr", level="op")
+    comparison = compare(a, trace(tmp_path / "b.zarr", parameters=(2, "x")))
+    assert (comparison.level, comparison.verdict) == ("step", Verdict.DIVERGED)
+    assert comparison.first is not None and comparison.first.step == 2
+    assert "level op" in comparison.notes[0]
+
+
+def test_fewer_steps(tmp_path: Path) -> None:
+    """A complete run with fewer attempts ended earlier; one that was killed is equal so far."""
+    longer = trace(tmp_path / "a.zarr", steps=8)
+    comparison = compare(longer, trace(tmp_path / "b.zarr"))
+    assert comparison.first is not None
+    assert (comparison.first.cause, comparison.first.step) == (Cause.ENDED, 6)
+    killed = compare(longer, trace(tmp_path / "c.zarr", state="killed"))
+    assert (killed.verdict, killed.first) == (Verdict.UNKNOWN, None)
+
+
+def test_traces_of_one_name(tmp_path: Path) -> None:
+    """Two traces called alike in two folders: their windows get names of their own."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    comparison = compare(trace(tmp_path / "one" / "t.zarr"), trace(tmp_path / "two" / "t.zarr", parameters=(1, "x")))
+    assert comparison.advice[2] == "rltrace diff one-t-window.zarr two-t-window.zarr"
+
+
+def test_step_numbers_of_each_side(tmp_path: Path) -> None:
+    """One side made an attempt more of another optimizer: each side's command names its own step."""
+    paths = []
+    for side in ("a", "b"):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
+        if side == "b":
+            builder.end_step("SGD", 1, parameters="critic", gradients="g", generators="r")
+        for step in range(4):
+            builder.end_step("Adam", 0, parameters=f"{step} {side if step >= 2 else ''}", gradients="g", generators="r")
+        paths.append(builder.finish())
+    comparison = compare(*paths)
+    assert "--steps 2:3" in comparison.advice[0] and "--steps 3:4" in comparison.advice[1]

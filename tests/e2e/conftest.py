@@ -1,0 +1,91 @@
+"""The command line as a person uses it: real programs, real processes, real traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
+RLTRACE = Path(sys.executable).parent / "rltrace"
+
+Result = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Runs commands in one folder. One thread and a fixed hash seed, so that programs repeat themselves."""
+
+    folder: Path
+
+    def run(self, *command: object, setting: str = "", **variables: str) -> Result:
+        """Run any command to its end; ``setting`` is one more NAME=VALUE."""
+        name, _, value = setting.partition("=")
+        added = {**variables, **({name: value} if name else {})}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "NO_COLOR": "1", **added}
+        return subprocess.run(
+            [str(word) for word in command],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def rltrace(self, *arguments: object, setting: str = "", **variables: str) -> Result:
+        return self.run(RLTRACE, *arguments, setting=setting, **variables)
+
+    def python(self, program: str, *arguments: object, setting: str = "") -> Result:
+        return self.run(sys.executable, PROGRAMS / program, *arguments, setting=setting)
+
+    def record(self, trace: object, program: str, *options: object, setting: str = "") -> Result:
+        """Record one of the programs."""
+        line = ["record", "--quiet", "-o", trace, *options, "--", sys.executable, PROGRAMS / program]
+        return self.rltrace(*line, setting=setting)
+
+    def diff(self, a: object, b: object, *options: object) -> tuple[int, Mapping[str, Any]]:
+        """Exit status and the JSON object of ``rltrace diff``."""
+        result = self.rltrace("diff", a, b, "--format", "json", *options)
+        assert result.stdout, result.stderr
+        return result.returncode, json.loads(result.stdout)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    """A command line in an empty folder."""
+    return CommandLine(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def kernel_setting() -> str:
+    """A NAME=VALUE under which this processor computes other bits; skips where there is none."""
+    result = subprocess.run([sys.executable, PROBE], capture_output=True, text=True, check=True)
+    setting = result.stdout.strip()
+    if setting == "none":
+        pytest.skip("no CPU kernel setting changes a bit on this processor")
+    return setting
+
+
+@pytest.fixture
+def oracle(cli: CommandLine) -> Callable[[str, str], str]:
+    """The first op at which a program differs from itself under a setting, found without rltrace: its name."""
+
+    def first_difference(program: str, setting: str) -> str:
+        logs = []
+        for number, given in enumerate(("", setting)):
+            log = cli.folder / f"oracle{number}.log"
+            result = cli.python("oracle.py", log, PROGRAMS / program, setting=given)
+            assert log.exists(), result.stderr
+            logs.append(log.read_text().splitlines())
+        return next(a.split()[0] for a, b in zip(*logs, strict=False) if a != b)
+
+    return first_difference

@@ -1,0 +1,50 @@
+"""Coarse first, then fine: the step that the step level names, and the op that its window finds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+
+def test_step_level_leads_to_the_op(cli: Any, kernel_setting: str) -> None:
+    """The step level finds the step of the full recording; the commands it prints, run, find the op of it."""
+    for level in ("op", "step"):
+        cli.record(f"{level}-a.zarr", "late.py", "--level", level)
+        cli.record(f"{level}-b.zarr", "late.py", "--level", level, setting=kernel_setting)
+    status, full = cli.diff("op-a.zarr", "op-b.zarr")
+    assert status == 1
+    assert full["first_value"]["step"] == 4
+    status, coarse = cli.diff("step-a.zarr", "step-b.zarr")
+    assert status == 1
+    assert coarse["first"]["step"] == full["first_value"]["step"]
+
+    text = cli.rltrace("diff", "step-a.zarr", "step-b.zarr").stdout
+    lines = [line.strip().removeprefix("$ ") for line in text.splitlines() if "rltrace record" in line]
+    assert len(lines) == 2
+    traces = []
+    for line, setting in zip(lines, ("", kernel_setting), strict=True):
+        words = shlex.split(line)
+        words = words[words.index("rltrace") + 1 :]
+        assert cli.rltrace(*words, setting=setting).returncode == 7
+        traces.append(words[words.index("-o") + 1])
+    status, window = cli.diff(*traces)
+    assert status == 1
+    for name in ("op", "cause", "step", "site", "kernel"):
+        assert window["first_value"][name] == full["first_value"][name]
+
+
+def test_window_leaves_out_the_rest(cli: Any) -> None:
+    """A window has rows of its steps alone, and the program still runs to its end."""
+    result = cli.record("window.zarr", "late.py", "--steps", "2:4")
+    assert result.returncode == 7
+    lines = cli.rltrace("ops", "window.zarr", "op=*", "--format", "json").stdout.splitlines()
+    assert {json.loads(line)["step"] for line in lines} == {2, 3}
+
+
+def test_until_ends_the_program(cli: Any) -> None:
+    """``--until`` ends the program after that step; the trace says that it was stopped on purpose."""
+    result = cli.record("until.zarr", "late.py", "--until", "2")
+    assert result.returncode == 0
+    assert "weights" not in result.stdout
+    assert "stopped" in cli.rltrace("info", "until.zarr").stdout

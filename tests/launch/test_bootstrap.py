@@ -1,0 +1,313 @@
+"""The bootstrap calls the recorder once, when torch has been imported, and is not noticed by the program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rltrace.launch.environment import BOOTSTRAP, child_environment
+from rltrace.record.options import RecordOptions
+
+if TYPE_CHECKING:
+    from tests.launch.conftest import Bench
+
+CALLS = """
+import os
+from pathlib import Path
+def calls():
+    return len(list(Path(os.environ["RLTRACE_BIRTHS"]).glob("*.failed")))
+"""
+
+
+# --- when torch is imported ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch",
+        "import torch.part",
+        "from torch import part",
+        "__import__('importlib').import_module('torch.part')",
+    ],
+)
+def test_recorder_is_called_once(bench: Bench, code: str) -> None:
+    """Whichever way torch comes in, the recorder is called once, in the process that left the birth record."""
+    assert bench.python(f"{code}\nimport torch\nimport torch.part\n").returncode == 0
+    assert [call["token"] for call in bench.calls()] == [birth["token"] for birth in bench.births()]
+    assert len(bench.calls()) == 1
+
+
+def test_import_has_finished_when_the_recorder_is_called(bench: Bench) -> None:
+    """Not when torch first shows in sys.modules, but when its last line has run."""
+    bench.module("calls.py", CALLS)
+    bench.module("torch/__init__.py", "from calls import calls\nfrom torch import part\nprint('within', calls())\n")
+    result = bench.python("from calls import calls\nimport torch\nprint('after', calls())\n")
+    assert result.stdout == "within 0\nafter 1\n"
+
+
+def test_torch_counts_as_imported_in_other_threads(bench: Bench) -> None:
+    """A thread that the recorder starts may import torch while the program's import statement still waits."""
+    code = """
+import sys, threading
+class Late:  # stands where the recorder's own thread would
+    def find_spec(self, name, path=None, target=None):
+        if name == "rltrace.record.session":
+            def look():
+                import torch
+                print("ready", torch.ready, torch.__spec__._initializing)
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+sys.meta_path.insert(0, Late())
+import torch
+"""
+    assert bench.python(code).stdout == "ready True False\n"
+
+
+def test_failing_import_is_the_programs_own_affair(bench: Bench) -> None:
+    """An import that fails fails with the same words; the next one that succeeds starts the recorder."""
+    bench.module(
+        "torch/__init__.py", "import os\nif 'BROKEN' in os.environ:\n    raise OSError('libtorch.so is missing')\n"
+    )
+    code = """
+import os, traceback
+try:
+    import torch
+except OSError:
+    traceback.print_exc()
+del os.environ["BROKEN"]
+import torch
+"""
+    plain = bench.python(code, recorded=False, BROKEN="1")
+    recorded = bench.python(code, BROKEN="1")
+    assert "libtorch.so is missing" in plain.stderr
+    assert recorded.stderr == plain.stderr
+    assert len(bench.calls()) == 1
+
+
+def test_import_that_only_fails(bench: Bench) -> None:
+    """Where torch cannot be imported the recorder is never called and the traceback is the program's."""
+    bench.module("torch/__init__.py", "raise ImportError('no libtorch')\n")
+    plain, recorded = bench.python("import torch", recorded=False), bench.python("import torch")
+    assert (recorded.returncode, recorded.stderr) == (plain.returncode, plain.stderr)
+    assert bench.calls() == []
+
+
+def test_reload_does_not_call_again(bench: Bench) -> None:
+    """importlib.reload runs torch again, as it would; the recorder is there already."""
+    bench.module("torch/__init__.py", "print('torch runs')\n")
+    result = bench.python("import importlib, torch\nimportlib.reload(torch)\nimport torch\n")
+    assert result.stdout == "torch runs\ntorch runs\n"
+    assert len(bench.calls()) == 1
+
+
+def test_asking_for_the_spec_is_not_importing(bench: Bench) -> None:
+    """Libraries ask whether torch is there without importing it."""
+    code = "import importlib.util, sys\nprint(importlib.util.find_spec('torch').name, 'torch' in sys.modules)\n"
+    assert bench.python(code).stdout == "torch False\n"
+    assert bench.calls() == []
+
+
+def test_nothing_is_left_on_the_import_path(bench: Bench) -> None:
+    """After the call no finder of ours remains, and torch's spec and loader are of their usual classes."""
+    code = """
+import sys, torch
+print([type(finder).__name__ for finder in sys.meta_path if type(finder).__module__ == "sitecustomize"])
+print(type(torch.__spec__), type(torch.__loader__), torch.__spec__.loader is torch.__loader__)
+"""
+    lines = bench.python(code).stdout.splitlines()
+    assert lines[0] == "[]"
+    assert lines[1] == bench.python(code, recorded=False).stdout.splitlines()[1]
+
+
+def test_torch_imported_in_a_thread(bench: Bench) -> None:
+    """A program may import torch anywhere."""
+    code = "import threading\nt = threading.Thread(target=__import__, args=('torch',))\nt.start()\nt.join()\n"
+    assert bench.python(code).returncode == 0
+    assert len(bench.calls()) == 1
+
+
+def test_torch_there_before_the_bootstrap(bench: Bench) -> None:
+    """What site-packages' .pth files import comes before any sitecustomize; it counts."""
+    code = "import torch, sitecustomize\n"
+    bench.run([sys.executable, "-S", "-c", code])  # -S: no site, so that the order is ours to choose
+    assert len(bench.calls()) == 1
+
+
+# --- where torch never comes ------------------------------------------------------------------------------------------
+
+
+def test_without_torch_only_a_birth_record(bench: Bench) -> None:
+    """A helper process leaves its birth record, and loads three small modules that it would not have loaded."""
+    code = "import sys\nprint(*sorted(sys.modules))\n"
+    plain = set(bench.python(code, recorded=False).stdout.split())
+    recorded = set(bench.python(code).stdout.split())
+    assert recorded - plain - {"sitecustomize", "_rltrace_bootstrap"} <= {"zlib", "_json", "__future__"}
+    assert bench.calls() == []
+    assert len(bench.births()) == 1
+
+
+def test_birth_record_has_no_arguments(bench: Bench) -> None:
+    """A birth record says what was started; arguments, which may be secret, stay out of it."""
+    bench.python("", "--token", "hunter2-hunter2")
+    (birth,) = bench.births()
+    assert birth["argv"] == [Path(sys.executable).name, "program.py"]
+    assert "hunter2" not in "".join(path.read_text() for path in (bench.trace / "births").iterdir())
+    assert isinstance(birth["pid"], int)
+    assert isinstance(birth["time"], float)
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [(["-u", "-c", "x = 1", "--secret"], ["-c"]), (["-um", "helper", "--secret"], ["-m", "helper"])],
+)
+def test_birth_record_of_a_module_or_a_string(bench: Bench, words: list[str], argv: list[str]) -> None:
+    """``-m`` names its module, ``-c`` is not quoted."""
+    bench.module("helper.py")
+    bench.run([sys.executable, *words])
+    assert bench.births()[0]["argv"][1:] == argv
+
+
+def test_outside_a_recording_nothing_happens(bench: Bench) -> None:
+    """The folder alone, without the variables, does nothing but run the user's sitecustomize."""
+    bench.module("sitecustomize.py", "print('mine')\n")
+    result = bench.python("import torch\nprint('done')\n", RLTRACE_RECORD="", recorded=False)
+    again = bench.python(
+        "import torch\nprint('done')\n", recorded=False, PYTHONPATH=f"{BOOTSTRAP}:{bench.folder}/modules"
+    )
+    assert result.stdout == again.stdout == "mine\ndone\n"
+    assert bench.births() == []
+
+
+def test_trace_that_is_gone(bench: Bench) -> None:
+    """Where no birth record can be written, the program runs as if nothing were there."""
+    result = bench.python("import torch\nprint(torch.ready)\n", PYTHONDONTWRITEBYTECODE="1")
+    (bench.trace / "births").rename(bench.trace / "elsewhere")
+    again = bench.python("import torch\nprint(torch.ready)\n")
+    assert (again.returncode, again.stdout, again.stderr) == (result.returncode, result.stdout, result.stderr)
+
+
+def test_failure_of_the_recorder_is_noted(bench: Bench) -> None:
+    """A recorder that cannot start leaves the reason in the trace and not a trace in the program."""
+    result = bench.python("import torch\nprint(torch.ready)\n")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "True\n", "")
+    assert "Error" in bench.calls()[0]["why"]
+
+
+def test_missing_rltrace_is_named(bench: Bench) -> None:
+    """A Python that has torch but no rltrace is named in the note."""
+    bench.module("rltrace/__init__.py", "raise ModuleNotFoundError('No module', name='rltrace')\n")
+    bench.python("import torch")
+    assert "rltrace is not installed for" in bench.calls()[0]["why"]
+
+
+# --- the user's own sitecustomize ------------------------------------------------------------------------------------
+
+
+def test_own_sitecustomize_runs(bench: Bench) -> None:
+    """The hidden sitecustomize runs, can extend sys.path, and is the one that the program finds."""
+    bench.module("sitecustomize.py", "import sys\nsys.path.append('/from/sitecustomize')\nprint('mine')\n")
+    code = "import sys, sitecustomize\nprint(sitecustomize.__file__, '/from/sitecustomize' in sys.path)\n"
+    plain, recorded = bench.python(code, recorded=False), bench.python(code)
+    assert recorded.stdout == plain.stdout
+    assert recorded.stdout.startswith("mine\n")
+    assert recorded.stdout.endswith("True\n")
+
+
+@pytest.mark.parametrize("error", ["ValueError('boom')", "ImportError('no such thing')"])
+def test_own_sitecustomize_that_fails(bench: Bench, error: str) -> None:
+    """Its error is reported by the interpreter in the same words, and recording goes on."""
+    bench.module("sitecustomize.py", f"raise {error}\n")
+    plain, recorded = bench.python("import torch", recorded=False), bench.python("import torch")
+    assert plain.stderr != ""
+    assert recorded.stderr == plain.stderr
+    assert len(bench.calls()) == 1
+
+
+def test_sitecustomize_imported_again(bench: Bench) -> None:
+    """A program that imports or reloads sitecustomize does not start anything a second time."""
+    bench.python("import importlib, sitecustomize, torch\nimportlib.reload(sitecustomize)\nimport torch\n")
+    assert len(bench.births()) == 1
+    assert len(bench.calls()) == 1
+
+
+def test_torch_imported_by_own_sitecustomize(bench: Bench) -> None:
+    """A sitecustomize that imports torch counts."""
+    bench.module("sitecustomize.py", "import torch\n")
+    bench.python("import torch")
+    assert len(bench.calls()) == 1
+
+
+# --- descendants ------------------------------------------------------------------------------------------------------
+
+SPAWN = """
+import multiprocessing, sys
+def work():
+    import torch
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_multiprocessing(bench: Bench, method: str) -> None:
+    """A worker that imports torch is recorded under a birth record of its own, however it was started."""
+    result = bench.python(SPAWN, method)
+    assert result.returncode == 0, result.stderr
+    (call,) = bench.calls()
+    tokens = {birth["token"]: birth["pid"] for birth in bench.births()}
+    assert call["pid"] == tokens[call["token"]]
+    assert len(tokens) > 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "subprocess.run([sys.executable, '-c', 'import torch'], check=True)",
+        "subprocess.run(['sh', '-c', f'{sys.executable} -s -c \"import torch\"; true'], check=True)",
+        "os.system(f'{sys.executable} -P -c \"import torch\"')",
+        "os.execv(sys.executable, [sys.executable, '-c', 'import torch'])",
+        "subprocess.run([sys.executable, '-c', 'import torch'], env={**keep, 'PYTHONPATH': ':'.join(sys.path)})",
+    ],
+)
+def test_children_are_reached(bench: Bench, line: str) -> None:
+    """A child process is reached through the environment, however it is started."""
+    code = f"import os, subprocess, sys\nkeep = {{k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}}\n{line}\n"
+    result = bench.python(code)
+    assert result.returncode == 0, result.stderr
+    assert len(bench.births()) == 2
+    assert len(bench.calls()) == 1
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_what_cannot_be_reached_leaves_nothing(bench: Bench, flag: str) -> None:
+    """An isolated interpreter leaves no birth record: that is how the launcher knows."""
+    bench.run([sys.executable, flag, "-c", ""])
+    assert bench.births() == []
+
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+
+def test_pythonpath_is_kept() -> None:
+    """The bootstrap comes first, once, and what was there stays in its order."""
+    options = RecordOptions("/somewhere/t.zarr")
+    once = child_environment(options, {}, {"PYTHONPATH": "/a:/b"})
+    assert once["PYTHONPATH"].split(":") == [str(BOOTSTRAP), "/a", "/b"]
+    assert child_environment(options, {}, once)["PYTHONPATH"] == once["PYTHONPATH"]
+    assert child_environment(options, {}, {})["PYTHONPATH"] == str(BOOTSTRAP)
+
+
+def test_other_variables_are_kept() -> None:
+    """Nothing else of the environment changes."""
+    child = child_environment(RecordOptions("/somewhere/t.zarr"), {}, {"A": "1", "PATH": "/bin"})
+    added = {name for name in child if name not in ("A", "PATH")}
+    assert (child["A"], child["PATH"]) == ("1", "/bin")
+    assert added == {"PYTHONPATH", "RLTRACE_RECORD", "RLTRACE_BIRTHS", "RLTRACE_FACTS"}

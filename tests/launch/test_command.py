@@ -1,0 +1,58 @@
+"""What a command line runs: found as the system finds it, named after what a person would call it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltrace.launch.command import Found, fresh_trace, look_up, script_folder, trace_stem
+
+
+@pytest.mark.parametrize(
+    ("line", "stem"),
+    [
+        ("python train.py --lr 1", "train"),
+        ("python -u /some/where/ppo_atari.py", "ppo_atari"),
+        ("torchrun --nproc-per-node 2 train.py", "train"),
+        ("python -m cleanrl.ppo", "ppo"),
+        ("python -m cleanrl_utils.benchmark --command x", "benchmark"),
+        ("/opt/bin/sb3-train --algo ppo", "sb3-train"),
+        ("python -c pass", "python"),
+        ("./my$tool", "my-tool"),
+        ("./$", "trace"),
+    ],
+)
+def test_trace_stem(line: str, stem: str) -> None:
+    """Script, else module, else the command itself; only characters that are safe in a file name."""
+    assert trace_stem(line.split()) == stem
+
+
+def test_fresh_trace(tmp_path: Path) -> None:
+    """The first free number, where a dangling link is not free."""
+    (tmp_path / "a-1.zarr").mkdir()
+    (tmp_path / "a-2.zarr").symlink_to(tmp_path / "nowhere")
+    assert fresh_trace(tmp_path, "a").name == "a-3.zarr"
+
+
+def test_look_up(tmp_path: Path) -> None:
+    """On PATH or by its path: executable, there but not executable, not there."""
+    (tmp_path / "tool").write_text("")
+    (tmp_path / "tool").chmod(0o755)
+    (tmp_path / "text").write_text("")
+    (tmp_path / "folder").mkdir()
+    path = {"PATH": f"/no/such/folder:{tmp_path}"}
+    assert look_up("tool", path) is Found.EXECUTABLE
+    assert look_up(f"{tmp_path}/tool", {"PATH": ""}) is Found.EXECUTABLE
+    assert look_up("text", path) is Found.NOT_EXECUTABLE
+    assert look_up(f"{tmp_path}/folder", path) is Found.NOT_EXECUTABLE
+    assert look_up("folder", path) is Found.NOTHING
+    assert look_up("tool", {"PATH": "/no/such/folder"}) is Found.NOTHING
+    assert look_up("", path) is Found.NOTHING
+
+
+def test_script_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the script, else where the command is started."""
+    monkeypatch.chdir(tmp_path)
+    assert script_folder(["python", "src/train.py"]) == tmp_path / "src"
+    assert script_folder(["sb3-train"]) == tmp_path

@@ -1,0 +1,157 @@
+"""Signals reach the program as if the launcher were not there, once each; its death by one is the launcher's too."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+RLTRACE = Path(sys.executable).parent / "rltrace"
+
+COUNTING = """
+import signal, sys
+seen = []
+asked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT}
+signal.pthread_sigmask(signal.SIG_BLOCK, asked)
+print("ready", flush=True)
+while True:
+    number = signal.sigwait(asked)
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGUSR2:
+        break
+"""
+"""Takes signals one at a time and names each; ends at SIGUSR2."""
+
+
+def line(code: str, *options: str) -> list[str]:
+    return [str(RLTRACE), "record", "--quiet", *options, "-o", "t.zarr", "--", sys.executable, "-c", code]
+
+
+@contextmanager
+def started(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The launcher in a session of its own, when the program has said that it is ready."""
+    child = subprocess.Popen(
+        line(code), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield child
+        child.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT, signal.SIGQUIT])
+def test_signal_to_the_launcher_alone_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+    """A signal sent to the launcher's pid reaches the program."""
+    with started(COUNTING, tmp_path) as child:
+        assert child.stdout is not None
+        os.kill(child.pid, number)
+        assert child.stdout.readline() == f"{number.name}\n"
+        os.kill(child.pid, signal.SIGUSR2)
+        assert child.stdout.readline() == "SIGUSR2\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_group_arrives_once(tmp_path: Path, number: signal.Signals) -> None:
+    """What the whole group got is not passed on a second time."""
+    with started(COUNTING, tmp_path) as child:
+        assert child.stdout is not None
+        os.killpg(child.pid, number)
+        assert child.stdout.readline() == f"{number.name}\n"
+        os.kill(child.pid, signal.SIGHUP)  # the launcher takes this up after the first, and so does the program
+        assert child.stdout.readline() == "SIGHUP\n"
+        os.kill(child.pid, signal.SIGUSR2)
+        assert child.stdout.readline() == "SIGUSR2\n"
+
+
+def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
+    """Ctrl-C on a terminal: the program gets its one KeyboardInterrupt, cleans up, and the launcher ends like it."""
+    code = (
+        "import sys\ntry:\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+        "except KeyboardInterrupt:\n    print('cleaned up', flush=True)\n    raise\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(RLTRACE, line(code))
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(terminal, 1024)
+    os.write(terminal, b"\x03")
+    try:
+        while piece := os.read(terminal, 1024):
+            shown += piece
+    except OSError:  # the terminal is gone with its last process
+        pass
+    _, status = os.waitpid(pid, 0)
+    assert shown.count(b"cleaned up") == 1
+    assert shown.count(b"KeyboardInterrupt") == 1
+    assert os.WTERMSIG(status) == signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE])
+def test_death_by_a_signal_is_shown_as_such(tmp_path: Path, number: signal.Signals) -> None:
+    """A shell sees the same as without the launcher, and there is one core file at most."""
+    code = f"import os, signal\nsignal.signal({int(number)}, signal.SIG_DFL) if {int(number)} != 9 else None\n"
+    result = subprocess.run(line(code + f"os.kill(os.getpid(), {int(number)})"), cwd=tmp_path, capture_output=True)
+    assert result.returncode == -number
+
+
+def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
+    """Under nohup the program ignores SIGHUP; it must under the launcher too."""
+    code = "import signal; print(signal.getsignal(signal.SIGHUP).name)"
+    shell = subprocess.run(
+        ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *line(code)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert shell.stdout == "SIG_IGN\n"
+
+
+def test_default_handlers_are_the_programs(tmp_path: Path) -> None:
+    """No handler or mask of the launcher's is handed down."""
+    code = (
+        "import signal; print([signal.getsignal(n).name for n in (1, 3, 10, 12, 15)], "
+        "signal.getsignal(2) is signal.default_int_handler, signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    )
+    result = subprocess.run(line(code), cwd=tmp_path, capture_output=True, text=True)
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == plain.stdout != ""
+
+
+def test_launcher_that_is_killed_leaves_the_program_alone(tmp_path: Path) -> None:
+    """The program goes on when its launcher is gone, and nothing of the launcher's stays behind."""
+    code = "import sys\nprint('ready', flush=True)\nprint('got', sys.stdin.readline(), flush=True)\n"
+    child = subprocess.Popen(
+        line(code), cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.kill()
+        child.wait()
+        child.stdin.write("on\n")
+        child.stdin.flush()
+        assert child.stdout.read() == "got on\n\n"  # to the end: no other process holds the pipe
+
+
+def test_inherited_files_are_the_programs(tmp_path: Path) -> None:
+    """An open file that the shell handed over, as in ``<(…)``, is the program's too."""
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w") as handed:
+        handed.write("through the pipe")
+        handed.flush()
+        result = subprocess.run(
+            line(f"import os; print(os.read({read}, 100))"),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            pass_fds=[read],
+        )
+    assert result.stdout == "b'through the pipe'\n"

@@ -1,0 +1,193 @@
+"""Arguments that are no tensors: exactly what they were, and no table that grows with every step."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from recorded import Record, Recorded, Row
+
+OP = torch.ops.aten
+
+
+def arguments(row: Row) -> tuple[str, list[int], list[bytes]]:
+    """Everything a row says of its arguments; floats by their bits."""
+    return str(row.scalars), row.integers, [struct.pack("<d", f) for f in row.floats]
+
+
+SCALARS: list[Any] = [
+    1,
+    True,
+    1.0,
+    0,
+    False,
+    0.0,
+    -0.0,
+    -1,
+    2**31,
+    2**63 - 1,
+    -(2**63),
+    1e300,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1 + 0j,
+    0j,
+]
+
+
+def test_no_two_scalars_fall_together(record: Record) -> None:
+    """``1``, ``True``, ``1.0``, zeros of both signs, NaN, huge numbers, complex ones: each row says which."""
+
+    def program() -> None:
+        x = torch.ones(2, dtype=torch.complex64)
+        for scalar in SCALARS:
+            OP.mul.Scalar(x, scalar)
+
+    rows = record(program).named("mul")
+    assert len(rows) == len(SCALARS)
+    assert len({str(arguments(row)) for row in rows}) == len(SCALARS)
+
+
+def test_numbers_are_kept_to_the_last_bit(record: Record) -> None:
+    """Integers as integers, floats as their bits."""
+
+    def program() -> None:
+        x = torch.ones(2, dtype=torch.int64)
+        OP.add.Scalar(x, 2**62 + 1)
+        OP.add.Scalar(x, -(2**63))
+        y = torch.ones(2)
+        for value in (0.1, -0.0, math.nan, 5e-324):
+            OP.mul.Scalar(y, value)
+
+    got = record(program)
+    assert [row.integers[0] for row in got.named("add")] == [2**62 + 1, -(2**63)]
+    bits = [struct.pack("<d", row.floats[0]) for row in got.named("mul")]
+    assert bits == [struct.pack("<d", v) for v in (0.1, -0.0, math.nan, 5e-324)]
+
+
+def test_every_kind_of_argument_has_its_place(record: Record) -> None:
+    """Lists, None, booleans, names, dtypes, devices, layouts, optional tensors."""
+
+    def program() -> None:
+        x = torch.ones(4, 4)
+        OP.sum.dim_IntList(x, [0, 1], True, dtype=torch.float64)
+        OP.index.Tensor(x, [None, torch.tensor([1, 2])])
+        OP.linalg_vector_norm.default(x, 2.0, None, False)
+        OP.div.Tensor_mode(x, x, rounding_mode="floor")
+        OP._to_copy.default(x, dtype=torch.bfloat16, device=torch.device("cpu"), memory_format=torch.preserve_format)
+
+    got = record(program)
+    total = got.one("sum")
+    assert total.scalars == ["T", ["i", "i"], True, ["dtype=", {"dtype": "float64"}]]
+    assert total.integers == [0, 1]
+    assert got.one("index").scalars == ["T", [None, "T"]]
+    assert len(got.one("index").inputs) == 2
+    assert got.one("linalg_vector_norm").scalars == ["T", "f"]
+    assert got.one("div").scalars == ["T", "T", ["rounding_mode=", {"str": "floor"}]]
+    assert ["dtype=", {"dtype": "bfloat16"}] in got.one("_to_copy").scalars  # type: ignore[operator]
+
+
+def _tables(got: Recorded) -> dict[str, int]:
+    return {name: len(got.table(name)) for name in ("scalars", "structures", "layouts", "sites", "ops", "frames")}
+
+
+def test_numbers_that_change_each_step_grow_no_table(record: Record) -> None:
+    """A learning rate schedule, step counts, NaN: the tables of a long run are those of a short one."""
+
+    def program(steps: int) -> Callable[[], None]:
+        def run() -> None:
+            p = torch.ones(3)
+            for i in range(steps):
+                p.mul_(0.1 / (i + 1)).add_(1, alpha=1e-3 / (i + 1))
+                p.clamp_(-i - 1, i + 1.0)
+                p.pow(math.nan if i % 2 else -0.0)
+                torch.full((2,), i)
+
+        return run
+
+    assert _tables(record(program(3))) == _tables(record(program(300)))
+
+
+def test_shapes_are_structure(record: Record) -> None:
+    """Dtype, shape, strides and device of each tensor input."""
+
+    def program() -> None:
+        a = torch.ones(2, 3)
+        a.t() + torch.ones((), dtype=torch.float64)
+
+    row = record(program).one("add")
+    assert row.layouts == [["float32", [3, 2], [1, 3], "cpu"], ["float64", [], [], "cpu"]]
+
+
+def test_objects_are_never_written_out(record: Record) -> None:
+    """A storage among the arguments would print every byte it has."""
+
+    def program() -> None:
+        torch.empty(0).set_(torch.ones(100_000).untyped_storage(), 0, (3,), (1,))
+
+    got = record(program)
+    assert len(str(got.one("set_").scalars)) < 200
+
+
+def test_names_of_arguments_count(record: Record) -> None:
+    """The same value under another name is another argument."""
+
+    def program() -> None:
+        x = torch.ones(4)
+        OP.clamp.default(x, min=1.0)
+        OP.clamp.default(x, max=1.0)
+
+    first, second = record(program).named("clamp")
+    assert arguments(first) != arguments(second)
+
+
+def test_integers_beyond_64_bits_do_not_end_a_recording(record: Record) -> None:
+    """Whatever the op makes of them."""
+    outcomes: list[object] = []
+
+    def program() -> None:
+        x = torch.ones(2)
+        for huge in (2**63, 2**64 - 1, -(2**63) - 1):
+            try:
+                outcomes.append(OP.mul.Scalar(x, huge).tolist())
+            except (RuntimeError, OverflowError, TypeError) as error:
+                outcomes.append(type(error).__name__)
+        x + 1
+
+    program()
+    got = record(program)
+    assert got.ops[-1] == "add"
+    assert outcomes[:3] == outcomes[3:]
+
+
+class Answering(torch.Tensor):
+    """A subclass that counts who asks its attributes."""
+
+    asked = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_subclass_with_functions_of_its_own_is_not_asked(record: Record) -> None:
+    """Its ``__torch_function__`` runs as often as it does unrecorded."""
+
+    def program() -> None:
+        x = torch.ones(3).as_subclass(Answering)
+        y = x * 2
+        y.add_(x)
+        (y + weight).sum().item()
+
+    weight = torch.ones(3).as_subclass(Answering)
+    program()
+    unrecorded, Answering.asked = Answering.asked, 0
+    got = record(program)
+    assert Answering.asked == unrecorded
+    assert got.ops[-1] == "_local_scalar_dense"
+    assert got.one("add_").inputs[0].row == got.one("mul").index

@@ -1,0 +1,84 @@
+"""The torch-only form of the digest, run on CPU tensors here: page by page the reference's numbers."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.digest import PAGE_BYTES, digest_buffer, reference, seed_of
+from rltrace.record.device_digest import page_digests
+from rltrace.record.digests import digest_on_device
+
+SEEDS = st.integers(0, 2**64 - 1)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+@given(seed=SEEDS, key=st.integers(0, 9))
+@settings(max_examples=8, deadline=None)
+def test_a_page_has_the_digest_of_the_reference(seed: int, key: int) -> None:
+    """Random pages under random seeds."""
+    data = random.Random(key).randbytes(PAGE_BYTES)
+    page = torch.frombuffer(bytearray(data), dtype=torch.int64).view(1, -1)
+    assert page_digests(page, seed).tolist() == [_signed(reference.xxh3_64(data, seed))]
+
+
+@pytest.mark.parametrize("fill", [0, -1, -(2**63), 2**63 - 1, 0x80000000, 0x7F800000FF800000])
+def test_extreme_pages_have_the_digest_of_the_library(fill: int) -> None:
+    """Where unsigned sums and products wrap, signed ones must wrap alike."""
+    page = torch.full((1, PAGE_BYTES // 8), fill)
+    for seed in (0, 1, 2**63, 2**64 - 1):
+        assert page_digests(page, seed).tolist() == [_signed(digest_buffer(page.numpy(), seed))]
+
+
+def test_pages_do_not_disturb_one_another() -> None:
+    """Many pages at once have the digests that each has alone."""
+    pages = torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (7, PAGE_BYTES // 8)))
+    assert page_digests(pages, 5).tolist() == [page_digests(page.view(1, -1), 5).item() for page in pages]
+
+
+SIZES = (0, 1, 7, 300, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES, 3 * PAGE_BYTES + 1_001)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tensors_have_the_digest_of_the_buffer(size: int) -> None:
+    """Around page edges, whatever the storage offset: pages of a view may lie across words."""
+    data = np.random.default_rng(size).integers(0, 256, size + 16, dtype=np.uint8)
+    for offset in (0, 1, 8, 13):
+        whole = torch.from_numpy(data)
+        expected = digest_buffer(data[offset : offset + size], 11)
+        assert digest_on_device(whole[offset : offset + size], 11) == expected
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.bool, torch.complex64]
+)
+def test_every_width_is_taken_as_its_bytes(dtype: torch.dtype) -> None:
+    """0-dimensional, matrix, and larger than a page."""
+    for shape in ((), (3, 5), (130, 129)):
+        values = torch.randn(shape).to(dtype)
+        seed = seed_of(str(dtype)[6:], shape)
+        data = values.view(torch.int16).numpy() if dtype is torch.bfloat16 else values.numpy()
+        assert digest_on_device(values, seed) == digest_buffer(np.ascontiguousarray(data), seed)
+
+
+def test_a_single_element_may_have_any_stride() -> None:
+    """Contiguous though its stride is 7: torch refuses to view such a tensor as bytes."""
+    odd = torch.randn(7)[::7]
+    assert odd.is_contiguous() and odd.stride() == (7,)
+    assert digest_on_device(odd, 3) == digest_buffer(odd.numpy(), 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1, PAGE_BYTES, 5 * PAGE_BYTES + 77, 3_000_001])
+def test_a_gpu_computes_the_same_digests(size: int) -> None:
+    """The same bytes, on a CUDA device."""
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert digest_on_device(torch.from_numpy(data).cuda(), 3) == digest_buffer(data, 3)

@@ -1,0 +1,439 @@
+"""Module paths, in forward and in backward."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record, Row
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from rltrace.record import current_session
+from rltrace.trace.schema import Phase
+
+
+def modules(rows: list[Row]) -> list[str]:
+    return [row.module for row in rows]
+
+
+class Block(nn.Module):
+    """Two layers that can be told apart: an ``exp`` and a ``sin``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Exp(), Sin()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x) * 2) + 1
+
+
+class Exp(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.exp()
+
+
+class Sin(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True)
+
+
+def test_forward_rows_have_the_innermost_module(record: Record) -> None:
+    """Before, between and after submodules, the module around them."""
+
+    def program() -> None:
+        block = Block()
+        block(torch.ones(3)).sum()
+
+    got = record(program)
+    assert got.ops == ["ones", "exp", "mul", "sin", "add", "sum"]
+    assert modules(got.rows) == ["", "Block.first", "Block", "Block.second", "Block", ""]
+
+
+def test_backward_rows_have_the_module_of_their_forward(record: Record) -> None:
+    """By the autograd node; phase and module of every op of the backward pass."""
+
+    def program() -> None:
+        Block()(leaf()).sum().backward()
+
+    got = record(program)
+    backward = [row for row in got.rows if row.phase is Phase.BACKWARD]
+    by_module = {row.name: row.module for row in backward}
+    assert by_module["cos"] == "Block.second"
+    assert [row.module for row in backward if row.name == "mul"] == ["Block.second", "Block", "Block.first"]
+    assert by_module["expand"] == ""
+
+
+def test_containers_give_names_and_numbers(record: Record) -> None:
+    """Sequential, ModuleList, ModuleDict, nested."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Tanh(), nn.Sequential(Exp(), Sin()))
+            self.heads = nn.ModuleDict({"policy": nn.ModuleList([nn.Sigmoid()])})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.heads["policy"][0](self.body(x))  # type: ignore[index]
+
+    def program() -> None:
+        Net()(leaf()).sum().backward()
+
+    got = record(program)
+    named = {row.name: row.module for row in got.rows}
+    assert named["tanh"] == named["tanh_backward"] == "Net.body.0"
+    assert named["exp"] == "Net.body.1.0"
+    assert named["sin"] == named["cos"] == "Net.body.1.1"
+    assert named["sigmoid"] == named["sigmoid_backward"] == "Net.heads.policy.0"
+
+
+def test_a_module_called_twice_has_one_name(record: Record) -> None:
+    """In both calls and both backwards."""
+
+    def program() -> None:
+        net = nn.Sequential(nn.Tanh())
+        net(net(leaf())).sum().backward()
+
+    got = record(program)
+    rows = [*got.named("tanh"), *got.named("tanh_backward")]
+    assert modules(rows) == ["Sequential.0"] * 4
+
+
+def test_instances_of_a_class_are_numbered_in_order_of_first_call(record: Record) -> None:
+    """Not of construction: what is never called takes no number."""
+
+    def program() -> None:
+        nets = [nn.Sequential(nn.Tanh()) for _ in range(3)]
+        nets[2](leaf()).sum().backward()
+        nets[0](torch.ones(1))
+        nets[2](torch.ones(1))
+
+    got = record(program)
+    assert modules(got.named("tanh")) == ["Sequential.0", "Sequential#2.0", "Sequential.0"]
+    assert modules(got.named("tanh_backward")) == ["Sequential.0"]
+
+
+def test_a_submodule_called_directly_has_its_full_name(record: Record) -> None:
+    """``policy.actor(x)`` without ``policy(x)``; what its parent is, its constructor said."""
+
+    def program() -> None:
+        block = Block()
+        block.first(leaf()).sum().backward()
+        block(torch.ones(1))
+
+    got = record(program)
+    assert modules(got.named("exp")) == ["Block.first"] * 2
+    assert [row.module for row in got.named("mul") if row.phase is Phase.BACKWARD] == ["Block.first"]
+
+
+def test_a_forward_called_directly_counts_to_the_module_around_it(record: Record) -> None:
+    """No call of the module is seen, so no module is named; the stack is right before and after."""
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner.forward(x).cos()
+
+    def program() -> None:
+        Around()(torch.ones(3))
+        Block().forward(torch.ones(3))
+
+    got = record(program)
+    assert modules(got.named("add")) == ["Around", ""]
+    assert modules(got.named("cos")) == ["Around"]
+    assert modules(got.named("exp")) == ["Around.inner.first", "Block.first"]
+
+
+def test_an_exception_in_a_forward_leaves_the_stack_right(record: Record) -> None:
+    """At any depth, in forward and in backward, and the exception is the program's own."""
+
+    class Raising(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Exp()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.inner(x)
+            return x.view(7)
+
+    def program() -> None:
+        outer = nn.Sequential(Raising())
+        with pytest.raises(RuntimeError, match="shape '\\[7\\]'"):
+            outer(torch.ones(3))
+        torch.ones(3).cos()
+        Block()(leaf()).sum().backward()
+
+    got = record(program)
+    assert modules(got.named("exp")) == ["Sequential.0.inner", "Block.first"]
+    assert got.named("cos")[0].module == ""
+    assert modules(got.named("sin")) == ["Block.second"]
+
+
+def test_modules_made_before_the_recording_have_full_names(record: Record) -> None:
+    """No constructor was seen: the tree itself is read at the first call."""
+    net = nn.Sequential(nn.Tanh(), nn.Sequential(Exp()))
+
+    def program() -> None:
+        net(leaf()).sum().backward()
+
+    got = record(program)
+    assert got.one("tanh").module == got.one("tanh_backward").module == "Sequential.0"
+    assert got.one("exp").module == "Sequential.1.0"
+
+
+def test_copied_modules_have_full_names(record: Record) -> None:
+    """Target networks are deep copies, which no constructor registers."""
+
+    def program() -> None:
+        online = Block()
+        target = copy.deepcopy(online)
+        online(torch.ones(1))
+        target(torch.ones(1))
+
+    got = record(program)
+    assert modules(got.named("exp")) == ["Block.first", "Block#2.first"]
+
+
+def test_a_module_moved_under_another_has_its_new_name(record: Record) -> None:
+    """Wrapped after its first call."""
+
+    def program() -> None:
+        inner = Block()
+        inner(torch.ones(1))
+        nn.Sequential(inner)(torch.ones(1))
+
+    assert modules(record(program).named("exp")) == ["Block.first", "Sequential.0.first"]
+
+
+def test_a_module_that_dies_gives_its_name_to_nobody(record: Record) -> None:
+    """A new module at the address of a dead one is another module."""
+
+    def program() -> None:
+        for _ in range(20):
+            nn.Sequential(nn.Tanh())(torch.ones(1))
+            Exp()(torch.ones(1))
+
+    got = record(program)
+    assert len(set(modules(got.named("tanh")))) == 20
+    assert len(set(modules(got.named("exp")))) == 20
+
+
+def test_checkpointed_forwards_have_their_own_modules(record: Record) -> None:
+    """Recomputed inside of backward: modules of the forward, then those of the nodes again."""
+
+    def program() -> None:
+        block = Block()
+        checkpoint(block, leaf(), use_reentrant=False).sum().backward()
+
+    got = record(program)
+    assert modules(got.named("exp")) == ["Block.first"] * 2
+    assert modules(got.named("cos")) == ["Block.second"]
+    assert {row.phase for row in got.named("exp")} == {Phase.OTHER, Phase.BACKWARD}
+
+
+def test_reentrant_checkpoints_too(record: Record) -> None:
+    """Whose inner backward is a backward pass within a backward pass."""
+
+    def program() -> None:
+        block = Block()
+        checkpoint(block, leaf(), use_reentrant=True).sum().backward()
+        torch.ones(1).tan()
+
+    got = record(program)
+    assert modules(got.named("exp")) == ["Block.first"] * 2
+    assert modules(got.named("cos")) == ["Block.second"]
+    assert got.one("tan").module == ""
+
+
+def test_a_backward_inside_of_a_forward_belongs_to_its_nodes(record: Record) -> None:
+    """A gradient taken within a module: ops of inner nodes are the inner modules', and after it the outer is back."""
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            (gradient,) = torch.autograd.grad(self.block(x).sum(), x, create_graph=True)
+            return gradient.tan()
+
+    def program() -> None:
+        Outer()(leaf())
+
+    got = record(program)
+    assert modules(got.named("cos")) == ["Outer.block.second"]
+    assert got.one("tan").module == "Outer"
+
+
+def test_graph_built_without_gradients_has_modules_too(record: Record) -> None:
+    """``no_grad`` makes no nodes: forward rows go by the call."""
+
+    def program() -> None:
+        with torch.no_grad():
+            Block()(leaf())
+
+    assert modules(record(program).named("sin")) == ["Block.second"]
+
+
+def test_a_custom_function_has_the_module_that_applied_it(record: Record) -> None:
+    """``autograd.Function``: its backward runs Python of the program's own."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return grad.clone() * 2
+
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Double.apply(x)  # type: ignore[no-any-return]
+
+    def program() -> None:
+        nn.Sequential(Layer())(leaf()).sum().backward()
+
+    got = record(program)
+    (clone,) = got.named("clone")
+    assert clone.module == "Sequential.0"
+    assert clone.phase is Phase.BACKWARD
+
+
+def test_hooks_of_the_program_run_as_ever(record: Record) -> None:
+    """Pre- and post-hooks, of one module and of all; their ops belong to the module."""
+    called: list[str] = []
+
+    def program() -> None:
+        block = Block()
+        block.first.register_forward_pre_hook(lambda m, args: called.append("pre"))
+        block.first.register_forward_hook(lambda m, args, out: out.tan())
+        block.first.register_full_backward_hook(lambda m, i, o: called.append("backward"))
+        block(leaf()).sum().backward()
+
+    program()
+    unrecorded, called[:] = list(called), []
+    got = record(program)
+    assert called == unrecorded == ["pre", "backward"]
+    assert got.named("tan")[0].module == "Block.first"
+
+
+def test_a_module_called_in_a_thread_has_its_name_there(record: Record) -> None:
+    """From the first op of the thread on."""
+
+    def body(block: nn.Module) -> None:
+        block(torch.ones(1))
+
+    def program() -> None:
+        thread = threading.Thread(target=body, args=(Block(),), name="actor")
+        thread.start()
+        thread.join()
+
+    got = record(program, stream="rank0/main/thread:actor")
+    assert modules(got.rows) == ["", "Block.first", "Block", "Block.second", "Block"]
+
+
+def test_a_thread_whose_first_op_is_inside_a_module(record: Record) -> None:
+    """Its tensors came from another thread."""
+
+    def program() -> None:
+        thread = threading.Thread(target=Block(), args=(torch.ones(1),), name="actor")
+        thread.start()
+        thread.join()
+
+    got = record(program, stream="rank0/main/thread:actor")
+    assert modules(got.rows) == ["Block.first", "Block", "Block.second", "Block"]
+
+
+class Unhashable(nn.Module):
+    """Defines equality alone, so Python takes its hash away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Exp()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).sin()  # type: ignore[no-any-return]
+
+
+def test_a_module_that_cannot_be_hashed_is_no_trouble(record: Record) -> None:
+    """torch can call it; so can a recorded program."""
+
+    def program() -> None:
+        outer = nn.Sequential()
+        outer.inner = Unhashable()
+        outer.inner(torch.ones(1))
+
+    got = record(program)
+    assert got.ops == ["ones", "exp", "sin"]
+    assert got.one("sin").module == "Unhashable"
+
+
+def test_calls_are_unwatched_after_the_recording(record: Record) -> None:
+    """``nn.Module.__call__`` is torch's again, also when the program ended by an exception."""
+    before = nn.Module.__call__
+
+    def program() -> None:
+        assert nn.Module.__call__ is not before
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        record(program)
+    assert nn.Module.__call__ is before
+    assert current_session() is None
+
+
+def test_a_deep_stack_of_modules_is_no_trouble(record: Record) -> None:
+    """As deep as Python lets the program go."""
+
+    class Deep(nn.Module):
+        def forward(self, x: torch.Tensor, depth: int) -> torch.Tensor:
+            return self(x, depth - 1) if depth else x.sin()  # type: ignore[no-any-return]
+
+    deepest: list[int] = []
+
+    def dive(net: nn.Module, depth: int) -> None:
+        net(torch.ones(1), depth)
+        deepest.append(depth)
+
+    def program() -> None:
+        net = Deep()
+        for depth in (1, 50, sys.getrecursionlimit() // 8):
+            dive(net, depth)
+
+    got = record(program)
+    assert modules(got.named("sin")) == ["Deep"] * 3
+    assert len(deepest) == 3
+
+
+Make = Callable[[], nn.Module]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: torch.jit.trace(nn.Tanh(), torch.ones(1)), lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_unusual_modules_run(record: Record, make: Make) -> None:
+    """Traced and parametrised ones."""
+    module = make()
+
+    def program() -> None:
+        module(torch.ones(2, 2))
+
+    assert record(program).rows[-1].module != ""

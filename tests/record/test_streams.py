@@ -1,0 +1,258 @@
+"""Streams: one per thread that dispatches an op, named by the thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import Record, Recorded
+from torch import nn
+
+import rltrace
+from rltrace.record.streams import process_name
+from rltrace.trace.schema import Origin, Step
+
+
+def in_thread(name: str, work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+
+
+def names(got: Recorded) -> list[str]:
+    return [stream.name for stream in got.process.streams]
+
+
+def other(got: Recorded, name: str) -> Recorded:
+    return Recorded(got.path, f"rank0/main/thread:{name}")
+
+
+def test_a_threads_ops_stand_in_its_own_stream(record: Record) -> None:
+    """By the name of the thread; the main stream has none of them."""
+
+    def work() -> None:
+        torch.ones(2).cos()
+
+    def program() -> None:
+        torch.ones(2).sin()
+        in_thread("actor-3", work)
+        torch.ones(2).tan()
+
+    got = record(program)
+    assert names(got) == ["rank0/main", "rank0/main/thread:actor-3"]
+    assert got.ops == ["ones", "sin", "ones", "tan"]
+    thread = other(got, "actor-3")
+    assert thread.ops == ["ones", "cos"]
+    assert thread.one("cos").line == "torch.ones(2).cos()"
+    assert thread.one("cos").stack[-1]["function"] != "run"
+
+
+def test_a_second_thread_of_one_name_has_a_number(record: Record) -> None:
+    """In order of their first ops."""
+
+    def program() -> None:
+        for width in (1, 2, 3):
+            in_thread("worker", lambda width=width: torch.ones(width).sin())
+
+    got = record(program)
+    base = "rank0/main/thread:worker"
+    assert names(got) == ["rank0/main", base, f"{base}#2", f"{base}#3"]
+    widths = [Recorded(got.path, name).one("sin").layouts[0][1] for name in names(got)[1:]]
+    assert widths == [[1], [2], [3]]
+
+
+def test_a_thread_without_ops_has_no_stream(record: Record) -> None:
+    """Not every thread computes."""
+
+    def program() -> None:
+        in_thread("idle", lambda: None)
+        torch.ones(2).sin()
+
+    assert names(record(program)) == ["rank0/main"]
+
+
+def test_pool_threads_are_recorded(record: Record) -> None:
+    """Threads of an executor that starts inside."""
+
+    def program() -> None:
+        with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+            assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
+
+    got = record(program)
+    assert [row.value for row in other(got, "pool_0").named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
+
+
+def test_what_another_thread_wrote_is_unknown_and_read(record: Record) -> None:
+    """Nothing orders two threads: no link crosses, the bytes are digested."""
+    box: list[torch.Tensor] = []
+
+    def program() -> None:
+        in_thread("maker", lambda: box.append(torch.ones(3).sin()))
+        box[0] + 1
+        box[0].mul_(2)
+        box[0] + 2
+
+    got = record(program)
+    first, second = got.named("add")
+    made = other(got, "maker").one("sin").outputs[0]
+    assert (first.inputs[0].origin, first.inputs[0].digest) == (Origin.UNKNOWN, made)
+    assert second.inputs[0].row == got.one("mul_").index
+
+
+def test_a_write_by_another_thread_ends_what_was_known(record: Record) -> None:
+    """A stale link would be a wrong one."""
+    box = [torch.zeros(3)]
+
+    def program() -> None:
+        box[0].fill_(1.0)
+        box[0] + 1
+        in_thread("writer", lambda: box[0].add_(5))
+        box[0] + 2
+
+    got = record(program)
+    (link,) = got.named("add")[1].inputs
+    assert link.origin is Origin.UNKNOWN
+    assert link.digest == other(got, "writer").one("add_").outputs[0]
+
+
+def test_a_backward_in_a_thread_has_its_modules_there(record: Record) -> None:
+    """Sequence numbers of autograd nodes are per thread; so are the stacks of modules."""
+
+    def work() -> None:
+        x = torch.ones(2, requires_grad=True)
+        nn.Sequential(nn.Tanh())(x).sum().backward()
+
+    def program() -> None:
+        in_thread("learner", work)
+        nn.Sequential(nn.Sigmoid())(torch.ones(2, requires_grad=True)).sum().backward()
+
+    got = record(program)
+    assert other(got, "learner").one("tanh_backward").module == "Sequential.0"
+    assert got.one("sigmoid_backward").module == "Sequential#2.0"
+
+
+def test_a_step_made_by_a_thread_is_that_streams(record: Record) -> None:
+    """Its end counts rows of the thread's stream."""
+    p = nn.Parameter(torch.ones(2))
+
+    def work() -> None:
+        p.grad = torch.ones(2)
+        torch.optim.SGD([p], lr=0.1, foreach=False).step()
+
+    got = record(lambda: in_thread("learner", work))
+    (step,) = got.steps
+    thread = other(got, "learner")
+    assert step[Step.STREAM] == thread.stream.index
+    assert step[Step.END_ROW] == sum(row.step == 0 for row in thread.rows) > 1
+
+
+def test_threads_compute_the_same_and_their_errors_are_their_own(record: Record) -> None:
+    """An exception in a thread goes to its own hook, recorded or not."""
+    caught: list[type[BaseException]] = []
+    before = threading.excepthook
+    threading.excepthook = lambda args: caught.append(args.exc_type)
+
+    def work() -> None:
+        torch.ones(2).sin()
+        torch.ones(2).view(3)
+
+    try:
+        got = record(lambda: in_thread("raising", work))
+    finally:
+        threading.excepthook = before
+    assert caught == [RuntimeError]
+    assert other(got, "raising").ops == ["ones", "sin", "ones"]
+
+
+def test_many_threads_at_once_leave_whole_streams(record: Record) -> None:
+    """Each thread's rows are its own ops in order, whatever the others do at the same time."""
+
+    def work(number: int) -> Callable[[], None]:
+        def run() -> None:
+            x = torch.full((4,), float(number))
+            for i in range(150):
+                x = x.mul(float(i)).add_(number)
+                if i % 40 == 0:
+                    x.sum().item()
+
+        return run
+
+    def program() -> None:
+        threads = [threading.Thread(target=work(n), name=f"t{n}") for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    got = record(program)
+    for number in range(6):
+        thread = other(got, f"t{number}")
+        assert [row.floats for row in thread.named("mul")] == [[float(i)] for i in range(150)]
+        assert {tuple(row.integers) for row in thread.named("add_")} == {(number,)}
+        muls = thread.named("mul")
+        assert all(row.inputs[0].row is not None for row in muls)
+
+
+def test_a_thread_that_outlives_the_block_computes_on(tmp_path: Path) -> None:
+    """Its later ops are no rows, and nothing happens to it."""
+    go, done = threading.Event(), threading.Event()
+    results: list[float] = []
+
+    def work() -> None:
+        torch.ones(2).sin()
+        done.set()
+        go.wait()
+        results.append(torch.ones(2).cos().sum().item())
+
+    with rltrace.record(tmp_path / "a.zarr"):
+        thread = threading.Thread(target=work, name="late")
+        thread.start()
+        done.wait()
+    go.set()
+    thread.join()
+    assert results == [torch.ones(2).cos().sum().item()]
+    assert Recorded(tmp_path / "a.zarr", "rank0/main/thread:late").ops == ["ones", "sin"]
+
+
+def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
+    """Nor disturbed."""
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        go.wait()
+        nn.Sequential(nn.Tanh())(torch.ones(2))
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with rltrace.record(tmp_path / "a.zarr"):
+        go.set()
+        done.wait()
+        torch.ones(2).sin()
+    thread.join()
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert names(got) == ["rank0/main"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "rank0/main"),
+        ({"RANK": "3"}, "rank3/main"),
+        ({"RLTRACE_DEPTH": "1"}, "rank0/child:eval.py"),
+        ({"RANK": "1", "RLTRACE_DEPTH": "2"}, "rank1/child:eval.py"),
+    ],
+)
+def test_names_of_processes(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str) -> None:
+    """The rank and the role, never a process id."""
+    for name in ("RANK", "RLTRACE_DEPTH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["/home/me/eval.py", "--fast"])
+    assert process_name() == expected

@@ -1,0 +1,191 @@
+"""The two reports of a comparison, pinned line by line. ``UPDATE_GOLDEN=1 pytest tests/report`` writes them anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import KERNEL, Do, recorded, training
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import CurvePoint
+from rltrace.report.finding import WIDTH, ordinal
+from rltrace.report.json import SCHEMA, comparison_json
+from rltrace.report.text import render_comparison
+
+GOLDEN = Path(__file__).parent / "golden"
+OUTER = (
+    ("stable_baselines3/ppo/ppo.py", 311, "PPO.learn", "return super().learn("),
+    ("run.py", 8, "<module>", "main()"),
+)
+LOG = Do("aten.mean.default", ("e",), "log", 50, source="logger.record('e', e.mean())", stack=OUTER)
+
+
+def program() -> list[Do]:
+    return [replace(do, stack=OUTER) for do in training(3)]
+
+
+def at(name: str, number: int, **fields: object) -> list[Do]:
+    """The program with the nth instruction of this name changed."""
+    done = program()
+    place = [p for p, do in enumerate(done) if do.name == name][number]
+    return [*done[:place], replace(done[place], **fields), *done[place + 1 :]]  # type: ignore[arg-type]
+
+
+def with_extra(name: str, extra: Do) -> list[Do]:
+    return [item for do in program() for item in ([do, extra] if do.name == name else [do])]
+
+
+def kernel() -> Comparison:
+    """Another instruction set, and an environment that says why."""
+    other = tuple({**KERNEL, "isa": "AVX512"}.items())
+    sources = {"source.train.py": "0f3c" * 16}
+    recorded(Path("a.zarr"), program(), facts={"cpu.capability": "AVX2", "env.OMP_NUM_THREADS": "4", **sources})
+    recorded(
+        Path("b.zarr"),
+        at("aten.mm.default", 2, kernel=other),
+        facts={"cpu.capability": "AVX512", "source.train.py": "a917" * 16},
+    )
+    return compare("a.zarr", "b.zarr")
+
+
+def identical() -> Comparison:
+    recorded(Path("a.zarr"), program())
+    recorded(Path("b.zarr"), program())
+    return compare("a.zarr", "b.zarr")
+
+
+def same_values() -> Comparison:
+    """Log lines added."""
+    recorded(Path("a.zarr"), program())
+    recorded(Path("b.zarr"), with_extra("aten.sub.Tensor", LOG))
+    return compare("a.zarr", "b.zarr")
+
+
+def extra_draw() -> Comparison:
+    """A draw that one side alone makes."""
+    recorded(Path("a.zarr"), program())
+    draw = Do("aten.rand.default", (), "extra", 51, source="log(torch.rand(3))", stack=OUTER)
+    recorded(Path("b.zarr"), with_extra("step", draw))
+    return compare("a.zarr", "b.zarr")
+
+
+def steps() -> Comparison:
+    """Two traces of step digests only."""
+    for name, done in (
+        ("a", training(4)),
+        ("b", [replace(d, floats=(2e-3,)) if d.line == 31 else d for d in training(4)]),
+    ):
+        bare = [do for do in done if do.name == "step" or do.writes]
+        recorded(Path(f"{name}.zarr"), bare, level="step")
+    return compare("a.zarr", "b.zarr")
+
+
+def unfinished() -> Comparison:
+    recorded(Path("a.zarr"), program()[:30], state="killed")
+    recorded(Path("b.zarr"), program())
+    return compare("a.zarr", "b.zarr")
+
+
+def ended() -> Comparison:
+    recorded(Path("a.zarr"), program())
+    recorded(Path("b.zarr"), [replace(do, stack=OUTER) for do in training(5)])
+    return compare("a.zarr", "b.zarr")
+
+
+CASES: dict[str, Callable[[], Comparison]] = {
+    f.__name__: f for f in (kernel, identical, same_values, extra_draw, steps, unfinished, ended)
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Comparison]:
+    monkeypatch.chdir(tmp_path)
+    return request.param, CASES[request.param]()
+
+
+def check(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_text(case: tuple[str, Comparison]) -> None:
+    """The text report, word for word."""
+    name, comparison = case
+    check(f"{name}.txt", render_comparison(comparison, color=False) + "\n")
+
+
+def test_json(case: tuple[str, Comparison]) -> None:
+    """The JSON report, field for field, and valid JSON for any reader."""
+    name, comparison = case
+    check(f"{name}.json", json.dumps(comparison_json(comparison), indent=2, allow_nan=False) + "\n")
+
+
+def test_lines_fit_a_terminal(case: tuple[str, Comparison]) -> None:
+    """80 columns are enough; only commands, which are there to be copied, may be longer."""
+    lines = render_comparison(case[1], color=False).splitlines()
+    assert [line for line in lines if len(line) > WIDTH and "rltrace " not in line] == []
+
+
+def test_colour_adds_nothing_but_colour(case: tuple[str, Comparison]) -> None:
+    """Without its escapes the coloured report is the plain one."""
+    import re
+
+    colored = render_comparison(case[1], color=True)
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == render_comparison(case[1], color=False)
+
+
+def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> None:
+    """Names that others read by; fields are added, never renamed."""
+    report = comparison_json(case[1])
+    assert report["schema"] == SCHEMA == "rltrace.diff/1"
+    top = "verdict a b environment first first_value unordered structure search holes"
+    assert set(top.split()) <= set(report)
+    side = "path level engine ops steps processes"
+    assert set(side.split()) <= set(report["a"])
+    process = "name state after_op why windows exit"
+    assert set(process.split()) <= set(report["a"]["processes"][0])
+    finding = (
+        "cause stream a_index b_index step optimizer environment_step phase op module site kernel inputs_match outputs"
+        " identical_before because"
+    )
+    for found in filter(None, (report["first"], report["first_value"])):
+        assert set(finding.split()) <= set(found)
+
+
+def test_the_document_describes_every_field(case: tuple[str, Comparison]) -> None:
+    """docs/diff-json.md names each field that a report can have."""
+    text = (Path(__file__).parents[2] / "docs" / "diff-json.md").read_text()
+
+    def fields(value: object) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | {f for item in value.values() for f in fields(item)}
+        return {f for item in value for f in fields(item)} if isinstance(value, list) else set()
+
+    report = comparison_json(case[1])
+    report["compared"] = {}  # its keys are names of streams
+    assert {field for field in fields(report) if f"`{field}`" not in text} == set()
+
+
+def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of NaN or infinity is written as text."""
+    monkeypatch.chdir(tmp_path)
+    comparison = replace(identical(), curves=(CurvePoint("loss.item()", 3, float("nan"), float("-inf")),))
+    report = comparison_json(comparison)
+    assert report["curves"] == [{"name": "loss.item()", "step": 3, "a": "nan", "b": "-inf"}]
+    json.dumps(report, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (112, "112th"), (2001, "2,001st")]
+)
+def test_ordinals(n: int, text: str) -> None:
+    """Counts as people say them."""
+    assert ordinal(n) == text

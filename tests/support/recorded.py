@@ -1,0 +1,185 @@
+"""Recorded rows in words: what tests of the recorder ask of a trace, read back through the real reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rltrace
+from rltrace.trace.prefix import row_hashes
+from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, open_trace
+from rltrace.trace.rows import Rows
+from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor input of a row, its link resolved."""
+
+    row: int | None
+    """The row it leads to; None: see ``origin``."""
+    origin: Origin | None
+    slot: int | None
+    known: bool
+    digest: int | None
+    """Digest of what this row read; None: not read here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row in words."""
+
+    index: int
+    op: str
+    kind: Kind
+    phase: Phase
+    step: int
+    module: str
+    stack: tuple[dict[str, Any], ...]
+    """Frames of the site outside torch and rltrace, innermost first."""
+    site_key: int
+    scalars: object
+    integers: list[int]
+    floats: list[float]
+    layouts: list[Any]
+    inputs: list[Input]
+    outputs: list[int]
+    rng: int | None
+    value: object
+    kernel: dict[str, Any]
+    flags: RowFlag
+
+    @property
+    def name(self) -> str:
+        """``addmm`` of ``aten.addmm.default``."""
+        return self.op.split(".")[1] if "." in self.op else self.op
+
+    @property
+    def line(self) -> str:
+        """Source of the innermost user frame."""
+        return str(self.stack[0]["source"]) if self.stack else ""
+
+    @property
+    def marked(self) -> bool:
+        return bool(self.flags & RowFlag.MARKED)
+
+
+class Recorded:
+    """One stream of a trace: the main one unless another is asked for."""
+
+    def __init__(self, path: Path, stream: int | str = 0, process: int = 0) -> None:
+        self.path = path
+        self.trace: Trace = open_trace(path)
+        self.process: ProcessTrace = self.trace.processes[process]
+        found = [s for s in self.process.streams if stream in (s.index, s.name)]
+        self.stream: StreamTrace = found[0]
+        self.raw: Rows = self.stream.read(0, self.stream.rows)
+        assert self.trace.holes == ()
+        self.rows = [self._row(i) for i in range(len(self.raw))]
+
+    def _row(self, i: int) -> Row:
+        raw, tables = self.raw, self.process.tables
+        cell = {column: int(raw.columns[i, column]) for column in Column}
+        frames = [tables["frames"].payloads[n] for n in tables["sites"].payloads[cell[Column.SITE]]]
+        integers = raw.integers[raw.integer_offsets[i] : raw.integer_offsets[i + 1]].tolist()
+        floats = raw.floats[raw.float_offsets[i] : raw.float_offsets[i + 1]].tolist()
+        layouts = tables["structures"].payloads[cell[Column.STRUCTURE]]
+        inputs = [
+            Input(
+                i - link.distance if link.distance > 0 else None,
+                None if link.distance > 0 else Origin(link.distance),
+                link.slot,
+                link.known,
+                link.digest,
+            )
+            for link in raw.inputs(i)
+        ]
+        return Row(
+            index=i,
+            op=tables["ops"].payloads[cell[Column.OP]],
+            kind=Kind(cell[Column.KIND]),
+            phase=Phase(cell[Column.PHASE]),
+            step=cell[Column.STEP],
+            module=tables["modules"].payloads[cell[Column.MODULE]],
+            stack=tuple(frame for frame in frames if not frame["internal"]),
+            site_key=int(tables["sites"].keys[cell[Column.SITE]]),
+            scalars=tables["scalars"].payloads[cell[Column.SCALARS]],
+            integers=integers,
+            floats=floats,
+            layouts=[tables["layouts"].payloads[n] for n in layouts],
+            inputs=inputs,
+            outputs=raw.outputs(i),
+            rng=raw.rng(i),
+            value=raw.value(i),
+            kernel=tables["kernels"].payloads[cell[Column.KERNEL]],
+            flags=raw.flags(i),
+        )
+
+    @property
+    def ops(self) -> list[str]:
+        """Names of all rows: ``["randn", "add"]``."""
+        return [row.name for row in self.rows]
+
+    def named(self, name: str) -> list[Row]:
+        """Rows of one operator, by its name without namespace and overload."""
+        return [row for row in self.rows if row.name == name]
+
+    def one(self, name: str) -> Row:
+        """The only row of that operator."""
+        rows = self.named(name)
+        assert len(rows) == 1, (name, self.ops)
+        return rows[0]
+
+    def table(self, name: str) -> list[Any]:
+        return list(self.process.tables[name].payloads)
+
+    @property
+    def steps(self) -> list[dict[Step, int]]:
+        """The steps table, a mapping each."""
+        return [{column: int(row[column]) for column in Step} for row in self.process.steps]
+
+    @property
+    def optimizers(self) -> list[tuple[str, int, int]]:
+        """(class and ordinal of the optimizer, its own count, skipped) of each attempt."""
+        names = self.table("optimizers")
+        return [
+            (
+                f"{names[s[Step.OPTIMIZER]]['class']}#{names[s[Step.OPTIMIZER]]['ordinal']}",
+                s[Step.COUNT],
+                s[Step.SKIPPED],
+            )
+            for s in self.steps
+        ]
+
+    @property
+    def chains(self) -> tuple[int, int, int]:
+        """The three prefix digests at the end of the stream."""
+        return tuple(self.stream.marks[-1, 1:].tolist())  # type: ignore[return-value]
+
+    def hashes(self) -> list[list[int]]:
+        """Structure, value and marked hash of every row."""
+        return [part.tolist() for part in row_hashes(self.raw, self.process.tables)]
+
+
+Record = Callable[..., Recorded]
+"""``record(program, level="op", steps=None)``: run ``program()`` under the recorder in this process."""
+
+
+def recorder(folder: Path) -> Record:
+    """Records into fresh traces under ``folder``."""
+    count = iter(range(1_000))
+
+    def record(program: Callable[[], object], *, stream: int | str = 0, **options: Any) -> Recorded:
+        path = folder / f"{next(count)}.zarr"
+        with rltrace.record(path, **options):
+            program()
+        return Recorded(path, stream)
+
+    return record
+
+
+def texts(rows: Sequence[Row]) -> list[str]:
+    """``aten.mm.default`` of each."""
+    return [row.op for row in rows]

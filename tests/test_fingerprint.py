@@ -1,0 +1,195 @@
+"""What is known of a machine and a process is found without changing either."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rltrace import fingerprint
+from rltrace.fingerprint import host, sources
+
+PRINT = "import json; print('FACTS', json.dumps(found))\n"
+
+
+def facts_of(code: str, folder: Path, **variables: str) -> tuple[dict[str, object], str]:
+    """The facts that a program binds to ``found``, and what it wrote to standard error."""
+    import json
+
+    (folder / "program.py").write_text(code + PRINT)
+    result = subprocess.run(
+        [sys.executable, folder / "program.py"],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    line = next(line for line in result.stdout.splitlines() if line.startswith("FACTS "))
+    return json.loads(line[6:]), result.stderr
+
+
+def test_facts_are_flat() -> None:
+    """Every fact is a number, a string, a truth value or unknown, under a dotted name."""
+    for name, value in fingerprint.facts().items():
+        assert "." in name
+        assert value is None or isinstance(value, (str, int, float, bool)), name
+
+
+def test_without_torch_nothing_is_loaded(tmp_path: Path) -> None:
+    """Facts are told of what is loaded; nothing is loaded to tell them."""
+    code = "import sys\nfrom rltrace import fingerprint\nfound = fingerprint.start() | fingerprint.facts()\n"
+    found, _ = facts_of(code + "assert not {'torch', 'numpy'} & set(sys.modules)\n", tmp_path)
+    assert found["python.version"] == ".".join(map(str, sys.version_info[:3]))
+    assert "torch.version" not in found
+    assert "numpy.version" not in found
+    assert not [name for name in found if name.startswith("unreadable.")]
+
+
+def test_start_leaves_the_programs_settings_open(tmp_path: Path) -> None:
+    """A program that sets its instruction set after importing torch still gets it: start() has not asked for it."""
+    code = """
+import os
+import torch
+from rltrace import fingerprint
+fingerprint.start()
+os.environ["ATEN_CPU_CAPABILITY"] = "default"
+torch.ones(3) + 1
+found = fingerprint.facts()
+"""
+    found, _ = facts_of(code, tmp_path)
+    assert found["cpu.capability"] == "DEFAULT"
+    assert found["env.ATEN_CPU_CAPABILITY"] == "default"
+
+
+def test_all_facts_of_torch(tmp_path: Path) -> None:
+    """Builds, threads and switches, read under every mixture of old and new settings without one warning or draw."""
+    code = """
+import random, sys, warnings
+warnings.simplefilter("error")
+import numpy, torch
+from rltrace import fingerprint
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.backends.fp32_precision = "tf32"
+torch.set_float32_matmul_precision("high")
+torch.backends.cuda.matmul.fp32_precision = "ieee"
+before = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state())
+found = fingerprint.facts(fingerprint.start())
+after = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state())
+assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+assert not torch.cuda.is_initialized()
+"""
+    found, said = facts_of(code, tmp_path)
+    assert said == ""
+    assert found["torch.threads"] == 1
+    assert found["flag.deterministic_algorithms"] is True
+    assert found["flag.cuda.matmul.precision"] == "ieee"
+    assert found["flag.default_dtype"] == "torch.float32"
+    assert str(found["torch.version"]).startswith("2.")
+    assert found["numpy.blas"]
+    assert found["package.torch"] == str(found["torch.version"])
+    assert not [name for name in found if name.startswith("unreadable.")]
+
+
+def test_part_that_cannot_be_read(tmp_path: Path) -> None:
+    """A torch that lacks something costs the facts about it, no more."""
+    (tmp_path / "torch.py").write_text("__version__ = '0'\nclass version: git_version = cuda = None; debug = False\n")
+    found, _ = facts_of("import torch\nfrom rltrace import fingerprint\nfound = fingerprint.facts()\n", tmp_path)
+    assert found["torch.version"] == "0"
+    assert found["unreadable.config"] == "AttributeError"
+    assert found["python.version"]
+
+
+# --- environment variables --------------------------------------------------------------------------------------------
+
+
+def test_variables_by_allow_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What can change numerics is read; anything else, secrets and places are not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in {
+        "OMP_NUM_THREADS": "3",
+        "PYTHONHASHSEED": "7",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "MY_PRIVATE_THING": "x",
+        "TORCH_HUB_TOKEN": "abcdef",
+        "TORCH_HOME": "/somewhere",
+        "TORCH_LOGS": f"{tmp_path}/logs",
+        "LD_PRELOAD": f"{tmp_path}/lib/libjemalloc.so.2:/usr/lib/libx.so",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = host.environment()
+    assert found["env.OMP_NUM_THREADS"] == "3"
+    assert found["env.PYTHONHASHSEED"] == "7"
+    assert found["env.CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert found["env.LD_PRELOAD"] == "libjemalloc.so.2:libx.so"
+    assert found["env.TORCH_HUB_TOKEN"] == "***"
+    assert found["env.TORCH_LOGS"] == "~/logs"
+    assert not {"env.MY_PRIVATE_THING", "env.TORCH_HOME", "env.HOME"} & set(found)
+
+
+@pytest.mark.parametrize(("seed", "random"), [("0", False), ("7", False), ("random", True), ("", True)])
+def test_hash_seed(tmp_path: Path, seed: str, random: bool) -> None:
+    """Whether strings hash alike in every run of the program."""
+    code = "from rltrace import fingerprint\nfound = fingerprint.start()\n"
+    assert facts_of(code, tmp_path, PYTHONHASHSEED=seed)[0]["python.hash_randomization"] is random
+
+
+def test_facts_of_the_launcher(tmp_path: Path) -> None:
+    """What the launcher found out is among the facts; what is no fact is left out."""
+    code = "from rltrace import fingerprint\nfound = fingerprint.start()\n"
+    found, _ = facts_of(code, tmp_path, RLTRACE_FACTS='{"git.dirty": true, "git.more": [1]}')
+    assert found["git.dirty"] is True
+    assert "git.more" not in found
+
+
+# --- source files -----------------------------------------------------------------------------------------------------
+
+SOURCES = """
+import sys
+from rltrace import fingerprint
+import envs.cart, helper, click
+earlier = fingerprint.start()
+if len(sys.argv) > 1:
+    open(helper.__file__, "w").write("changed = 1\\n")
+import later
+found = {k: v for k, v in fingerprint.facts(earlier).items() if k.startswith("source.")}
+"""
+
+
+def project(folder: Path) -> Path:
+    (folder / "envs").mkdir(parents=True)
+    for name in ("envs/__init__.py", "envs/cart.py", "helper.py", "later.py"):
+        (folder / name).write_text(f"# {name}\n")
+    return folder
+
+
+def test_source_files(tmp_path: Path) -> None:
+    """The program's own modules, those loaded late too, by names that do not say where the project lies."""
+    here, _ = facts_of(SOURCES, project(tmp_path / "here"))
+    there, _ = facts_of(SOURCES, project(tmp_path / "else" / "where"))
+    assert here == there
+    assert set(here) == {
+        f"source.{n}" for n in ("program.py", "helper.py", "later.py", "envs/__init__.py", "envs/cart.py")
+    }
+    assert all(isinstance(value, str) and len(value) == 16 for value in here.values())
+
+
+def test_hash_is_of_what_ran(tmp_path: Path) -> None:
+    """A file that was edited while the program ran keeps the hash it had when it was first seen."""
+    folder = project(tmp_path / "p")
+    before, _ = facts_of(SOURCES, folder)
+    facts = "import sys; sys.argv.append('edit')\n" + SOURCES
+    after, _ = facts_of(facts, folder)
+    assert (folder / "helper.py").read_text() == "changed = 1\n"
+    assert after["source.helper.py"] == before["source.helper.py"]
+    assert after["source.program.py"] != before["source.program.py"]
+
+
+def test_no_files_of_the_library_or_of_packages() -> None:
+    """The standard library, installed packages and rltrace itself are not the program."""
+    names = [name for name, _ in sources.program_files()]
+    assert not [name for name in names if "site-packages" in name or name.startswith("rltrace/")]

@@ -1,0 +1,141 @@
+"""The journal gives back what was appended, tells a torn tail from damage, and goes on after damage where it can."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.trace.journal import MAGIC, JournalWriter, frame, parse_journal
+
+RECORDS = [{"type": "birth", "name": "rank0/main"}, {"type": "facts", "facts": {"a": 1}}, {"type": "end", "n": 3}]
+
+
+def frames(records: list[dict[str, object]]) -> list[bytes]:
+    """Records as chained frames."""
+    digest, made = 0, []
+    for record in records:
+        data, digest = frame(digest, record)
+        made.append(data)
+    return made
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"type": st.text(max_size=8), "value": json_values}), max_size=8))
+def test_round_trip(records: list[dict[str, object]]) -> None:
+    """Any JSON-able records come back in order."""
+    journal = parse_journal(b"".join(frames(records)))
+    assert journal.records == records
+    assert not journal.damage
+    assert journal.torn is None
+
+
+def test_every_cut_is_a_torn_tail() -> None:
+    """Cut anywhere, what is whole is read and the rest is said to be torn, never damaged."""
+    made = frames(RECORDS)
+    data = b"".join(made)
+    ends = [0, len(made[0]), len(made[0] + made[1]), len(data)]
+    for cut in range(len(data) + 1):
+        journal = parse_journal(data[:cut])
+        assert journal.records == RECORDS[: sum(end <= cut for end in ends) - 1]
+        assert not journal.damage
+        assert (journal.torn is None) == (cut in ends)
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    """Whatever byte is flipped, no record reads differently and something is said."""
+    data = b"".join(frames(RECORDS))
+    for at in range(len(data)):
+        for bit in (0, 7):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << bit
+            journal = parse_journal(bytes(flipped))
+            assert all(record in RECORDS for record in journal.records)
+            assert journal.damage or journal.torn
+            assert len(journal.records) < len(RECORDS) or "damaged" in journal.damage[0]
+
+
+def test_goes_on_after_damage_in_the_middle() -> None:
+    """Damage to one record costs that record alone."""
+    made = frames(RECORDS)
+    for at in range(len(made[1])):
+        middle = bytearray(made[1])
+        middle[at] ^= 0x10
+        journal = parse_journal(made[0] + bytes(middle) + made[2])
+        assert journal.records == [RECORDS[0], RECORDS[2]]
+        assert len(journal.damage) == 1
+
+
+def test_swapped_and_missing_records_are_damage() -> None:
+    """The chain notices records that changed places, and records taken out."""
+    made = frames(RECORDS)
+    assert parse_journal(made[1] + made[0] + made[2]).damage
+    assert parse_journal(made[0] + made[2]).damage
+
+
+def test_a_record_of_another_journal_is_damage() -> None:
+    """A frame that is valid elsewhere does not fit into this chain."""
+    other = frames([{"type": "birth", "name": "rank1/main"}, {"type": "facts", "facts": {"a": 2}}])
+    journal = parse_journal(frames(RECORDS)[0] + other[1])
+    assert journal.records == RECORDS[:1]
+    assert journal.damage
+
+
+def test_zeros_at_the_end_are_a_torn_tail() -> None:
+    """What a file system leaves after a power loss is not taken for damage."""
+    journal = parse_journal(b"".join(frames(RECORDS)) + bytes(100))
+    assert journal.records == RECORDS
+    assert journal.torn
+    assert not journal.damage
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200)
+def test_never_raises(data: bytes) -> None:
+    """Any bytes at all are read to the end."""
+    for start in (b"", MAGIC, MAGIC + b"\xff\xff\xff\xff"):
+        parse_journal(start + data)
+
+
+def test_deep_nesting_is_no_record() -> None:
+    """A frame of absurdly nested JSON is named, not a crash."""
+    from rltrace.trace.journal import chain
+
+    payload = b'{"type":' + b"[" * 100_000
+    data = MAGIC + len(payload).to_bytes(4, "little") + payload + chain(0, payload).to_bytes(8, "little")
+    assert "no record" in parse_journal(data).damage[0]
+
+
+def test_writer_appends_and_resumes(tmp_path: Path) -> None:
+    """A journal written in two sittings reads as one; a torn tail between them is cut off."""
+    path = tmp_path / "log"
+    first = JournalWriter(os.fspath(path))
+    first.append(RECORDS[:2])
+    first.close()
+    with path.open("ab") as file:
+        file.write(MAGIC + b"\x40\x00")
+    found = parse_journal(path.read_bytes())
+    assert found.torn
+    second = JournalWriter(os.fspath(path), resume=found.digest, size=found.size)
+    second.append(RECORDS[2:])
+    second.close()
+    journal = parse_journal(path.read_bytes())
+    assert journal.records == RECORDS
+    assert journal.torn is None
+
+
+def test_writer_refuses_an_existing_journal(tmp_path: Path) -> None:
+    """Two writers never share a journal."""
+    path = os.fspath(tmp_path / "log")
+    JournalWriter(path).close()
+    with pytest.raises(FileExistsError):
+        JournalWriter(path)

@@ -1,0 +1,309 @@
+"""Opening a trace: its states, its limits, its counters, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.errors import DamagedTraceError, HoleError, NewerFormatError, NotATraceError
+from rltrace.testing import TraceBuilder, plain_entries, random_rows
+from rltrace.trace.journal import JournalWriter, Record, parse_journal
+from rltrace.trace.reader import open_trace
+from rltrace.trace.rows import Rows
+from rltrace.trace.writer import ProcessWriter, create_trace, write_birth
+
+
+def rewrite(log: Path, change: object) -> None:
+    """Write a journal again with a valid chain, each record changed by ``change`` (None drops it)."""
+    records = [change(record) for record in parse_journal(log.read_bytes()).records]  # type: ignore[operator]
+    log.unlink()
+    journal = JournalWriter(os.fspath(log))
+    journal.append([record for record in records if record is not None])
+    journal.close()
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    """Nothing, a file, another folder and another zarr group are no traces, each said in its own words."""
+    with pytest.raises(NotATraceError, match="nothing there"):
+        open_trace(tmp_path / "none")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotATraceError, match="it is a file"):
+        open_trace(tmp_path / "file")
+    with pytest.raises(NotATraceError, match="no launch journal"):
+        open_trace(tmp_path)
+    (tmp_path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    with pytest.raises(NotATraceError, match="no launch journal"):
+        open_trace(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["zarr.json", "journal"])
+def test_newer_format_is_refused_by_name(sample: Path, where: str) -> None:
+    """A newer major version is not guessed at, wherever it is named; a newer minor one is read."""
+    for version in ([1, 7], [2, 0]):
+        if where == "zarr.json":
+            document = {"zarr_format": 3, "node_type": "group", "attributes": {"rltrace": {"format": version}}}
+            (sample / "zarr.json").write_text(json.dumps(document))
+        else:
+            rewrite(sample / "journal/log", lambda r, v=version: {**r, "format": v} if r["type"] == "launch" else r)
+        if version == [2, 0]:
+            with pytest.raises(NewerFormatError, match=r"format 2\.0"):
+                open_trace(sample)
+        else:
+            assert open_trace(sample).format == (1, 7)
+
+
+def test_nothing_left_to_read(sample: Path) -> None:
+    """Without both the root group and the launch's journal there is nothing to go by."""
+    (sample / "zarr.json").write_text("{")
+    (sample / "journal/log").write_bytes(b"RLJ1 and so on")
+    with pytest.raises(DamagedTraceError, match="nothing says what this trace is"):
+        open_trace(sample)
+
+
+def test_unknown_records_and_fields_are_passed_over(sample: Path) -> None:
+    """What a newer minor version may add is ignored."""
+    log = sample / "processes/0/journal/log"
+    rewrite(log, lambda r: {**r, "later": 1})
+    rewrite(log, lambda r: {"type": "novelty"} if r["type"] == "window" else r)
+    process = open_trace(sample).processes[0]
+    assert process.state == "complete"
+    assert len(process.streams[0].read(0, 12)) == 12
+
+
+def test_states(tmp_path: Path) -> None:
+    """Complete, stopped, running and killed are told apart, and a process that never recorded is named."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default")
+    builder.process("rank1/main", alive=True).stream().op("aten.mm.default")
+    builder.process("rank1/main").stream().commit()
+    builder.process("rank2/main").finish("stopped", {"why": "--until"})
+    builder.process("rank3/main").finish("complete", {"status": 0})
+    write_birth(builder.path, {"argv": ["ls"], "pid": 0})
+    write_birth(builder.path, {"argv": ["train.py"]})
+    builder.commit()
+    trace = open_trace(builder.path)
+    assert {p.name: p.state for p in trace.processes} == {
+        "rank0/main": "killed",
+        "rank1/main": "running",
+        "rank2/main": "stopped",
+        "rank3/main": "complete",
+    }
+    assert [p.after_op for p in trace.processes] == [1, 1, 0, 0]
+    assert sorted((birth.record["argv"][0], birth.state) for birth in trace.births) == [
+        ("ls", "never-recorded"),
+        ("train.py", "running"),
+    ]
+    assert [bool(p.why) for p in trace.processes] == [True, True, True, False]
+
+
+def test_a_recorder_that_failed(trace: Path) -> None:
+    """A process whose recorder gave up is damaged, in the recorder's own words."""
+    writer = ProcessWriter.open(trace, {"name": "main"})
+    writer.close("damaged", {"why": "the recorder failed: ValueError"})
+    process = open_trace(trace).processes[0]
+    assert (process.state, process.why) == ("damaged", "the recorder failed: ValueError")
+
+
+def test_a_process_before_its_first_record(trace: Path) -> None:
+    """A folder without a journal, or with an empty one, is a process that never got further."""
+    (trace / "processes/0/journal").mkdir(parents=True)
+    assert open_trace(trace).processes[0].state == "never-recorded"
+    (trace / "processes/0/journal/log").touch()
+    assert open_trace(trace).processes[0].state == "never-recorded"
+    (trace / "processes/0/streams/0").mkdir(parents=True)
+    assert open_trace(trace).processes[0].state == "damaged"
+
+
+def test_a_trace_that_is_being_written(trace: Path) -> None:
+    """Opened again and again while it grows, it shows what was committed by then."""
+    writer = ProcessWriter.open(trace, {"name": "main"})
+    stream = writer.stream("main")
+    rows = random_rows(np.random.default_rng(0), 0, 100)
+    for i in range(4):
+        writer.commit(stream, rows.cut(25 * i, 25 * i + 25), plain_entries() if i == 0 else ())
+        process = open_trace(trace).processes[0]
+        assert (process.state, process.after_op) == ("running", 25 * i + 25)
+        assert np.array_equal(process.streams[0].read(0, 25 * i + 25).columns, rows.columns[: 25 * i + 25])
+
+
+def test_facts_keep_the_later_one(trace: Path) -> None:
+    """Facts may be told in parts; of one name the later counts."""
+    writer = ProcessWriter.open(trace, {"name": "main", "argv": ["train.py", "--lr", "1"]})
+    writer.facts("op", "dispatch", {"torch.threads": 2, "cpu": "x"})
+    writer.facts("op", "dispatch", {"torch.threads": 4})
+    found = open_trace(trace)
+    assert found.processes[0].facts == {"torch.threads": 4, "cpu": "x"}
+    assert found.processes[0].birth["argv"] == ["train.py", "--lr", "1"]
+    assert (found.level, found.engine) == ("op", "dispatch")
+
+
+def test_reads_are_counted(written: tuple[Path, Rows]) -> None:
+    """Chunks and bytes read are counted; a segment read again soon costs nothing."""
+    stream = open_trace(written[0]).processes[0].streams[0]
+    assert (stream.chunks_read, stream.bytes_read) == (0, 0)
+    stream.read(0, 1)
+    assert stream.chunks_read == 2
+    assert stream.bytes_read == sum(file.length for file in stream.segments[0].files)
+    stream.read(1, 3)
+    assert stream.chunks_read == 2
+
+
+def test_ranges_out_of_bounds_are_refused(written: tuple[Path, Rows]) -> None:
+    """Rows that no journal tells of are no rows; an empty range is empty."""
+    stream = open_trace(written[0]).processes[0].streams[0]
+    for start, stop in ((-1, 2), (2, 1), (0, stream.rows + 1)):
+        with pytest.raises(ValueError, match="has rows 0 to"):
+            stream.read(start, stop)
+    assert len(stream.read(5, 5)) == 0
+
+
+def test_hole_is_named_and_the_rest_reads(written: tuple[Path, Rows]) -> None:
+    """A missing chunk takes its rows, by name; rows before and after it read right."""
+    path, rows = written
+    (path / "processes/0/streams/0/cells/c.2").unlink()
+    process = open_trace(path).processes[0]
+    stream = process.streams[0]
+    first, count, why = stream.holes[0]
+    assert (process.state, why) == ("damaged", "processes/0/streams/0/cells/c.2 is missing")
+    with pytest.raises(
+        HoleError, match=rf"rows {first} to {first + count - 1} of rank0/main cannot be read: .*c\.2 is"
+    ):
+        stream.read(0, stream.rows)
+    assert np.array_equal(stream.read(0, first).columns, rows.columns[:first])
+    assert np.array_equal(stream.read(first + count, stream.rows).columns, rows.columns[first + count :])
+
+
+def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
+    """Damage to one record of the journal takes that commit's rows alone."""
+    path, rows = written
+    log = path / "processes/0/journal/log"
+    data = bytearray(log.read_bytes())
+    data[data.index(b'"segment":2') + 3] ^= 1
+    log.write_bytes(data)
+    stream = open_trace(path).processes[0].streams[0]
+    first, count, _ = stream.holes[0]
+    assert [segment.index for segment in stream.segments] == [0, 1, 3, 4]
+    with pytest.raises(HoleError, match="the journal's record of them is damaged"):
+        stream.read(first, first + 1)
+    assert np.array_equal(stream.read(first + count, stream.rows).columns, rows.columns[first + count :])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 1 << 40},
+        {"rows": 0},
+        {"rows": -5},
+        {"rows": True},
+        {"first": 10**30},
+        {"sections": [1 << 62, 0, 0, 0]},
+        {"sections": [0, 0]},
+        {"stream": 1 << 40},
+        {"segment": "0"},
+        {"end": ["zz", "", ""]},
+        {"marks": [[1, "0" * 16, "0" * 16, "0" * 16]]},
+        {"files": []},
+        {"files": [["../../../../etc/passwd", 10, "0" * 16], ["streams/0/cells/c.0", 10, "0" * 16]]},
+        {"files": [["streams/0/rows/c.0.0", 1 << 50, "0" * 16], ["streams/0/cells/c.0", 10, "0" * 16]]},
+        {"files": None},
+    ],
+)
+def test_absurd_commit_records_are_refused(written: tuple[Path, Rows], change: Record) -> None:
+    """A record with a valid checksum and absurd content is damage that is named; nothing is allocated for it."""
+    path, _ = written
+    log = path / "processes/0/journal/log"
+    rewrite(log, lambda r: {**r, **change} if r["type"] == "commit" and r["segment"] == 2 else r)
+    process = open_trace(path).processes[0]
+    assert process.state == "damaged"
+    assert any("makes no sense" in hole.why for hole in process.holes)
+    assert len(process.streams[0].read(0, 1)) == 1
+
+
+@pytest.mark.parametrize("change", [{"entries": {"ops": 1 << 40}}, {"entries": 5}, {"chunk": -1}, {"files": [[]]}])
+def test_absurd_table_records_are_refused(written: tuple[Path, Rows], change: Record) -> None:
+    """Tables of absurd size are not made; the rows that need them are named."""
+    path, _ = written
+    rewrite(path / "processes/0/journal/log", lambda r: {**r, **change} if r["type"] == "tables" else r)
+    process = open_trace(path).processes[0]
+    with pytest.raises(HoleError, match="of table"):
+        process.streams[0].read(0, 1)
+    assert process.state == "damaged"
+
+
+def test_long_records_are_refused(written: tuple[Path, Rows]) -> None:
+    """A chunk grown far past what a chunk can be is not read at all."""
+    path, _ = written
+    with (path / "processes/0/streams/0/rows/c.0.0").open("r+b") as file:
+        file.truncate(1 << 34)
+    stream = open_trace(path).processes[0].streams[0]
+    with pytest.raises(HoleError, match="bytes"):
+        stream.read(0, 1)
+    assert stream.bytes_read == 0
+
+
+def test_links_out_of_the_trace_are_not_followed(written: tuple[Path, Rows], tmp_path: Path) -> None:
+    """Not a file, not a folder, not a process: whatever is a link reads as a hole."""
+    path, _ = written
+    for key in ("processes/0/streams/0/rows/c.1.0", "processes/0/streams/0/rows", "processes/0"):
+        aside = tmp_path / "aside"
+        (path / key).rename(aside)
+        (path / key).symlink_to(aside)
+        trace = open_trace(path)
+        assert any("link" in hole.why or "missing" in hole.why for hole in trace.holes)
+        for stream in (s for process in trace.processes for s in process.streams):
+            with pytest.raises(HoleError):
+                stream.read(0, stream.rows)
+        (path / key).unlink()
+        aside.rename(path / key)
+    assert open_trace(path).holes == ()
+
+
+def test_a_link_to_a_trace_opens(written: tuple[Path, Rows], tmp_path: Path) -> None:
+    """The trace itself may be reached by a link: that is the user's own doing."""
+    (tmp_path / "link.zarr").symlink_to(written[0])
+    assert open_trace(tmp_path / "link.zarr").processes[0].state == "complete"
+
+
+def test_reading_imports_neither_zarr_nor_torch(written: tuple[Path, Rows]) -> None:
+    """Opening and reading a trace takes NumPy and the codecs alone."""
+    code = (
+        "import sys; from rltrace.trace.reader import open_trace; from rltrace.trace.verify import verify;"
+        "import rltrace.trace.slice;"
+        "p = open_trace(sys.argv[1]).processes[0]; p.streams[0].read(0, 5); verify(sys.argv[1]);"
+        "print(sorted({'zarr', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(written[0])], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_process_is_named(tmp_path: Path) -> None:
+    """A whole process taken out of a trace is missed, the last one too."""
+    import shutil
+
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.process("rank1/main")
+    builder.process("rank2/main")
+    path = builder.finish()
+    shutil.rmtree(path / "processes/2")
+    assert [hole.why for hole in open_trace(path).holes] == ["what process rank2/main recorded is missing"]
+    shutil.rmtree(path / "processes/0")
+    assert "processes/0 is missing" in [hole.why for hole in open_trace(path).holes]
+
+
+def test_levels_and_windows(tmp_path: Path) -> None:
+    """The level is the recorder's; windows are listed with the rows at which they began."""
+    create_trace(tmp_path / "b.zarr", {"options": {"level": "step"}})
+    assert open_trace(tmp_path / "b.zarr").level == "step"
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default")
+    builder.window(3, 5)
+    builder.op("aten.mm.default")
+    process = open_trace(builder.finish()).processes[0]
+    assert process.windows == [(3, 5)]
+    assert process.streams[0].windows == [(3, 5, 1)]

@@ -1,0 +1,80 @@
+"""``verify`` reads everything, proves the digests, and names what does not belong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.testing import plain_entries, random_rows
+from rltrace.trace.journal import JournalWriter, parse_journal
+from rltrace.trace.rows import Rows
+from rltrace.trace.verify import verify
+from rltrace.trace.writer import ProcessWriter
+
+
+def test_a_whole_trace(sample: Path) -> None:
+    """Nothing to say about a trace as it was written; every row is read and proved."""
+    progress: list[tuple[int, int]] = []
+    found = verify(sample, lambda done, total: progress.append((done, total)))
+    assert found.ok
+    assert (found.damage, found.notes) == ((), ())
+    checked = found.processes[0]
+    assert (checked.state, checked.rows, checked.rows_read, checked.rows_proved) == ("complete", 13, 13, 13)
+    assert progress == [(i, 4) for i in (1, 2, 3, 4)]
+    assert found.chunks > 8
+    assert found.bytes > 0
+
+
+def test_a_trace_still_being_written(trace: Path) -> None:
+    """What is there so far is proved; that more may come is no damage."""
+    writer = ProcessWriter.open(trace, {"name": "main"})
+    writer.stream("main")
+    writer.commit(0, random_rows(np.random.default_rng(0), 0, 50), plain_entries())
+    found = verify(trace)
+    assert found.ok
+    assert found.processes[0].state == "running"
+    assert any("how the launch ended" in note for note in found.notes)
+
+
+def test_rows_after_a_hole_are_read_but_not_proved(written: tuple[Path, Rows]) -> None:
+    """A chained digest proves nothing past a hole, and ``verify`` says how far it got."""
+    path, rows = written
+    (path / "processes/0/streams/0/rows/c.2.0").unlink()
+    found = verify(path)
+    assert not found.ok
+    checked = found.processes[0]
+    assert checked.state == "damaged"
+    assert 0 < checked.rows_proved < checked.rows_read < checked.rows == len(rows)
+
+
+def test_a_chain_that_lies(written: tuple[Path, Rows]) -> None:
+    """A journal that is valid in itself and tells other digests than the rows have is found out."""
+    path, _ = written
+    log = path / "processes/0/journal/log"
+    records = parse_journal(log.read_bytes()).records
+    log.unlink()
+    journal = JournalWriter(os.fspath(log))
+    commits = [record for record in records if record["type"] == "commit"]
+    commits[1]["end"], commits[3]["end"] = commits[3]["end"], commits[1]["end"]
+    journal.append(records)
+    journal.close()
+    assert [text for text in verify(path).damage if "prefix digests" in text]
+
+
+def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A steps array that is valid in itself and tells other digests than the rows have is found out."""
+    from rltrace.trace import waiting
+    from rltrace.trace.rows import StepRecord
+
+    whole = waiting._fill
+    monkeypatch.setattr(waiting, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * 7)
+    writer = ProcessWriter.open(trace, {"name": "main"})
+    writer.stream("main")
+    step = StepRecord(0, 0, 0, 0, 0, 1, 0, 20, True, 1, 2, 3)
+    writer.commit(0, random_rows(np.random.default_rng(0), 0, 50), plain_entries(), [step])
+    writer.close("complete", {})
+    assert any("digests of step 0" in text for text in verify(trace).damage)
