@@ -1,8 +1,32 @@
-"""What all tests share: tests that need a CUDA device skip themselves where there is none."""
+"""What all tests share: signals as a shell hands them down; tests that need a CUDA device skip where there is none."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+
 import pytest
+
+HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_in_a_shell() -> Iterator[None]:
+    """Programs that tests start inherit what is ignored and blocked here.
+
+    A job in the background of a shell, ``nohup`` or a service manager ignores some signals; a program that inherits
+    that would not notice the signal a test sends it.
+    """
+    before = {number: signal.getsignal(number) for number in HANDED_DOWN}
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

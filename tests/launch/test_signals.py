@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -36,15 +36,19 @@ def line(code: str, *options: str) -> list[str]:
 
 @contextmanager
 def started(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The launcher in a session of its own, when the program has said that it is ready."""
+    """The launcher in a session of its own, when the program has said that it is ready; none outlives the test."""
     child = subprocess.Popen(
         line(code), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        yield child
-        child.communicate()
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+            child.communicate()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT, signal.SIGQUIT])
