@@ -125,6 +125,7 @@ def guarded(call: Callable[[], object], failed: ExitCode) -> int:
         return failed
     except Exception as error:
         _show_unexpected(error)
+        _drop_unwritable()
         return failed
     return status
 
@@ -139,6 +140,14 @@ def _flush(stream: IO[str] | None) -> None:
     """Meet a closed pipe or a full disk now, not in the interpreter's shutdown."""
     if stream is not None:
         stream.flush()
+
+
+def _drop_unwritable() -> None:
+    """What is still held for an output that cannot be written would make the interpreter end with a status of its own."""
+    try:
+        _flush(sys.stdout)
+    except (OSError, ValueError):
+        _silence_stdout()
 
 
 def _silence_stdout() -> None:

@@ -131,12 +131,14 @@ def test_reader_that_left() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_cannot_be_written() -> None:
-    """A full disk under standard output is trouble, not success."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written(unbuffered: str) -> None:
+    """A full disk under standard output is trouble, not success, and is told once, whenever the write is made."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        result = subprocess.run([RLTRACE, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+        result = subprocess.run([RLTRACE, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
     assert result.returncode == 2
-    assert "No space left on device" in result.stderr
+    assert result.stderr.count("No space left on device") == 1
 
 
 # --- the console ------------------------------------------------------------------------------------------------------
