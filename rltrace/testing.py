@@ -172,14 +172,20 @@ class StreamBuilder:
         gradients: object = None,
         generators: object = None,
         recorded: bool = True,
+        python: object = 0,
+        numpy: object = 0,
     ) -> int:
-        """An optimizer attempt ends here; returns the number of the step it ends."""
+        """An optimizer attempt ends here; returns the number of the step it ends.
+
+        ``generators`` stands for the state of torch's own, ``python`` and ``numpy`` for those of the other two.
+        """
         process = self.process
         key = portable_key("optimizers", ordinal, optimizer)
         number = process.tables.intern("optimizers", key, {"ordinal": ordinal, "class": optimizer})
         count = process.attempts.get(number, 0)
         process.attempts[number] = count + 1
-        taken = [None if d is None else digest(d) for d in (parameters, gradients, generators)]
+        written, backward = (None if d is None else digest(d) for d in (parameters, gradients))
+        states = None if generators is None else (digest(generators), 0, digest(python), digest(numpy))
         self._steps.append(
             StepRecord(
                 process.step,
@@ -191,7 +197,9 @@ class StreamBuilder:
                 environment_steps,
                 self.rows,
                 recorded,
-                *taken,
+                written,
+                backward,
+                states,
             )
         )
         process.step += 1
@@ -303,11 +311,11 @@ def random_rows(generator: np.random.Generator, first: int, count: int, entries:
     columns[:, Column.FLAGS] = generator.integers(0, 2, count) * RowFlag.MARKED
     for column in (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS):
         columns[:, column] = generator.integers(0, 4, count)
-    links, integers, floats, digests = columns[:, Column.LINKS :].sum(axis=0)
+    _, integers, floats, digests = columns[:, Column.LINKS :].sum(axis=0)
     return Rows(
         first,
         columns,
-        generator.integers(1, 100, links) << 12,
+        generator.integers(-3, np.repeat(first + np.arange(count), columns[:, Column.LINKS]) + 1) << 12,
         generator.integers(-(1 << 40), 1 << 40, integers),
         generator.standard_normal(floats),
         generator.integers(0, 1 << 64, digests, dtype=np.uint64),
@@ -316,17 +324,27 @@ def random_rows(generator: np.random.Generator, first: int, count: int, entries:
 
 def plain_entries(entries: int = 8) -> list[TableEntry]:
     """``entries`` entries for every table, enough for ``random_rows``."""
-    lists = {"structures", "sites", "scalars"}
     return [
-        TableEntry(
-            table,
-            i,
-            portable_key(table, i),
-            [] if table in lists else {"entry": i} if table == "frames" else f"{table}{i}",
-        )
+        TableEntry(table, i, portable_key(table, i), _plain_payload(table, i))
         for table in TABLES
         for i in range(entries)
     ]
+
+
+def _plain_payload(table: str, i: int) -> object:
+    match table:
+        case "structures" | "sites" | "scalars":
+            return []
+        case "layouts":
+            return ["float32", [i], [1], "cpu"]
+        case "frames":
+            return {"file": "train.py", "path": "/src/train.py", "line": i, "function": "train", "source": f"entry {i}"}
+        case "kernels":
+            return {"library": "ATen", "threads": i}
+        case "optimizers":
+            return {"ordinal": i, "class": "Adam"}
+        case _:
+            return f"{table}{i}"
 
 
 def _put_value(value: bool | int | float | complex | None, integers: list[int], floats: list[float]) -> RowFlag:

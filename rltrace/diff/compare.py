@@ -92,8 +92,7 @@ class _Comparing:
         if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
-        if level == "step" and any(result.unseeded for _, result in self.steps):
-            self.notes.append(UNSEEDED)
+        self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
         return self._assemble(level, environment, lonely)
 
     def _level(self) -> str:
@@ -252,12 +251,6 @@ class _Comparing:
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
             return advice.compare_again(self.a, self.b)
         return ()
-
-
-UNSEEDED = (
-    "the generator states differ from the first step on and are left out: one digest stands for torch's, Python's and"
-    " NumPy's generators, and one that was not seeded differs in every run"
-)
 
 
 def _process_pairs(a: Trace, b: Trace) -> Iterator[tuple[ProcessTrace, ProcessTrace]]:

@@ -82,14 +82,14 @@ def marked_differs(a: Stretch, i: int, b: Stretch, j: int) -> bool:
 def _event_differs(a: Stretch, i: int, b: Stretch, j: int) -> bool:
     """Whether what was digested at an event differs.
 
-    The states of all generators together, as a window begins, are left out: one that nobody seeded and nobody uses
-    (Python's, say) differs in every run. Where an op draws, the state of its own generator decides.
+    The generators' states as a window begins are left out: one that nobody seeded and nobody uses (Python's, say)
+    differs in every run. Where an op draws, the state of its own generator decides.
     """
     return _digests(a.rows, i) != _digests(b.rows, j) and not is_generator_event(a, i)
 
 
 def is_generator_event(stretch: Stretch, i: int) -> bool:
-    """Whether a row holds the generators' states as a window began."""
+    """Whether a row holds a generator's state as a window began."""
     if stretch.rows.columns[i, Column.KIND] != Kind.WINDOW:
         return False
     skeleton = stretch.view.payload("scalars", int(stretch.rows.columns[i, Column.SCALARS]))

@@ -6,7 +6,7 @@ Owns the first step that differs and in which of parameters, gradients and gener
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,14 @@ from rltrace.trace.schema import Step, StepFlag
 WATCHED: dict[Step, str] = {
     Step.GRADIENTS: "gradients",
     Step.PARAMETERS: "parameters",
-    Step.GENERATORS: "generator states",
+    Step.TORCH_GENERATOR: "torch generator states",
+    Step.DEVICE_GENERATORS: "device generator states",
 }
-"""In the order in which they come about within a step."""
+"""What decides, in the order in which it comes about within a step."""
+
+BESIDE: dict[Step, str] = {Step.PYTHON_GENERATOR: "Python", Step.NUMPY_GENERATOR: "NumPy"}
+"""Generators that nobody has to seed and that no op draws from. What their states tell is noted, and decides nothing:
+where it matters, another number reaches an op."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,8 @@ class StepResult:
     """The same, where the shorter one is not complete."""
     lonely: tuple[int, int] = (0, 0)
     """Attempts that one side alone made, before its last matched one."""
-    unseeded: bool = False
-    """Generators stood elsewhere from the first step on, so their states tell nothing."""
+    notes: tuple[str, ...] = ()
+    """Which of Python's and NumPy's generators stood elsewhere, and from where on."""
 
 
 def compare_steps(a: ProcessTrace, b: ProcessTrace, *, without: NDArray[np.uint64] | None = None) -> StepResult:
@@ -55,33 +60,43 @@ def compare_steps(a: ProcessTrace, b: ProcessTrace, *, without: NDArray[np.uint6
         both &= ~np.isin(own_a[:, Step.STEP], without)
     columns = list(WATCHED)
     unequal = both[:, None] & (own_a[:, columns] != own_b[:, columns])
-    unseeded = _differ_from_the_start(both, unequal[:, columns.index(Step.GENERATORS)])
-    if unseeded:
-        unequal[:, columns.index(Step.GENERATORS)] = False
     differing = np.flatnonzero(unequal.any(axis=1))
+    notes = tuple(_beside(own_a[both], own_b[both]))
     if len(differing):
         k = int(differing[0])
-        told = columns[:-1] if unseeded else columns
+        told = [c for c in columns if own_a[k, c] or own_b[k, c] or c is not Step.DEVICE_GENERATORS]
         found = _finding(
             a, own_a[k], own_b[k], {c: bool(unequal[k, columns.index(c)]) for c in told}, int(both[:k].sum())
         )
         numbers = int(own_a[k, Step.STEP]), int(own_b[k, Step.STEP])
-        return StepResult(int(both.sum()), found, numbers, unseeded=unseeded)
+        return StepResult(int(both.sum()), found, numbers, notes=notes)
     more_a = len(steps_a) - (int(at_a[-1]) + 1 if len(at_a) else 0)
     more_b = len(steps_b) - (int(at_b[-1]) + 1 if len(at_b) else 0)
     lonely = len(steps_a) - len(at_a) - more_a, len(steps_b) - len(at_b) - more_b
     ended, open_ = _end(a, b, more_a, more_b) if (more_a > 0) != (more_b > 0) else (None, None)
-    return StepResult(int(both.sum()), ended=ended, open=open_, lonely=lonely, unseeded=unseeded)
+    return StepResult(int(both.sum()), ended=ended, open=open_, lonely=lonely, notes=notes)
 
 
-def _differ_from_the_start(both: NDArray[np.bool_], unequal: NDArray[np.bool_]) -> bool:
-    """Whether generator states are unequal in the first step that can be compared.
-
-    One digest stands for all generators of a process. One that nobody seeded and nobody uses (Python's, say) differs in
-    every run of a program that computes the same. Another seed of torch's own shows in the parameters.
-    """
-    compared = np.flatnonzero(both)
-    return bool(len(compared)) and bool(unequal[compared[0]])
+def _beside(a: Steps, b: Steps) -> Iterator[str]:
+    """What the states of generators outside of torch tell."""
+    firsts: dict[int, list[str]] = {}
+    for column, name in BESIDE.items():
+        there = np.flatnonzero((a[:, column] != 0) & (b[:, column] != 0))  # a side may not have imported it yet
+        differing = there[a[there, column] != b[there, column]]
+        if len(differing):
+            from_the_start = differing[0] == there[0]
+            firsts.setdefault(-1 if from_the_start else int(a[differing[0], Step.STEP]), []).append(name)
+    for first, names in sorted(firsts.items()):
+        if first < 0:
+            yield (
+                f"the {_and(names)} generator states differ from the first step on, as those of generators that nobody"
+                " seeded do, and are left out"
+            )
+        else:
+            yield (
+                f"the {_and(names)} generator states are equal before step {first:,} and differ from there on: outside"
+                " of torch, the runs drew differently"
+            )
 
 
 def _digested(steps: Steps) -> NDArray[np.bool_]:

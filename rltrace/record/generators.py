@@ -1,4 +1,4 @@
-"""Digests of generator states: torch's own, per device, and Python's and NumPy's global ones.
+"""Digests of generator states: torch's own, those of its devices, and Python's and NumPy's global ones.
 
 Owns which bytes of a state count. Reads states, never draws and never seeds; a device that was not initialised stays
 so.
@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-_CPU_STATE_BYTES = 5_056
+
+class States(NamedTuple):
+    """A digest for each kind of generator, in the order of ``schema.GENERATORS``; 0 where there is none yet."""
+
+    torch: int
+    devices: int
+    python: int
+    numpy: int
 
 
 def before_op(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -33,30 +41,51 @@ def state_digest(generator: torch.Generator) -> int:
     return xxh3_64_intdigest(state.numpy().data)
 
 
-def all_states() -> int:
-    """One digest over every generator of the process: torch CPU and devices, Python's, NumPy's."""
+def all_states() -> States:
+    """The states of every global generator of the process.
+
+    Apart, because two of them nobody has to seed: Python's and NumPy's differ in every run of a program that leaves
+    them alone, and must not hide the others.
+    """
+    return States(state_digest(torch.default_generator), _of_devices(), _of_python(), _of_numpy())
+
+
+def _of_devices() -> int:
+    if not torch.cuda.is_initialized():
+        return 0
     digest = xxh3_64()
-    digest.update(torch.default_generator.get_state().numpy().data)
-    if torch.cuda.is_initialized():
-        for generator in torch.cuda.default_generators:
-            digest.update(generator.get_state().numpy().data)
-    random = sys.modules.get("random")
-    if random is not None:
-        version, words, gauss = random.getstate()
-        digest.update(array("Q", words))
-        digest.update(repr((version, gauss)).encode())
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        state = numpy_random.get_state(legacy=False)  # the legacy form warns where the algorithm is another one
-        digest.update(repr(_plain(state)).encode())
+    for generator in torch.cuda.default_generators:
+        digest.update(generator.get_state().numpy().data)
     return digest.intdigest()
 
 
-def _plain(state: Any) -> object:
-    """NumPy's state without NumPy's types, whose ``repr`` differs between versions and shortens."""
-    if isinstance(state, dict):
-        return [(name, _plain(state[name])) for name in sorted(state)]
-    return state.tolist() if hasattr(state, "tolist") else state
+def _of_python() -> int:
+    random = sys.modules.get("random")
+    if random is None:
+        return 0
+    version, words, gauss = random.getstate()
+    return xxh3_64_intdigest(array("Q", words).tobytes() + repr((version, gauss)).encode())
+
+
+def _of_numpy() -> int:
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is None:
+        return 0
+    digest = xxh3_64()
+    _add_state(digest, numpy_random.get_state(legacy=False))  # the legacy form warns where the algorithm is another
+    return digest.intdigest()
+
+
+def _add_state(digest: xxh3_64, state: Any) -> None:
+    """NumPy's state by its words: the ``repr`` of NumPy's types differs between versions."""
+    if isinstance(state, Mapping):
+        for name in sorted(state):
+            digest.update(name.encode())
+            _add_state(digest, state[name])
+    elif hasattr(state, "tobytes"):
+        digest.update(state.tobytes())
+    else:
+        digest.update(repr(state).encode())
 
 
 def _device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:

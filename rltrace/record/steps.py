@@ -50,7 +50,7 @@ class Attempt:
     backwards: int
     parameters: int
     gradients: int
-    generators: int
+    generators: generators.States
 
 
 class StepListener(Protocol):
@@ -173,7 +173,7 @@ class StepCounter:
                 backwards=backwards,
                 parameters=self._digest(_parameters(optimizer)),
                 gradients=getattr(self._gradients, "digest", 0),
-                generators=self._states_digest(),
+                generators=self._generator_states(),
             )
             self._listener.after_attempt(attempt)
         except Exception as error:
@@ -183,7 +183,7 @@ class StepCounter:
         with torch._C._DisableTorchDispatch():
             return digest_pages([0 if t is None else self._digests.of(t) for t in tensors], 0)
 
-    def _states_digest(self) -> int:
+    def _generator_states(self) -> generators.States:
         with torch._C._DisableTorchDispatch():
             return generators.all_states()
 

@@ -24,7 +24,8 @@ def write_state(
     with torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.event(bits, name, owner, [stream.process.digests.of(tensor)], tensor)
-        stream.event(bits, "generators", "", [generators.all_states()], None)
+        for name, state in generators.all_states()._asdict().items():
+            stream.event(bits, f"generator {name}", "", [state], None)
 
 
 def _tensors(

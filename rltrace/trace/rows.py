@@ -172,5 +172,5 @@ class StepRecord:
     """Every op of the step is a row."""
     parameters: int | None
     gradients: int | None
-    generators: int | None
-    """Digests, None where not taken."""
+    generators: tuple[int, int, int, int] | None
+    """Digests, None where not taken; of generators in the order of ``schema.GENERATORS``."""

@@ -158,13 +158,19 @@ class Step(IntEnum):
     PREFIX_VALUES = 11
     PARAMETERS = 12  # digest over the optimizer's parameters after the attempt (0 without DIGESTED)
     GRADIENTS = 13  # their gradients before the attempt
-    GENERATORS = 14  # all generators' states after the attempt
-    FLAGS = 15  # StepFlag
+    TORCH_GENERATOR = 14  # digests of generators' states after the attempt: torch's on the CPU,
+    DEVICE_GENERATORS = 15  # torch's on all devices together,
+    PYTHON_GENERATOR = 16  # module random's,
+    NUMPY_GENERATOR = 17  # numpy.random's own; each 0 where the process has none yet
+    FLAGS = 18  # StepFlag
+
+
+GENERATORS: Final = (Step.TORCH_GENERATOR, Step.DEVICE_GENERATORS, Step.PYTHON_GENERATOR, Step.NUMPY_GENERATOR)
 
 
 class StepFlag(IntFlag):
     RECORDED = 1  # every op of the step is a row
-    DIGESTED = 2  # PARAMETERS, GRADIENTS and GENERATORS are there
+    DIGESTED = 2  # PARAMETERS to NUMPY_GENERATOR are there
 
 
 # --- journal records ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rltrace.trace.prefix import Chains
 from rltrace.trace.rows import StepRecord
-from rltrace.trace.schema import Step, StepFlag
+from rltrace.trace.schema import GENERATORS, Step, StepFlag
 
 
 @dataclass
@@ -72,6 +72,7 @@ def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[
     row[Step.PREFIX_STRUCTURE], row[Step.PREFIX_VALUES] = prefix.structure, prefix.values
     row[Step.PARAMETERS] = record.parameters or 0
     row[Step.GRADIENTS] = record.gradients or 0
-    row[Step.GENERATORS] = record.generators or 0
+    for column, state in zip(GENERATORS, record.generators or (0, 0, 0, 0), strict=True):
+        row[column] = state
     row[Step.FLAGS] = (StepFlag.RECORDED if recorded else 0) | (StepFlag.DIGESTED if digested else 0)
     return row

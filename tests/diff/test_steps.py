@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,21 @@ from rltrace.diff.model import Cause, Verdict
 from rltrace.testing import TraceBuilder
 
 
-def trace(path: Path, steps: int = 6, level: str = "step", state: str = "complete", **changes: tuple[int, str]) -> Path:
-    """A run of ``steps`` attempts; ``parameters=(3, "x")``: another digest from step 3 on."""
+def trace(
+    path: Path, steps: int = 6, level: str = "step", state: str = "complete", unseen: int = 0, **changes: Any
+) -> Path:
+    """A run of ``steps`` attempts; ``parameters=(3, "x")``: another digest from step 3 on.
+
+    ``unseen``: so many steps before NumPy's generator is there.
+    """
     builder = TraceBuilder(path, level=level, engine="none" if level == "step" else "testing")
     for step in range(steps):
         taken = {}
-        for name in ("parameters", "gradients", "generators"):
+        for name in ("parameters", "gradients", "generators", "python", "numpy"):
             first, value = changes.get(name, (steps, ""))
             taken[name] = f"{name} {step} {value if step >= first else ''}"
+        if step < unseen:
+            taken["numpy"] = 0
         if level == "op":
             builder.op("aten.mm.default", outputs=[taken["parameters"]])
         builder.end_step(**taken, recorded=level == "op")
@@ -44,7 +52,7 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     found = comparison.first
     assert found is not None and comparison.verdict is Verdict.DIVERGED
     assert (found.step, found.identical_before, found.op, found.cause) == (3, 3, None, Cause.UNKNOWN)
-    assert found.because.startswith(f"the {what.replace('generators', 'generator states')} differ")
+    assert found.because.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
     assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
     record_a, record_b, diff = (shlex.split(line.split("&& ")[-1]) for line in comparison.advice)
     assert record_a == ["rltrace", "record", "--steps", "3:4", "-o", "a-window.zarr", "--", "python", "train.py"]
@@ -53,17 +61,42 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
 
 
 def test_generators_that_nobody_seeded(tmp_path: Path) -> None:
-    """States that differ from the first step on tell nothing, for one digest stands for all generators: it is noted."""
-    comparison = compared(tmp_path, generators=(0, "x"))
+    """Python's and NumPy's are seeded from the clock unless the program does it: named, and no difference."""
+    comparison = compared(tmp_path, python=(0, "x"), numpy=(0, "x"))
     assert comparison.verdict is Verdict.IDENTICAL
-    assert "not seeded" in comparison.notes[0]
+    (note,) = comparison.notes
+    assert note.startswith("the Python and NumPy generator states differ from the first step on")
+
+
+def test_torch_generators_have_a_seed_of_their_own(tmp_path: Path) -> None:
+    """torch seeds its own with a constant: where they differ, from the first step on too, the runs differ."""
+    comparison = compared(tmp_path, generators=(0, "x"), numpy=(0, "x"))
+    assert comparison.first is not None and comparison.first.step == 0
+    assert comparison.first.because.startswith("the torch generator states differ")
+
+
+def test_a_generator_beside_torch_that_leaves_its_path_is_a_lead(tmp_path: Path) -> None:
+    """It decides nothing, for no op draws from it; where it began is said, before the step that shows it."""
+    comparison = compared(tmp_path, numpy=(3, "x"), parameters=(4, "x"))
+    assert comparison.first is not None and comparison.first.step == 4
+    assert comparison.notes[0].startswith("the NumPy generator states are equal before step 3 and differ from there on")
+    alone = compare(trace(tmp_path / "c.zarr"), trace(tmp_path / "d.zarr", numpy=(3, "x")))
+    assert (alone.verdict, len(alone.notes)) == (Verdict.IDENTICAL, 1)
+
+
+def test_a_generator_that_one_side_imports_later(tmp_path: Path) -> None:
+    """Compared from where both have it; unseeded, it differs from there on."""
+    a, b = trace(tmp_path / "a.zarr", unseen=2, numpy=(0, "x")), trace(tmp_path / "b.zarr")
+    assert "from the first step on" in compare(a, b).notes[0]
+    c = trace(tmp_path / "c.zarr", unseen=2)
+    assert compare(b, c).notes == ()
 
 
 def test_parameters_count_though_generators_do_not(tmp_path: Path) -> None:
     """The first step of another parameter is found all the same."""
-    comparison = compared(tmp_path, generators=(0, "x"), parameters=(4, "x"))
+    comparison = compared(tmp_path, python=(0, "x"), parameters=(4, "x"))
     assert comparison.first is not None and comparison.first.step == 4
-    assert "generator" not in comparison.first.because
+    assert "Python" not in comparison.first.because
 
 
 def test_op_level_against_step_level(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_generators_of_a_step_hear_of_every_draw(record: Record) -> None:
         torch.rand(1)
         optimizer.step()
 
-    first, second, third = column(record(program), Step.GENERATORS)
+    first, second, third = column(record(program), Step.TORCH_GENERATOR)
     assert first == second != third
 
 
