@@ -148,7 +148,7 @@ def rows_at(rows: Rows, first: int) -> Rows:
 
 
 def record(step: int, end: int) -> StepRecord:
-    return StepRecord(step, 0, 0, step, 0, 1, 0, end, True, step, step, step)
+    return StepRecord(step, 0, 0, step, 0, 1, 0, end, True, step, step, (step,) * 4)
 
 
 def evict(path: Path) -> None:

@@ -71,10 +71,10 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rltrace.trace.rows import StepRecord
 
     whole = waiting._fill
-    monkeypatch.setattr(waiting, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * 7)
+    monkeypatch.setattr(waiting, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * 10)
     writer = ProcessWriter.open(trace, {"name": "main"})
     writer.stream("main")
-    step = StepRecord(0, 0, 0, 0, 0, 1, 0, 20, True, 1, 2, 3)
+    step = StepRecord(0, 0, 0, 0, 0, 1, 0, 20, True, 1, 2, (3, 0, 0, 0))
     writer.commit(0, random_rows(np.random.default_rng(0), 0, 50), plain_entries(), [step])
     writer.close("complete", {})
     assert any("digests of step 0" in text for text in verify(trace).damage)

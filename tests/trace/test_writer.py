@@ -32,7 +32,7 @@ def equal(a: Rows, b: Rows) -> bool:
 
 def step(number: int, end_row: int, stream: int = 0) -> StepRecord:
     """A step that ends at a row."""
-    return StepRecord(number, stream, 0, number, 0, 1, 10 * number, end_row, True, 1, 2, 3)
+    return StepRecord(number, stream, 0, number, 0, 1, 10 * number, end_row, True, 1, 2, (3, 4, 5, 6))
 
 
 def open_writer(trace: Path, name: str = "rank0/main") -> ProcessWriter:
@@ -143,7 +143,7 @@ def test_a_step_that_comes_too_late_is_refused(trace: Path) -> None:
 def test_steps_of_a_stream_without_rows(trace: Path) -> None:
     """At step level there are steps alone."""
     writer = open_writer(trace)
-    steps = [StepRecord(i, 0, 0, i, 2, 1, 0, 0, False, 7, 8, 9) for i in range(3000)]
+    steps = [StepRecord(i, 0, 0, i, 2, 1, 0, 0, False, 7, 8, (9, 9, 9, 9)) for i in range(3000)]
     writer.commit(0, None, (), steps)
     writer.close("complete", {})
     found = open_trace(trace).processes[0].steps
