@@ -50,9 +50,13 @@ def complain(text: str, *, hint: str = "") -> None:
     narrate(f"error: {text}", hint=hint)
 
 
-def emit(text: str) -> None:
-    """One piece of data on standard output, ended by a newline."""
-    click.echo(text)
+def emit(text: str, *, color: bool | None = None) -> None:
+    """One piece of data on standard output, ended by a newline; ``color``: whether colour stays in it, None: click's way.
+
+    What standard output cannot encode (a name that was no text to begin with) is written with backslashes.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), color=color)
 
 
 def color_option(command: F) -> F:

@@ -44,7 +44,7 @@ def command(a: Path, b: Path, form: str, strict: bool, color: str, no_tui: bool)
         from rltrace.report.text import render_comparison
 
         colored = use_color(color)
-        click.echo(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
+        emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
     if comparison.agrees is None:
         return ExitCode.UNDECIDED
     return ExitCode.IDENTICAL if comparison.agrees else ExitCode.DIVERGED

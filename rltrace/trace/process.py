@@ -16,17 +16,16 @@ from rltrace.trace.arrays import STEPS, TABLES
 from rltrace.trace.births import is_alive
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
-from rltrace.trace.records import chunk_files, number, parse_segment
+from rltrace.trace.records import MOST, MOST_STREAMS, check_facts, check_fields, chunk_files, number, parse_segment
 from rltrace.trace.schema import Step
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.stream import Counter, StreamTrace, read_chunk
-from rltrace.trace.tables import SHORTEST_LINE, Table, parse_tables
+from rltrace.trace.tables import Table, parse_tables
 
 RUNNING, COMPLETE, STOPPED, KILLED, DAMAGED = "running", "complete", "stopped", "killed", "damaged"
 NEVER_RECORDED = "never-recorded"
 
-MOST_LOST = 1_024
-"""Table chunks that a damaged journal may have lost sight of before its counts are disbelieved."""
+LOST_RECORD = "the journal's record of them is damaged"
 
 
 class TraceHole(NamedTuple):
@@ -70,6 +69,10 @@ class ProcessTrace:
         """(chunk, first row of ``steps``, rows, files)."""
         for at, record in enumerate(journal.records):
             self._take(at, record)
+        self.record_damage = tuple(self.other_holes)
+        """Records that are lost, or that make no sense."""
+        if self.record_damage:
+            self._miss_rows_of_steps()
         for stream in self._streams.values():
             stream.check_sizes()
 
@@ -136,9 +139,6 @@ class ProcessTrace:
             parts.extend([b"\n"] if first > expected else [])
             parts.extend(self._table_bytes(file) for file in files)
             expected = first + len(files)
-        if sum(counts.values()) > min(expected, len(parts) + MOST_LOST) * TABLES.nbytes // SHORTEST_LINE:
-            self.other_holes.append("the journal tells of more table entries than there can be")
-            counts = {}
         return parse_tables(b"".join(parts), counts)
 
     @cached_property
@@ -153,7 +153,9 @@ class ProcessTrace:
             _, first, count, files = self.step_records[number]
             try:
                 chunk = read_chunk(self._folder, self.base, STEPS, files[0], self._counter)
-                self._step_parts[number] = chunk[:, :count].T
+                steps = chunk[:, :count].T.copy()  # a view would keep the whole chunk
+                self._check_steps(steps)
+                self._step_parts[number] = steps
             except UnreadableError as error:
                 self._step_parts[number] = np.zeros((0, len(Step)), np.uint64)
                 self.other_holes.append(f"steps {first} to {first + count - 1}: {self.base}/{files[0].key} {error}")
@@ -176,13 +178,30 @@ class ProcessTrace:
         """Read tables and steps now, so that their damage shows in ``holes``."""
         _ = self.tables, self.steps
 
+    def _check_steps(self, steps: NDArray[np.uint64]) -> None:
+        """Refuse steps that are in no order, or end where no row is. Raises UnreadableError."""
+        in_order = bool((steps[1:, Step.STEP] > steps[:-1, Step.STEP]).all())
+        for stream in np.unique(steps[:, Step.STREAM]).tolist():
+            ends = steps[steps[:, Step.STREAM] == stream, Step.END_ROW]
+            known = self._streams.get(stream)
+            most = known.rows if known is not None and not self.record_damage else MOST
+            in_order = in_order and bool((ends[1:] >= ends[:-1]).all()) and int(ends[-1]) <= most
+        if not in_order:
+            raise UnreadableError("makes no sense")
+
+    def _miss_rows_of_steps(self) -> None:
+        """Rows up to the end of a step were there, though the damaged journal tells of none."""
+        for stream, end in self.steps[:, [Step.STREAM, Step.END_ROW]].tolist():
+            if stream in self._streams and end > self._streams[stream].rows:
+                self._streams[stream].miss_rows(end, LOST_RECORD)
+
     def _table_bytes(self, file: ChunkFile) -> bytes:
         try:
             chunk = read_chunk(self._folder, self.base, TABLES, file, self._counter)
         except UnreadableError as error:
             self.other_holes.append(f"{self.base}/{file.key} {error}; rows that need its table entries cannot be read")
             return b"\n"
-        return chunk.tobytes().rstrip(b"\0")
+        return chunk.tobytes().partition(b"\0")[0]  # lines hold no zero byte, JSON escapes it
 
     def _take(self, at: int, record: Record) -> None:
         try:
@@ -193,36 +212,47 @@ class ProcessTrace:
             self.other_holes.append(f"the journal's record {at} ({record['type']}) makes no sense: {error}")
 
     def _take_birth(self, record: Record) -> None:
+        if self.birth:
+            raise ValueError("a process is born once")
+        check_fields(record, name=str, token=str)
         self.birth = record
 
     def _take_facts(self, record: Record) -> None:
-        self.level, self.engine = str(record["level"]), str(record["engine"])
-        self.facts.update(dict(record["facts"]))
+        check_fields(record, level=str, engine=str, facts=dict)
+        check_facts(record["facts"])
+        self.level, self.engine = record["level"], record["engine"]
+        self.facts.update(record["facts"])
 
     def _take_stream(self, record: Record) -> None:
-        index = number(record, "stream", 1 << 20)
-        self._stream(index).name = str(record["name"])
+        check_fields(record, name=str)
+        index, name = number(record, "stream", MOST_STREAMS), record["name"]
+        if any(stream.name == name for stream in self.streams):
+            raise ValueError(f"there is a stream {name} already")
+        self._stream(index).name = name
 
     def _take_window(self, record: Record) -> None:
         first, end = number(record, "first_step"), record["end_step"]
         window = (first, None if end is None else number(record, "end_step"))
-        self._stream(number(record, "stream", 1 << 20)).windows.append((*window, number(record, "row")))
+        self._stream(number(record, "stream", MOST_STREAMS)).windows.append((*window, number(record, "row")))
         if window not in self.windows:
             self.windows.append(window)
 
     def _take_commit(self, record: Record) -> None:
-        stream = self._stream(number(record, "stream", 1 << 20))
+        stream = self._stream(number(record, "stream", MOST_STREAMS))
         segment = parse_segment(record, sliced=self._slice is not None)
         last = stream.segments[-1].index if stream.segments else -1
         if segment.first < stream.rows or segment.index <= last:
             raise ValueError("its rows are there already")
         if segment.first > stream.rows:
-            stream.add_hole(stream.rows, segment.first - stream.rows, "the journal's record of them is damaged")
+            stream.add_hole(stream.rows, segment.first - stream.rows, LOST_RECORD)
         stream.segments.append(segment)
 
     def _take_tables(self, record: Record) -> None:
         entries = {str(name): number(record["entries"], name) for name in record["entries"]}
-        self.table_records.append((number(record, "chunk"), entries, chunk_files(record, "tables", TABLES)))
+        chunk, files = number(record, "chunk"), chunk_files(record, "tables", TABLES)
+        if self.table_records and chunk < self.table_records[-1][0] + len(self.table_records[-1][2]):
+            raise ValueError("its chunks are there already")
+        self.table_records.append((chunk, entries, files))
 
     def _take_steps(self, record: Record) -> None:
         files = chunk_files(record, "steps", STEPS)
@@ -230,14 +260,16 @@ class ProcessTrace:
             raise ValueError("steps come one chunk a record")
         first, count = number(record, "first"), number(record, "steps", STEPS.chunk[0])
         known = self.step_records[-1][1] + self.step_records[-1][2] if self.step_records else 0
-        if first < known:
+        chunk = number(record, "chunk")
+        if first < known or (self.step_records and chunk <= self.step_records[-1][0]):
             raise ValueError("its steps are there already")
-        self.step_records.append((number(record, "chunk"), first, count, files))
+        self.step_records.append((chunk, first, count, files))
 
     def _take_end(self, record: Record) -> None:
+        check_fields(record, state=str, exit=dict)
         state = record["state"]
         self._ended = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
-        self.exit = dict(record["exit"])
+        self.exit = record["exit"]
 
     def _stream(self, index: int) -> StreamTrace:
         if index not in self._streams:

@@ -17,6 +17,7 @@ from rltrace.trace.births import is_alive, parse_birth
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
 from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
+from rltrace.trace.records import check_launch, check_slice
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
 from rltrace.trace.schema import FORMAT
 from rltrace.trace.segment import Segment
@@ -46,16 +47,18 @@ class Trace:
     def __init__(self, path: Path, folder: Folder, format_: tuple[int, int], journal: Journal) -> None:
         self.path = path
         self.format = format_
-        self.launch: Record = next((r for r in journal.records if r["type"] == "launch"), {})
+        self.launch: Record = {}
         """What was launched, how, where and when."""
-        self.exit: Record | None = next((r for r in journal.records if r["type"] == "exit"), None)
+        self.exit: Record | None = None
         """How the launch ended; None: nobody wrote it down."""
-        self.slice: Record | None = next((r for r in reversed(journal.records) if r["type"] == "slice"), None)
+        self.slice: Record | None = None
         """Which steps a slice carries in full ("first_step", "end_step"); None: this is no slice."""
         self.journal = journal
         self.folder = folder
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
-        if not self.launch and not journal.damage:
+        for record in journal.records:
+            self._take(record)
+        if not self.launch and not self.other_holes:
             self.other_holes.append(f"{JOURNAL} has no launch record")
         self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
         self.births: tuple[Birth, ...] = tuple(self._births())
@@ -82,6 +85,20 @@ class Trace:
         """All damage found so far; reading may find more."""
         own = tuple(TraceHole("", None, None, None, why) for why in self.other_holes)
         return own + tuple(hole for process in self.processes for hole in process.holes)
+
+    def _take(self, record: Record) -> None:
+        try:
+            match record["type"]:
+                case "launch":
+                    check_launch(record)
+                    self.launch = self.launch or record
+                case "slice":
+                    check_slice(record)
+                    self.slice = record
+                case "exit":
+                    self.exit = record
+        except (ValueError, KeyError) as error:
+            self.other_holes.append(f"the {record['type']} record of {JOURNAL} makes no sense: {error}")
 
     def _processes(self) -> list[ProcessTrace]:
         numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if name.isascii() and name.isdigit())

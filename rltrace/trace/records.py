@@ -17,6 +17,39 @@ from rltrace.trace.segment import ChunkFile, Segment, expected_marks
 MOST = 1 << 48
 """No count in a trace is larger."""
 
+MOST_STREAMS = 1 << 20
+"""Nor is the number of a stream."""
+
+LATEST = 253_402_300_799
+"""Seconds since the epoch at the end of the year 9999."""
+
+
+def check_fields(record: Record, **kinds: type) -> None:
+    """Refuse a record in which one of these fields, where it is there, is of another kind."""
+    for name, kind in kinds.items():
+        if name in record and not isinstance(record[name], kind):
+            raise ValueError(f'"{name}" is {record[name]!r:.40}, not a {kind.__name__}')
+
+
+def check_facts(facts: Mapping[str, object]) -> None:
+    """Refuse facts that are no plain values."""
+    for name, value in facts.items():
+        if value is not None and not isinstance(value, (str, int, float)):
+            raise ValueError(f'fact "{name}" is no plain value')
+
+
+def check_launch(record: Record) -> None:
+    """Refuse a launch record whose known fields are of other kinds."""
+    check_fields(record, command=list, options=dict, host=str, cwd=str)
+    created = record.get("created", 0)
+    if not isinstance(created, (int, float)) or not 0 <= created <= LATEST:
+        raise ValueError(f'"created" is {created!r:.40}, no moment')
+
+
+def check_slice(record: Record) -> None:
+    """Refuse a slice record without its steps."""
+    number(record, "first_step"), number(record, "end_step")
+
 
 def number(record: Mapping[str, Any], name: str, most: int = MOST) -> int:
     """A count of a record, from 0 to ``most``."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rltrace.trace.files import UnreadableError
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import MARK_ROWS, VALUE_FLAGS, Column, RowFlag
+from rltrace.trace.schema import MARK_ROWS, VALUE_FLAGS, Column, Origin, RowFlag
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,23 @@ def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.ui
     ):
         if int(rows.column(column).sum(dtype=np.uint64)) != count:
             raise UnreadableError("its rows and its cells don't belong together")
-    if not rows.column(Column.KIND).all() or not _has_own_cells(rows):
+    if not rows.column(Column.KIND).all() or not _has_own_cells(rows) or not _links_lead_back(rows):
         raise UnreadableError("its rows make no sense")
     return rows
+
+
+def _links_lead_back(rows: Rows) -> bool:
+    """Whether every link leads to an earlier row of the stream, or says why it does not."""
+    if not len(rows.links):
+        return True
+    distances = rows.links >> 12
+    if distances.min() < min(Origin):
+        return False
+    far = np.flatnonzero(distances > rows.first)  # the others cannot lead to before the first row
+    if not len(far):
+        return True
+    owners = np.searchsorted(rows.link_offsets, far, side="right") - 1
+    return bool((distances[far] <= rows.first + owners).all())
 
 
 def _has_own_cells(rows: Rows) -> bool:

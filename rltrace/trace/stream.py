@@ -84,6 +84,7 @@ class StreamTrace:
         """(first step, end step or None, row at which recording of ops began)."""
         self.holes: list[tuple[int, int, str]] = []
         """(first row, rows, why) of all damage found so far; reading finds more."""
+        self._missed = 0
         self._counter = Counter()
         self._folder = folder
         self._base = base
@@ -94,7 +95,7 @@ class StreamTrace:
     @property
     def rows(self) -> int:
         """How many rows are visible: those the journal tells of, holes included."""
-        return self.segments[-1].stop if self.segments else 0
+        return max(self.segments[-1].stop if self.segments else 0, self._missed)
 
     @property
     def chunks_read(self) -> int:
@@ -167,6 +168,11 @@ class StreamTrace:
                 except UnreadableError as error:
                     why = str(error)
                 self.add_hole(segment.first, segment.rows, f"{self._base}/{file.key} {why}")
+
+    def miss_rows(self, stop: int, why: str) -> None:
+        """Rows up to ``stop`` were there, and no segment is known that holds them."""
+        self.add_hole(self.rows, stop - self.rows, why)
+        self._missed = stop
 
     def add_hole(self, first: int, rows: int, why: str) -> None:
         """Note damage, once for the same rows."""

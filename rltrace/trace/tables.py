@@ -13,11 +13,13 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.trace.payloads import fits
 from rltrace.trace.rows import TableEntry
 from rltrace.trace.schema import TABLE_CHUNK, TABLES
 
-SHORTEST_LINE = 20
-"""No entry takes fewer bytes, so a chunk cannot hold more entries than that allows."""
+MOST_LOST, MOST_GAPS = 1 << 18, 16
+"""No id is believed that is larger than this, and so many for each line that could be read. Damage can take that many
+entries; a lying count or id could ask for any number of them."""
 
 PARTS = {"structures": "layouts", "sites": "frames"}
 """Tables whose payloads are lists of ids of another table."""
@@ -110,28 +112,52 @@ class Table:
 
 
 def parse_tables(data: bytes, counts: Mapping[str, int]) -> dict[str, Table]:
-    """Tables of the given sizes from the lines that could be read; never raises."""
-    tables = {name: Table(name, counts.get(name, 0)) for name in TABLES}
-    for line in data.split(b"\n"):
+    """Tables of at most the given sizes from the lines that could be read; never raises.
+
+    A table ends with its last readable entry: what is made is bounded by what is there, whatever the counts say.
+    """
+    lines = data.split(b"\n")
+    most = MOST_LOST + MOST_GAPS * len(lines)
+    entries = {name: _Entries(min(counts.get(name, 0), most)) for name in TABLES}
+    for line in lines:
         if line:
-            _take_line(tables, line)
+            _take_line(entries, line)
+    tables = {name: _table(name, found) for name, found in entries.items()}
     for whole, part in PARTS.items():
         _drop_incomplete(tables[whole], tables[part])
     return tables
 
 
-def _take_line(tables: Mapping[str, Table], line: bytes) -> None:
+class _Entries:
+    """Entries of one table in the order of their lines."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.found: list[tuple[int, int, object]] = []
+        """(id, key, payload)."""
+
+
+def _take_line(entries: Mapping[str, _Entries], line: bytes) -> None:
     try:
-        name, number, key, payload = json.loads(line)
-        table = tables.get(name)
-        if table is None or not 0 <= number < len(table):
-            return
-        table.keys[number] = int(key, 16)
+        name, number, text, payload = json.loads(line)
+        table = entries.get(name)
+        key = int(text, 16)
+    except (ValueError, TypeError, RecursionError):
+        return
+    if table is None or type(number) is not int or not 0 <= number < table.limit or not 0 <= key < 1 << 64:
+        return
+    if fits(name, payload):
+        table.found.append((number, key, payload))
+
+
+def _table(name: str, entries: _Entries) -> Table:
+    table = Table(name, max((number for number, _, _ in entries.found), default=-1) + 1)
+    for number, key, payload in entries.found:
+        table.keys[number] = key
         table.payloads[number] = payload
         table.present[number] = True
-        table.ids.setdefault(int(key, 16), number)
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return
+        table.ids.setdefault(key, number)
+    return table
 
 
 def _drop_incomplete(whole: Table, part: Table) -> None:

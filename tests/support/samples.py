@@ -1,0 +1,32 @@
+"""A small trace that has one of everything, for tests that take traces apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rltrace.testing import TraceBuilder
+from rltrace.trace.births import write_birth
+
+
+def small_trace(path: Path, noise: str = "") -> Path:
+    """Two processes, three streams, segments, tables, steps, a window, facts, a birth that came to nothing.
+
+    ``noise`` is what the second step reads from outside: another one makes a program of the same ops diverge there.
+    """
+    builder = TraceBuilder(path)
+    builder.window(0)
+    for step in range(2):
+        first = builder.op(
+            "aten.mm.default", inputs=[("outside", f"obs{noise if step else ''}")], outputs=[f"h{step}{noise}"]
+        )
+        drawn = builder.op("aten.normal_.default", inputs=["overwritten"], rng=f"g{step}", outputs=["n"], flags=1)
+        builder.op("aten.add.Tensor", inputs=[first, drawn], outputs=["s"], integers=[step], module=f"net.{step}")
+        builder.op("aten._local_scalar_dense.default", inputs=[first], value=1.5, kernel={"library": "MKL"})
+        builder.end_step(parameters=f"p{step}{noise if step else ''}", gradients="g", generators="r")
+        builder.commit()
+    thread = builder.stream("rank0/main/thread:loader")
+    thread.op("aten.stack.default", site=("data.py", 3, "collate", "torch.stack(batch)"), outputs=["batch"])
+    builder.process("rank1/main").stream().op("aten.mm.default", outputs=["other"])
+    builder.fact("torch.version", "2.13")
+    write_birth(builder.path, {"argv": ["nothing.py"], "pid": 0})
+    return builder.finish()

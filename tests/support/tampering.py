@@ -1,0 +1,203 @@
+"""Traces taken apart and put together again with other content, every checksum made to fit.
+
+Owns what a lying writer could produce: records and chunks that no checksum gives away. For tests of the reader; knows
+the format from its definition, so that nothing here asks the reader what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xxhash import xxh3_64_hexdigest
+
+from rltrace.trace import codec
+from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, ArraySpec
+from rltrace.trace.journal import MAGIC, chain, parse_journal
+
+Record = dict[str, Any]
+Files = dict[str, bytes]
+"""Content of every file of a trace, by its path within the trace."""
+
+SPECS = {"rows": ROWS, "cells": CELLS, "tables": TABLES, "steps": STEPS}
+
+NUMBERS = (-1, 0, 1, 2, 7, 255, 4096, 65_536, 65_537, 1 << 20, 1 << 31, 1 << 32, 1 << 48, 1 << 63, 1 << 64, 10**30)
+ODD: tuple[Any, ...] = (
+    *NUMBERS,
+    *(-number for number in NUMBERS[1:]),
+    *(None, True, False, 0.5, -0.0, 1e300, float("nan"), float("inf")),
+    *("", "0", "x", "\0", "\ud800", "é" * 40, "../../etc/passwd", "f" * 16, "0" * 16, "-" + "f" * 15, "0x" + "1" * 14),
+    *([], {}, [[]], [[], []], [0, 0, 0, 0], {"a": 1}, [None], [{"names": 3}], {"names": [1]}, {"names": 5}),
+)
+"""Values that something may trip over."""
+
+
+def load(path: Path) -> Files:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def store(files: Files, path: Path) -> Path:
+    """Write a whole trace, in place of whatever stood there."""
+    shutil.rmtree(path, ignore_errors=True)
+    for key, data in files.items():
+        file = path / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    return path
+
+
+def records(files: Files, base: str) -> list[Record]:
+    return parse_journal(files[f"{base}journal/log"]).records
+
+
+def journal(payloads: list[bytes]) -> bytes:
+    """A journal of these payloads, correctly framed and chained."""
+    digest, data = 0, b""
+    for payload in payloads:
+        digest = chain(digest, payload)
+        data += MAGIC + len(payload).to_bytes(4, "little") + payload + digest.to_bytes(8, "little")
+    return data
+
+
+def encoded(content: list[Record]) -> list[bytes]:
+    return [json.dumps(record, separators=(",", ":")).encode() for record in content]
+
+
+def rewrite(files: Files, base: str, change: Callable[[Record], Record | None]) -> Files:
+    """The trace with each record of one journal changed (None: dropped), the chain made to fit."""
+    changed = [change(record) for record in records(files, base)]
+    return {**files, f"{base}journal/log": journal(encoded([record for record in changed if record is not None]))}
+
+
+def replace_chunk(files: Files, base: str, key: str, stored: np.ndarray) -> Files:
+    """The trace with another chunk at ``key`` below the process ``base``, and a journal that names it so."""
+    return replace_encoded(files, base, key, codec.encode(_spec(key), np.ascontiguousarray(stored)))
+
+
+def replace_encoded(files: Files, base: str, key: str, data: bytes) -> Files:
+    def renamed(record: Record) -> Record:
+        named = [[key, len(data), xxh3_64_hexdigest(data)] if file[0] == key else file for file in record["files"]]
+        return {**record, "files": named}
+
+    return {
+        **rewrite(files, base, lambda record: renamed(record) if "files" in record else record),
+        f"{base}{key}": data,
+    }
+
+
+def _spec(key: str) -> ArraySpec:
+    return SPECS[key.split("/")[-2]]
+
+
+# --- at random --------------------------------------------------------------------------------------------------------
+
+
+def tamper(files: Files, random_: random.Random) -> Files:
+    """One lie at a random place, told so that every checksum confirms it."""
+    base = random_.choice(
+        [
+            "",
+            *sorted(
+                {
+                    key[: key.index("journal/log")]
+                    for key in files
+                    if key != "journal/log" and key.endswith("journal/log")
+                }
+            ),
+        ]
+    )
+    chunks = [key for key in files if key.startswith(base) and key.split("/")[-1].startswith("c.")]
+    if base and chunks and random_.random() < 0.5:
+        return _tamper_chunk(files, base, random_.choice(chunks).removeprefix(base), random_)
+    return {**files, f"{base}journal/log": journal(_tampered_records(records(files, base), random_))}
+
+
+def _tampered_records(content: list[Record], random_: random.Random) -> list[bytes]:
+    content = content or [{"type": "novelty"}]
+    at = random_.randrange(len(content))
+    how = random_.randrange(8)
+    if how == 0:
+        other = random_.randrange(len(content))
+        content[at], content[other] = content[other], content[at]
+    elif how == 1:
+        content.insert(random_.randrange(len(content) + 1), content[at])
+    elif how == 2:
+        del content[at]
+    elif how == 3:
+        payloads = encoded(content)
+        payloads[at] = random_.choice(
+            [
+                b"",
+                b"{}",
+                b"[]",
+                b"null",
+                b'{"type":5}',
+                b'{"type":"end"}',
+                b'{"type":' + b"[" * 5000,
+                b"\xff",
+                b"NaN",
+                payloads[at][:-1],
+                payloads[at].replace(b",", b',"type":"commit",', 1),
+                payloads[at] * 2,
+            ]
+        )
+        return payloads
+    else:
+        content[at] = odd_value_somewhere(content[at], random_)
+    return encoded(content)
+
+
+def odd_value_somewhere(value: Any, random_: random.Random) -> Any:
+    """A copy of a JSON value in which one part is odd, gone, doubled or new."""
+    if isinstance(value, dict) and value and random_.random() < 0.9:
+        key = random_.choice(list(value))
+        if random_.random() < 0.15:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: odd_value_somewhere(value[key], random_)}
+    if isinstance(value, list) and value and random_.random() < 0.9:
+        at = random_.randrange(len(value))
+        how = random_.random()
+        if how < 0.15:
+            return value[:at] + value[at + 1 :]
+        if how < 0.3:
+            return [*value[:at], value[at], *value[at:]]
+        return [*value[:at], odd_value_somewhere(value[at], random_), *value[at + 1 :]]
+    if isinstance(value, int) and random_.random() < 0.4:
+        return value + random_.choice([-1, 1, 2, -2, 100])
+    return random_.choice(ODD)
+
+
+def _tamper_chunk(files: Files, base: str, key: str, random_: random.Random) -> Files:
+    spec = _spec(key)
+    stored = codec.decode(spec, files[base + key]).copy()
+    if random_.random() < 0.1:
+        body = codec.load()[0].compress(bytes(random_.choice([0, 1, 100, 1 << 20])), 1)
+        return replace_encoded(files, base, key, body + codec.load()[1].value(body).to_bytes(4, "little"))
+    if spec is TABLES:
+        return replace_chunk(files, base, key, _tampered_table(stored, random_))
+    flat = stored.reshape(-1)
+    used = np.flatnonzero(flat)
+    for _ in range(random_.choice([1, 1, 1, 3, 50])):
+        at = int(random_.choice(used)) if len(used) and random_.random() < 0.8 else random_.randrange(len(flat))
+        number = random_.choice([*NUMBERS, int(flat[at]) + 1, int(flat[at]) - 1, int(flat[at]) ^ 1, 3 << 12])
+        flat[at] = number % (1 << 8 * spec.itemsize)
+    return replace_chunk(files, base, key, stored)
+
+
+def _tampered_table(stored: np.ndarray, random_: random.Random) -> np.ndarray:
+    lines = stored.tobytes().rstrip(b"\0").split(b"\n")[:-1] or [b"[]"]
+    at = random_.randrange(len(lines))
+    how = random_.randrange(6)
+    if how == 0:
+        lines[at] = random_.choice([b"", b"null", b"[]", b"[1,2,3,4]", b"\xff\xfe", b"[" * 3000, lines[at][:-1]])
+    elif how == 1:
+        lines.insert(at, random_.choice(lines))
+    else:
+        lines[at] = json.dumps(odd_value_somewhere(json.loads(lines[at]), random_)).encode()
+    data = b"".join(line + b"\n" for line in lines)[: len(stored)]
+    return np.frombuffer(data.ljust(len(stored), b"\0"), np.uint8)
