@@ -37,6 +37,7 @@ from rltrace.trace.root import create_trace
 )
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out); A: and :B are open.")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program once this step is done.")
+@click.option("--verify-inputs", is_flag=True, help="Digest every input of every op too; needs --steps.")
 @click.option("--force", is_flag=True, help="Replace the trace if there is one.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
@@ -45,6 +46,7 @@ def command(
     level: str,
     steps: str | None,
     until: int | None,
+    verify_inputs: bool,
     force: bool,
     quiet: bool,
     command: tuple[str, ...],
@@ -59,11 +61,13 @@ def command(
     first, end = parse_steps(steps) if steps is not None else (0, None)
     if steps is not None and level == "step":
         raise UsageError("--steps chooses steps whose ops are recorded; --level step records no ops")
+    if verify_inputs and steps is None:
+        raise UsageError("--verify-inputs reads every input of every op in a window: name its steps with --steps A:B")
     unstartable = _check(command[0])
     if unstartable is not None:
         return unstartable
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-    options = RecordOptions(os.path.abspath(trace), level, first, end, until)  # noqa: PTH100  links stay as given
+    options = RecordOptions(os.path.abspath(trace), level, first, end, until, verify_inputs)  # noqa: PTH100  links stay
     create_trace(trace, _launch_record(command, options), force=force and output is not None)
     if not quiet:
         narrate(f"recording to {trace} ({_extent(options)})")
@@ -131,6 +135,8 @@ def _extent(options: RecordOptions) -> str:
         what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"
     else:
         what = "every op"
+    if options.verify_inputs:
+        what += " and every input"
     return what if options.until is None else f"{what}, until step {options.until} is done"
 
 

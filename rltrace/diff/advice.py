@@ -14,19 +14,35 @@ from rltrace.trace.reader import Trace
 
 def window_commands(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
     """Record the step that differs on both sides, op by op, then compare those recordings."""
-    file_a, file_b = window_names(a, b)
+    return _window_commands(a, b, step_a, step_b, "window")
+
+
+def settle_inputs(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
+    """The same, with every input read: what a verdict that rests on links, or on inputs not compared, needs."""
+    if all(_verified(trace) for trace in (a, b)):
+        return ()
+    return _window_commands(a, b, step_a, step_b, "verified", "--verify-inputs")
+
+
+def _verified(trace: Trace) -> bool:
+    options = trace.launch.get("options")
+    return isinstance(options, dict) and bool(options.get("verify_inputs"))
+
+
+def _window_commands(a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: str) -> tuple[str, ...]:
+    file_a, file_b = window_names(a, b, ending)
     return (
-        record_window(a, step_a, file_a, settings(a, b)),
-        record_window(b, step_b, file_b, settings(b, a)),
+        record_window(a, step_a, file_a, settings(a, b), *options),
+        record_window(b, step_b, file_b, settings(b, a), *options),
         shlex.join(["rltrace", "diff", file_a, file_b]),
     )
 
 
-def record_window(trace: Trace, step: int, file: str, variables: tuple[str, ...] = ()) -> str:
+def record_window(trace: Trace, step: int, file: str, variables: tuple[str, ...] = (), *options: str) -> str:
     """``rltrace record --steps N:N+1 -o FILE -- CMD`` in the command's own folder, under ``variables``."""
     command = trace.launch.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
-    record = shlex.join([*variables, "rltrace", "record", "--steps", f"{step}:{step + 1}", "-o", file, "--"])
+    record = shlex.join([*variables, "rltrace", "record", "--steps", f"{step}:{step + 1}", *options, "-o", file, "--"])
     return _change_folder(trace) + f"{record} {shlex.join(words) if words else 'CMD'}"
 
 
@@ -42,14 +58,14 @@ def _variables(trace: Trace) -> dict[str, str]:
     return {name.removeprefix("env."): str(facts[name]) for name in names if facts[name] is not None}
 
 
-def window_names(a: Trace, b: Trace) -> tuple[str, str]:
+def window_names(a: Trace, b: Trace, ending: str = "window") -> tuple[str, str]:
     """``a-window.zarr`` and ``b-window.zarr``; the folder's name in front where both traces are named alike."""
     names = [trace.path.name.removesuffix(".zarr") for trace in (a, b)]
     if names[0] == names[1]:
         names = [f"{trace.path.resolve().parent.name}-{name}" for trace, name in zip((a, b), names, strict=True)]
     if names[0] == names[1]:
         names = [f"a-{names[0]}", f"b-{names[1]}"]
-    return f"{names[0]}-window.zarr", f"{names[1]}-window.zarr"
+    return f"{names[0]}-{ending}.zarr", f"{names[1]}-{ending}.zarr"
 
 
 def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rltrace.diff import advice
 from rltrace.diff.blocks import first_unequal_step, match_steps
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
+from rltrace.diff.findings import row_at
 from rltrace.diff.lonely import lonely_streams, recorded_throughout
 from rltrace.diff.model import (
     Cause,
@@ -23,6 +24,7 @@ from rltrace.diff.model import (
     EnvironmentDifference,
     Finding,
     Hole,
+    InputsMatch,
     Search,
     Verdict,
 )
@@ -244,13 +246,28 @@ class _Comparing:
                 return advice.window_commands(self.a, self.b, *numbers)
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
-            return advice.look_closer(self.a, self.b, decisive) if decisive.op else ()
+            if not decisive.op:
+                return ()
+            return self._settle_inputs(decisive) + advice.look_closer(self.a, self.b, decisive)
         if holes:
             again = advice.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
             return advice.verify(self.a, self.b, holes) + again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
             return advice.compare_again(self.a, self.b)
         return ()
+
+    def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:
+        """What would settle a verdict for which not every input was read on both sides."""
+        rests = {InputsMatch.LINKED: FROM_INPUTS, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(decisive.inputs_match, ())
+        result = next((r for _, r in self.streams if r.decisive is decisive), None)
+        if decisive.cause not in rests or result is None or decisive.a_index is None or decisive.b_index is None:
+            return ()
+        steps = row_at(result.a, decisive.a_index).step, row_at(result.b, decisive.b_index).step
+        return advice.settle_inputs(self.a, self.b, *steps)
+
+
+FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
+"""Causes that say of an op that its inputs match and its outputs differ."""
 
 
 def _process_pairs(a: Trace, b: Trace) -> Iterator[tuple[ProcessTrace, ProcessTrace]]:

@@ -46,16 +46,18 @@ class _Record(ModuleType):
         *,
         level: str = "op",
         steps: tuple[int, int | None] | None = None,
+        verify_inputs: bool = False,
         force: bool = False,
     ) -> AbstractContextManager[None]:
         """Record what happens inside the ``with`` block into a new trace at ``path``.
 
-        ``steps`` is half open and counts from the block's beginning. Threads that run already are not recorded. Raises
-        UsageError where something is in the way at ``path`` or a recording is under way.
+        ``steps`` is half open and counts from the block's beginning. ``verify_inputs``: every op of the window digests
+        every input, whoever is known to have written it. Threads that run already are not recorded. Raises UsageError
+        where something is in the way at ``path`` or a recording is under way.
         """
         from rltrace.record.library import record_block
 
-        return record_block(path, level=level, steps=steps, force=force)
+        return record_block(path, level=level, steps=steps, verify_inputs=verify_inputs, force=force)
 
 
 sys.modules[__name__].__class__ = _Record

@@ -22,16 +22,23 @@ from rltrace.trace.writer import create_trace, end_launch, write_birth
 
 @contextmanager
 def record_block(
-    path: str | os.PathLike[str], *, level: str, steps: tuple[int, int | None] | None, force: bool
+    path: str | os.PathLike[str],
+    *,
+    level: str,
+    steps: tuple[int, int | None] | None,
+    verify_inputs: bool,
+    force: bool,
 ) -> Iterator[None]:
     """Record the block's ops, as ``rltrace.record`` says."""
     if sessions.current.session is not None:
         raise UsageError("this process is being recorded already; a recording cannot lie inside another")
     if level not in ("op", "step"):
         raise UsageError(f'level {level!r} is neither "op" nor "step"')
+    if verify_inputs and (steps is None or level != "op"):
+        raise UsageError("verify_inputs reads every input of the ops of a window: give its steps, at level op")
     first, end = steps or (0, None)
     trace = Path(path).absolute()
-    options = RecordOptions(trace=str(trace), level=level, first_step=first, end_step=end)
+    options = RecordOptions(str(trace), level, first, end, verify_inputs=verify_inputs)
     create_trace(trace, _launch(options), force=force)
     started, owner = time.monotonic(), os.getpid()
     session = sessions.start(options, write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()}))
@@ -56,5 +63,9 @@ def _launch(options: RecordOptions) -> dict[str, object]:
         "cwd": home_as_tilde(os.fspath(Path.cwd())),
         "host": socket.gethostname(),
         "library": True,
-        "options": {"level": options.level, "steps": [options.first_step, options.end_step]},
+        "options": {
+            "level": options.level,
+            "steps": [options.first_step, options.end_step],
+            "verify_inputs": options.verify_inputs,
+        },
     }

@@ -29,6 +29,8 @@ class RecordOptions:
     """First step after the window; None: to the end."""
     until: int | None = None
     """End the program, as Ctrl-C would, once this step is done."""
+    verify_inputs: bool = False
+    """Digest every input of every op, whoever is known to have written it."""
 
     @property
     def windowed(self) -> bool:

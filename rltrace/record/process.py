@@ -21,14 +21,16 @@ from rltrace.trace.schema import Phase
 class ProcessState:
     """Shared state of the streams of one process."""
 
-    def __init__(self, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, fail: Callable[[Exception], None], *, verify_inputs: bool = False) -> None:
         self.fail = fail
         """Called with an error of the recorder's own; recording ends, the program goes on."""
         self.tables = Tables()
         self.layouts = Layouts(self.tables)
         self.digests = TensorDigests(self.layouts)
         self.calls = Calls(self.tables, self.layouts)
-        self.storages = Storages()
+        self.verify_inputs = verify_inputs
+        """Nothing is taken on trust: every op digests what it reads."""
+        self.storages = Storages(verify_inputs=verify_inputs)
         self.sites = Sites(self.tables)
         self.kernels = Kernels(self.tables)
         self.module_names = ModuleNames(self.tables)

@@ -47,7 +47,7 @@ class Session:
         self._finished = False
         self._trace = Path(options.trace)
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name()))
-        self._process = ProcessState(self.fail)
+        self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._committer = Committer(self._process, self._writer, self.fail)
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine)
         self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here)

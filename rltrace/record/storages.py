@@ -43,17 +43,34 @@ def pack_writer(row: int, slot: int) -> int:
     return (row << 12) - (slot << 2)
 
 
+def row_of(writer: int) -> int:
+    """The row of a packed writer."""
+    return (writer + 0xFFF) >> 12
+
+
+class _Empty(dict[int, int]):
+    """Stands in for ``Writers.current`` where every input is to be read: it is told of writers and knows of none."""
+
+    def __init__(self, told: dict[int, int]) -> None:
+        self._told = told
+
+    def __setitem__(self, address: int, writer: int) -> None:
+        self._told[address] = writer
+
+
 class Writers:
     """Who wrote each storage, for the rows of one stream."""
 
-    __slots__ = ("current", "earlier")
+    __slots__ = ("current", "earlier", "opened")
 
-    def __init__(self) -> None:
-        self.current: dict[int, int] = {}
+    def __init__(self, *, verify_inputs: bool = False) -> None:
+        self.earlier: dict[int, int] = {}
+        """By address: last writers of all storages that this stream wrote and ``current`` lacks."""
+        self.current: dict[int, int] = _Empty(self.earlier) if verify_inputs else {}
         """By address: storages that one op of the current step wrote as a whole, none of them ``special``. The hot path
         looks here itself."""
-        self.earlier: dict[int, int] = {}
-        """By address: last writers of all other storages that this stream wrote."""
+        self.opened = 0
+        """Rows before it wrote nothing: they say what a window began with, and stand for whoever wrote it."""
 
     def of(self, address: int) -> int | None:
         """The last writer (``pack_writer``), whenever it wrote; None where another stream did, or nobody."""
@@ -77,14 +94,15 @@ class Writers:
     def drop_row(self, row: int) -> None:
         """A row that was to be has not come about."""
         for table in (self.current, self.earlier):
-            for address in [a for a, writer in table.items() if (writer + 0xFFF) >> 12 == row]:
+            for address in [a for a, writer in table.items() if row_of(writer) == row]:
                 del table[address]
 
 
 class Storages:
     """All storages of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, verify_inputs: bool = False) -> None:
+        self._verify_inputs = verify_inputs
         self.handles: dict[int, int] = {}
         """Weak references, by the address of the StorageImpl: all that are followed."""
         self.special: dict[int, Storage] = {}
@@ -99,7 +117,7 @@ class Storages:
 
     def new_writers(self) -> Writers:
         """For a stream's rows."""
-        writers = Writers()
+        writers = Writers(verify_inputs=self._verify_inputs)
         self._writers.append(writers)
         return writers
 
@@ -136,7 +154,8 @@ class Storages:
 
     def written_elsewhere(self, address: int) -> bool:
         """Whether any stream's op wrote the storage."""
-        return any(writers.of(address) is not None for writers in self._writers)
+        found = ((writers.of(address), writers.opened) for writers in self._writers)
+        return any(writer is not None and row_of(writer) >= opened for writer, opened in found)
 
     def written_by(self, writers: Writers, address: int, writer: int, plain: bool) -> None:
         """An op of the stream that ``writers`` belongs to has written the storage."""
@@ -146,8 +165,8 @@ class Storages:
                 if others is not writers:
                     others.drop(address)
         if plain:
-            writers.current[address] = writer
             writers.earlier.pop(address, None)
+            writers.current[address] = writer
         else:
             writers.current.pop(address, None)
             writers.earlier[address] = writer
@@ -200,16 +219,16 @@ def view_of(tensor: torch.Tensor, layout: Layout) -> View:
     return (int(tensor.storage_offset()), layout.id)
 
 
-def covers(tensor: torch.Tensor, storage: Storage) -> bool:
-    """Whether ``tensor`` spans every byte of its storage."""
-    return tensor.numel() * tensor.element_size() >= storage.nbytes and not _overlaps(tensor)
+def covers(tensor: torch.Tensor, nbytes: int) -> bool:
+    """Whether ``tensor`` spans every byte of its storage of ``nbytes``."""
+    return tensor.numel() * tensor.element_size() >= nbytes and not _overlaps(tensor)
 
 
 def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
     """Every element of ``tensor`` has been written; exact for any strided view."""
     if storage.mask is True:
         return
-    if covers(tensor, storage):
+    if covers(tensor, storage.nbytes):
         storage.mask = True
         return
     mask = elements_of(storage, tensor)
@@ -245,7 +264,7 @@ def is_written(storage: Storage, tensor: torch.Tensor) -> bool:
 def copy_written(source: Storage, read: torch.Tensor, target: Storage, written: torch.Tensor) -> None:
     """``read`` was copied into ``written``: what was unwritten there is unwritten here."""
     there = elements_of(source, read) if source.mask is not False else None
-    here = elements_of(target, written, fresh=covers(written, target))
+    here = elements_of(target, written, fresh=covers(written, target.nbytes))
     if here is None:
         target.mask = False
         return

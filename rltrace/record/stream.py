@@ -28,7 +28,7 @@ from rltrace.record.modules import ModuleStack
 from rltrace.record.plans import OpPlan, Role
 from rltrace.record.process import ProcessState
 from rltrace.record.sites import Anchor
-from rltrace.record.storages import SWEEP_EVERY, View, pack_writer
+from rltrace.record.storages import SWEEP_EVERY, View, pack_writer, row_of
 from rltrace.trace.schema import SLOT_UNKNOWN, Kind, Origin, Phase, RowFlag, pack_link
 
 FIXED = 7
@@ -346,16 +346,17 @@ class StreamRecorder:
                 self._marked = True
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
-        if writer is not None and whole and not external and self._is_of_step(writer, address):
+        trusted = not external and not self.process.verify_inputs
+        if writer is not None and whole and trusted and self._is_of_step(writer, address):
             return (row << 12) - writer
         seen = storages.reads.get(address)
-        if seen is not None and not external:
+        if seen is not None and trusted:
             read = seen.get(view)
             if read is not None and read[0] == self.number and read[1] != row:  # twice in one op: read twice
                 return pack_link(row - read[1], read[2], known=True)
         self._add_digest(self.process.digests.with_layout(tensor, layout))
         self._digested += 1
-        if not external:
+        if trusted:
             if seen is None:
                 seen = storages.reads[address] = {}
             seen[view] = (self.number, row, place)
@@ -376,7 +377,7 @@ class StreamRecorder:
 
     def _is_of_step(self, writer: int, address: int) -> bool:
         """Whether the last write of a storage fell into the current step of this stream."""
-        return address in self._current or (writer + 0xFFF) >> 12 >= self.steps[-1][0]
+        return address in self._current or row_of(writer) >= max(self.steps[-1][0], self._writers.opened)
 
     def _view_link(self, address: int) -> int:
         """A view reads nothing: its link only says who wrote what it looks at."""
@@ -501,6 +502,19 @@ class StreamRecorder:
         self.end_attempt()
         self.phase = phase_bits(self.process.phase)
         return flags & ((1 << PHASE_SHIFT) - 1) | self.phase
+
+    def found(self, bits: int, name: str, owner: str, tensor: Tensor) -> None:
+        """A row for a tensor that a window finds written; whoever reads it later is linked to that row."""
+        storages = self.process.storages
+        self.event(bits, name, owner, [self.process.digests.of(tensor)], tensor)
+        address = storage_rules.address_of(tensor)
+        if not address:
+            return
+        if address not in storages.handles:
+            storages.follow_outside(address, tensor)
+        if storage_rules.covers(tensor, tensor.untyped_storage().nbytes()):
+            self._writers.earlier[address] = pack_writer(self.row - 1, 0)
+        self._writers.opened = self.row
 
     def event(self, bits: int, name: str, owner: str, digests: list[int], tensor: Tensor | None) -> None:
         """A row that is no op: ``bits`` of phase_bits, what happened, to whom, and the digests read there."""

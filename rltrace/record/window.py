@@ -23,7 +23,7 @@ def write_state(
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
     with torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
-            stream.event(bits, name, owner, [stream.process.digests.of(tensor)], tensor)
+            stream.found(bits, name, owner, tensor)
         for name, state in generators.all_states()._asdict().items():
             stream.event(bits, f"generator {name}", "", [state], None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -121,7 +122,8 @@ def test_launch_record(folder: Path) -> None:
     assert isinstance(command, list)
     assert command[1:] == ["train.py", "--api-key", "***", "--lr=3e-4", "~/data"]
     assert launch["cwd"] == "~"
-    assert launch["options"] == {"level": "op", "first_step": 0, "end_step": None, "until": None}
+    options = {"level": "op", "first_step": 0, "end_step": None, "until": None, "verify_inputs": False}
+    assert launch["options"] == options
     assert str(launch["created"]).endswith("+00:00")
 
 
@@ -197,6 +199,42 @@ def test_bad_steps(text: str) -> None:
     """What is no window is refused with the text that was given."""
     with pytest.raises(UsageError, match="--steps"):
         parse_steps(text)
+
+
+STALE = """
+import sys, torch
+weight = torch.zeros(3)
+alias = weight.numpy()
+weight.add_(1)
+alias[1] = float(sys.argv[1])
+(weight * 2).sum()
+"""
+
+
+def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
+    """A write behind torch's back leaves ``linked``; the printed commands, run as they are, name what it was."""
+    (folder / "stale.py").write_text(STALE)
+    found = {}
+    for name, noise in (("a", "5.0"), ("b", "6.0")):
+        run(folder, RLTRACE, "record", "--quiet", "-o", f"{name}.zarr", "--", PYTHON, "stale.py", noise)
+    compared = json.loads(run(folder, RLTRACE, "diff", "a.zarr", "b.zarr", "--format", "json").stdout)
+    found["before"] = compared["first"]
+    *record, diff = compared["advice"][:3]
+    assert [line.split(" -o ")[0] for line in record] == ["rltrace record --steps 0:1 --verify-inputs"] * 2
+    path = f"{RLTRACE.parent}{os.pathsep}{os.environ['PATH']}"
+    assert [run(folder, "sh", "-c", line, PATH=path).returncode for line in record] == [0, 0]
+    found["after"] = json.loads(run(folder, "sh", "-c", f"{diff} --format json", PATH=path).stdout)["first"]
+    assert {when: (f["op"], f["inputs_match"], f["cause"] == "untracked-write") for when, f in found.items()} == {
+        "before": ("aten.mul.Tensor", "linked", False),
+        "after": ("aten.mul.Tensor", "differ", True),
+    }
+
+
+def test_verifying_inputs_needs_a_window(folder: Path) -> None:
+    """Reading every input is for a few steps."""
+    result = run(folder, RLTRACE, "record", "--verify-inputs", "--", "true")
+    assert result.returncode == 125
+    assert b"--steps" in result.stderr
 
 
 def test_steps_are_of_ops(folder: Path) -> None:
