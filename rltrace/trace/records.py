@@ -41,7 +41,9 @@ def check_facts(facts: Mapping[str, object]) -> None:
 def check_launch(record: Record) -> None:
     """Refuse a launch record whose known fields are of other kinds."""
     check_fields(record, command=list, options=dict, host=str, cwd=str)
-    created = record.get("created", 0)
+    created = record.get("created", 0)  # the command line writes ISO 8601, the library seconds
+    if isinstance(created, str):
+        return
     if not isinstance(created, (int, float)) or not 0 <= created <= LATEST:
         raise ValueError(f'"created" is {created!r:.40}, no moment')
 
