@@ -50,7 +50,7 @@ class Session:
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._committer = Committer(self._process, self._writer, self.fail)
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine)
-        self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here)
+        self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
         self._steps = StepCounter(self._process.digests, self)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}

@@ -6,6 +6,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from recorded import Record, Row
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import rltrace
+from rltrace.errors import RecordError
 from rltrace.record import current_session
+from rltrace.record.modules import ModuleStack
 from rltrace.trace.schema import Phase
 
 
@@ -381,7 +385,61 @@ def test_a_module_that_cannot_be_hashed_is_no_trouble(record: Record) -> None:
 
     got = record(program)
     assert got.ops == ["ones", "exp", "sin"]
-    assert got.one("sin").module == "Unhashable"
+    assert got.one("sin").module == "Sequential.inner"
+
+
+class Elementwise(nn.Module):
+    """Equality is a tensor, as that of tensordict's parameters, and all hashes collide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Exp()
+
+    def __eq__(self, other: object) -> Any:
+        raise AssertionError("the recorder compared the program's modules")
+
+    def __hash__(self) -> int:
+        return 1
+
+    def modules(self) -> Any:
+        raise AssertionError("the recorder ran the program's code")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).sin()  # type: ignore[no-any-return]
+
+
+def test_modules_are_told_apart_without_asking_them(record: Record) -> None:
+    """A program's own ``__eq__``, ``__hash__`` and ``modules`` are never called."""
+    earlier = Elementwise()
+
+    def program() -> None:
+        outer = nn.Sequential()
+        outer.a, outer.b = Elementwise(), Elementwise()
+        outer.b(outer.a(torch.ones(1)))
+        earlier(torch.ones(1))
+
+    got = record(program)
+    assert [row.module for row in got.named("sin")] == ["Sequential.a", "Sequential.b", "Elementwise"]
+    assert [row.module for row in got.named("exp")] == [
+        "Sequential.a.inner",
+        "Sequential.b.inner",
+        "Elementwise.inner",
+    ]
+
+
+def test_an_error_of_the_recorder_in_a_module_call_stays_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is called all the same; the recording breaks off and says so."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the recorder's own")
+
+    monkeypatch.setattr(ModuleStack, "enter", broken)
+    results: list[float] = []
+    with pytest.raises(RecordError, match="the recorder's own"), rltrace.record(tmp_path / "t.zarr"):
+        results.append(float(Block()(torch.zeros(1))))
+    assert len(results) == 1
 
 
 def test_calls_are_unwatched_after_the_recording(record: Record) -> None:
