@@ -21,6 +21,12 @@ def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     return "it was called with other arguments"
 
 
+def input_text(row: RowAt, place: int) -> str:
+    """``input 1 (float32[64,4])``; counted from 0, tensors alone."""
+    layouts = _layouts_of(row, strides=False)
+    return f"input {place} ({layouts[place]})" if place < len(layouts) else f"input {place}"
+
+
 def _numbers(row: RowAt) -> str:
     rows, i = row.rows, row.place
     integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
@@ -30,18 +36,24 @@ def _numbers(row: RowAt) -> str:
 
 
 def _layouts(row: RowAt) -> str:
+    return ", ".join(_layouts_of(row))
+
+
+def _layouts_of(row: RowAt, strides: bool = True) -> list[str]:
     numbers = row.view.payload("structures", int(row.rows.columns[row.place, Column.STRUCTURE]))
     payloads = [row.view.payload("layouts", n) for n in numbers] if isinstance(numbers, list) else []
-    return ", ".join(_layout(p) for p in payloads)
+    return [_layout(payload, strides) for payload in payloads]
 
 
-def _layout(payload: object) -> str:
+def _layout(payload: object, show_strides: bool) -> str:
     if not isinstance(payload, list) or len(payload) < 4:
         return "?"
     dtype, shape, strides, device = payload[:4]
     text = f"{dtype}[{','.join(map(str, shape or []))}]"
     plain = strides is None or list(strides) == _contiguous(list(shape or []))
-    return text + ("" if plain else f" strides {strides}") + ("" if device == "cpu" else f"@{device}")
+    return (
+        text + (f" strides {strides}" if show_strides and not plain else "") + ("" if device == "cpu" else f"@{device}")
+    )
 
 
 def _contiguous(shape: list[int]) -> list[int]:

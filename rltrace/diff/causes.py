@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rltrace.diff.calls import arguments_text, skeleton_text
+from rltrace.diff.calls import arguments_text, input_text, skeleton_text
 from rltrace.diff.findings import Decided, RowAt
+from rltrace.diff.generators import generators_text
 from rltrace.diff.inputs import Input, combined, match_inputs, same_bytes, writer_of
 from rltrace.diff.kernels import kernel_differences, kernel_text
 from rltrace.diff.model import Cause, InputsMatch
@@ -62,7 +63,7 @@ def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
 
 def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     """The cause where an input's bytes differ though every earlier matched op is equal."""
-    what = f"input {entered.place}"
+    what = input_text(a, entered.place)
     x, y = entered.a, entered.b
     if Origin.OUTSIDE in (x.distance, y.distance):
         if was_equal_when_the_window_began(scene, a, x, b, y):
@@ -72,6 +73,8 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
             why = f"{what} is a tensor from before the recording of ops began on one side, and differs"
             return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
         why = f"{what} came from outside (no recorded op wrote it) and differs"
+        generators = generators_text(a, b)
+        why += f"; {generators}" if generators else ""
         return Decided(Cause.OUTSIDE, InputsMatch.DIFFER, why)
     opening = _from_opening_row(a, x, b, y, what)
     if opening is not None:
@@ -82,7 +85,8 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     if Origin.UNKNOWN in (x.distance, y.distance):
         why = f"{what} differs; it was written by another stream, or in memory that cannot be followed"
         return Decided(Cause.UNKNOWN, InputsMatch.DIFFER, why)
-    who = "the op that wrote it last is" if x.distance > 0 and y.distance > 0 else "the ops that wrote it are"
+    writer = writer_of(a, x)
+    who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
     why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
     return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
 

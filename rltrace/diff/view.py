@@ -107,6 +107,22 @@ class StreamView:
 
     def attempt_after(self, row: int) -> NDArray[np.uint64] | None:
         """The first attempt of this stream that ends after ``row``, read without most others; None: none does."""
+        own = self._own_steps(self._step_record_after(row))
+        found = own[own[:, Step.END_ROW] > np.uint64(row)]
+        return found[0] if len(found) else None
+
+    def attempt_before(self, row: int) -> NDArray[np.uint64] | None:
+        """The last attempt of this stream that has ended when ``row`` begins, read without most others; None: none."""
+        for number in range(min(self._step_record_after(row), len(self.process.step_records) - 1), -1, -1):
+            own = self._own_steps(number)
+            before: NDArray[np.uint64] = own[own[:, Step.END_ROW] <= np.uint64(row)]
+            if len(before):
+                last: NDArray[np.uint64] = before[-1]
+                return last
+        return None
+
+    def _step_record_after(self, row: int) -> int:
+        """Number of the first of ``step_records`` in which an attempt of this stream ends after ``row``."""
         low, high = 0, len(self.process.step_records)
         while low < high:
             middle = (low + high) // 2
@@ -114,9 +130,7 @@ class StreamView:
                 high = middle
             else:
                 low = middle + 1
-        own = self._own_steps(low)
-        found = own[own[:, Step.END_ROW] > np.uint64(row)]
-        return found[0] if len(found) else None
+        return low
 
     def _ended_by(self, number: int) -> int:
         """Row at which the last attempt of this stream in ``step_records`` up to ``number`` ended."""

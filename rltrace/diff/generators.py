@@ -1,0 +1,46 @@
+"""What is known of a process's generators around a place: where other data came in, whose random numbers it was not.
+
+Owns the words. States are digested at every optimizer attempt: the last one before a row tells how its step began; in
+the first step the state at its end has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.findings import RowAt
+from rltrace.trace.schema import Step, StepFlag
+
+NAMES: dict[Step, str] = {
+    Step.TORCH_GENERATOR: "torch",
+    Step.DEVICE_GENERATORS: "device",
+    Step.PYTHON_GENERATOR: "Python",
+    Step.NUMPY_GENERATOR: "NumPy",
+}
+
+
+def generators_text(a: RowAt, b: RowAt) -> str:
+    """``the torch, Python and NumPy generator states were equal as this step began``; empty where none is known."""
+    began = a.view.attempt_before(a.index), b.view.attempt_before(b.index)
+    ends = a.view.attempt_after(a.index), b.view.attempt_after(b.index)
+    return _text(*began, "were", "as this step began") or _text(*ends, "are", "at the end of this step")
+
+
+def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str, when: str) -> str:
+    if a is None or b is None or not int(a[Step.FLAGS] & b[Step.FLAGS]) & StepFlag.DIGESTED:
+        return ""
+    known = [column for column in NAMES if a[column] and b[column]]
+    equal = [NAMES[column] for column in known if a[column] == b[column]]
+    other = [NAMES[column] for column in known if a[column] != b[column]]
+    if not equal:
+        return f"the {_and(other)} generator states {were} not equal {when}" if other else ""
+    text = f"the {_and(equal)} generator states {were} equal {when}"
+    return f"{text}, the {_and(other)} ones {were} not" if other else text
+
+
+def _and(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
