@@ -143,7 +143,7 @@ def _flush(stream: IO[str] | None) -> None:
 
 
 def _drop_unwritable() -> None:
-    """What is still held for an output that cannot be written would make the interpreter end with a status of its own."""
+    """What is still held for an output that cannot be written would give the interpreter a status of its own."""
     try:
         _flush(sys.stdout)
     except (OSError, ValueError):

@@ -5,7 +5,7 @@ Owns the place of the mode on torch's stack of modes and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from torch._ops import OpOverload
@@ -16,7 +16,6 @@ from rltrace.record.engine import Observer
 
 class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
-    observe: Callable[..., Any] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -31,10 +30,15 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        observe = self.observe
-        if observe is None:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        return observe(func, types, args, kwargs)
+        """While nobody observes; ``hand_to`` puts a method in its place."""
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def hand_to(self, observer: Observer) -> None:
+        """Every op goes to ``observer`` without a Python call in between (0.1 µs); torch wants a method of the mode."""
+        self.__dict__["__torch_dispatch__"] = MethodType(observer.observe, self)
+
+    def silence(self) -> None:
+        self.__dict__.pop("__torch_dispatch__", None)
 
 
 class DispatchEngine:
@@ -49,7 +53,7 @@ class DispatchEngine:
         if self._mode is None:
             self._mode = _Mode()  # type: ignore[no-untyped-call]
             self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._mode.observe = observer.observe
+        self._mode.hand_to(observer)
 
     def leave(self) -> bool:
         mode = self._mode
@@ -64,4 +68,4 @@ class DispatchEngine:
 
     def silence(self) -> None:
         if self._mode is not None:
-            self._mode.observe = None
+            self._mode.silence()

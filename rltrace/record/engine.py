@@ -14,9 +14,12 @@ class Observer(Protocol):
     """What becomes of an op."""
 
     def observe(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
-        """Run the op, write down what there is to know, return what it returned; raise only what it raised."""
+        """Run the op, write down what there is to know, return what it returned; raise only what it raised.
+
+        ``by`` is whatever intercepted it. It comes first so that torch can call this method with nothing in between.
+        """
 
 
 class Engine(Protocol):

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from rltrace.record.layouts import Layout
+from rltrace.trace.schema import pack_link
 
 SWEEP_EVERY: Final = 4_096
 _LARGEST_MASK: Final = 64 * 2**20
@@ -41,6 +42,11 @@ class Storage:
 def pack_writer(row: int, slot: int) -> int:
     """Who wrote a storage, so that ``(reader_row << 12) - pack_writer(…)`` is the reader's link."""
     return (row << 12) - (slot << 2)
+
+
+def pack_read(row: int, place: int) -> int:
+    """Who read a view, as which input, so that ``(reader_row << 12) - pack_read(…)`` is a later reader's link."""
+    return -pack_link(-row, place, known=True)
 
 
 def row_of(writer: int) -> int:
@@ -108,8 +114,8 @@ class Storages:
         self.special: dict[int, Storage] = {}
         """By address: those that their last writer alone does not describe."""
         self.reads: dict[int, dict[View, tuple[int, int, int]]] = {}
-        """By address: views digested in the current step with nothing written since, with the stream, the row and the
-        place among its inputs where that was."""
+        """By address: views digested in the current step with nothing written since, with the stream, the row and
+        ``pack_read`` of where that was."""
         self._writers: list[Writers] = []
         self.young: list[int] = []
         """Addresses followed since the last sweep."""

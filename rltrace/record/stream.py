@@ -28,7 +28,7 @@ from rltrace.record.modules import ModuleStack
 from rltrace.record.plans import OpPlan, Role
 from rltrace.record.process import ProcessState
 from rltrace.record.sites import Anchor
-from rltrace.record.storages import SWEEP_EVERY, View, pack_writer, row_of
+from rltrace.record.storages import SWEEP_EVERY, View, pack_read, pack_writer, row_of
 from rltrace.trace.schema import SLOT_UNKNOWN, Kind, Origin, Phase, RowFlag, pack_link
 
 FIXED = 7
@@ -124,7 +124,7 @@ class StreamRecorder:
     # --- the hot path -----------------------------------------------------------------------------------------------
 
     def observe(
-        self, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+        self, _by: Any, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
         """Run one op and write its row."""
         process = self.process
@@ -329,6 +329,11 @@ class StreamRecorder:
         if call.plan.role is Role.ALLOCATION:
             return _UNKNOWN
         storages, row, layout = self.process.storages, self.row, call.layouts[place]
+        seen = storages.reads.get(address)
+        if seen is not None and address not in storages.special:  # nobody has written it since: the usual case, first
+            read = seen.get((tensor.storage_offset(), layout.id))  # type: ignore[arg-type]
+            if read is not None and read[0] == self.number and read[1] != row:
+                return (row << 12) - read[2]
         if not address:
             return self._unknown_input(tensor, layout, address, (0, 0), place)
         view = storage_rules.view_of(tensor, layout)
@@ -353,13 +358,13 @@ class StreamRecorder:
         if seen is not None and trusted:
             read = seen.get(view)
             if read is not None and read[0] == self.number and read[1] != row:  # twice in one op: read twice
-                return pack_link(row - read[1], read[2], known=True)
+                return (row << 12) - read[2]
         self._add_digest(self.process.digests.with_layout(tensor, layout))
         self._digested += 1
         if trusted:
             if seen is None:
                 seen = storages.reads[address] = {}
-            seen[view] = (self.number, row, place)
+            seen[view] = (self.number, row, pack_read(row, place))
         if writer is not None:
             return ((row << 12) - writer if whole else _MIXED) | 1
         return _UNKNOWN_READ if storages.written_elsewhere(address) else _OUTSIDE_READ
@@ -371,8 +376,8 @@ class StreamRecorder:
         self._digested += 1
         if not address:
             return _UNKNOWN_READ
-        if not storages.follow_outside(address, tensor):
-            storages.reads[address] = {view: (self.number, self.row, place)}
+        if not storages.follow_outside(address, tensor) and not self.process.verify_inputs:
+            storages.reads[address] = {view: (self.number, self.row, pack_read(self.row, place))}
         return _OUTSIDE_READ
 
     def _is_of_step(self, writer: int, address: int) -> bool:

@@ -40,8 +40,8 @@ class _FirstOp:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    def observe(self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
-        return self._streams.open_here().observe(func, types, args, kwargs)
+    def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
+        return self._streams.open_here().observe(by, func, types, args, kwargs)
 
 
 class Streams:
