@@ -7,7 +7,7 @@ that no op wrote aside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rltrace.diff.calls import arguments_text, input_text, skeleton_text
 from rltrace.diff.findings import Decided, RowAt
@@ -55,7 +55,7 @@ def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
         return Judged(a, b, _of_input(scene, a, b, (outside or unequal)[0]))
     if difference.structure or difference.arguments:
         return Judged(a, b, Decided(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
-    return Judged(a, b, _of_kernel(scene, a, b, known))
+    return Judged(a, b, _noting_overlap(_of_kernel(scene, a, b, known), a, b))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -155,6 +155,14 @@ def _event(a: RowAt, b: RowAt) -> tuple[Cause, str] | None:
     if kind in (Kind.ENVIRONMENT_STEP, Kind.ENVIRONMENT_RESET, Kind.CHECKPOINT):
         return Cause.OUTSIDE, f"what the {a.op} brought in differs"
     return None if kind == Kind.OP else (Cause.UNKNOWN, f"the {a.op} differs")
+
+
+def _noting_overlap(decided: Decided, a: RowAt, b: RowAt) -> Decided:
+    """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
+    if not (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
+        return decided
+    why = f"{decided.because}; it writes memory that it reads as well (source and destination overlap), so its result"
+    return replace(decided, because=f"{why} depends on the order in which a kernel goes through it")
 
 
 def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:

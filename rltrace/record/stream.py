@@ -25,6 +25,7 @@ from rltrace.record.arguments import INT64, take_apart, tensor_parts
 from rltrace.record.calls import Call
 from rltrace.record.layouts import Layout
 from rltrace.record.modules import ModuleStack
+from rltrace.record.overlaps import overlaps_another
 from rltrace.record.plans import OpPlan, Role
 from rltrace.record.process import ProcessState
 from rltrace.record.sites import Anchor
@@ -36,11 +37,12 @@ FIXED = 7
 PHASE_SHIFT = 16
 KIND_SHIFT = 24
 
-_MARKED, _RNG, _VIEW, _ALLOCATION = (
+_MARKED, _RNG, _VIEW, _ALLOCATION, _OVERLAPPING = (
     int(RowFlag.MARKED),
     int(RowFlag.RNG),
     int(RowFlag.VIEW),
     int(RowFlag.ALLOCATION),
+    int(RowFlag.OVERLAPPING),
 )
 
 
@@ -247,7 +249,8 @@ class StreamRecorder:
             elif plan.computes:
                 slot = 0
                 if call.written:
-                    slot = self._written(call, tensors, args, kwargs)
+                    slot, overlapping = self._written(call, tensors, args, kwargs)
+                    flags |= overlapping
                 if plan.returns_new:
                     if type(out) is Tensor:
                         self._fresh(out, plan, tensors, slot)
@@ -396,10 +399,15 @@ class StreamRecorder:
             return _MIXED
         return (self.row << 12) - writer
 
-    def _written(self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> int:
-        """Digest every argument that the op wrote and make it the last writer of their storages; returns how many."""
+    def _written(
+        self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> tuple[int, int]:
+        """Digest every argument that the op wrote and make it the last writer of their storages.
+
+        Returns how many, and the flag of ops whose memory to write and memory to read overlap.
+        """
         process, storages, plan = self.process, self.process.storages, call.plan
-        slot = -1
+        slot, flags = -1, 0
         for place in call.written:
             slot += 1
             tensor = tensors[place]
@@ -417,7 +425,11 @@ class StreamRecorder:
             plain = special is None and whole and not self._marked
             storages.written_by(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain)
             if plain:
+                if len(tensors) == 2 and call.layouts[1 - place] is not layout and overlaps_another(tensors, place):
+                    flags = _OVERLAPPING
                 continue
+            if overlaps_another(tensors, place):
+                flags = _OVERLAPPING
             special = special or storages.special_of(address, tensor)
             if special.nbytes != nbytes:
                 storage_rules.resized(special, nbytes)
@@ -431,7 +443,7 @@ class StreamRecorder:
                 storage_rules.mark_written(special, tensor)
             if special.partial is None and special.mask is True and not special.external:
                 storages.no_longer_special(address)
-        return slot + 1
+        return slot + 1, flags
 
     def _copy_marks(self, source: Tensor, target: Tensor) -> bool:
         """``source``, partly unwritten, was copied into ``target``; True if that was so."""

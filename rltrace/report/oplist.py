@@ -22,7 +22,12 @@ from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step
 
-FLAGS = {RowFlag.MARKED: "marked", RowFlag.VIEW: "view", RowFlag.ALLOCATION: "allocation"}
+FLAGS = {
+    RowFlag.MARKED: "marked",
+    RowFlag.VIEW: "view",
+    RowFlag.ALLOCATION: "allocation",
+    RowFlag.OVERLAPPING: "overlapping",
+}
 
 Value = bool | int | float | complex | None
 

@@ -95,6 +95,7 @@ class RowFlag(IntFlag):
     VALUE_FLOAT = 64  # the last float cell is the Python number the op returned
     VALUE_COMPLEX = 128  # the last two float cells are it
     UNORDERED_OUTPUT = 256  # reserved: output digests taken when a collective completed
+    OVERLAPPING = 512  # writes memory that another of its inputs looks at: what comes out depends on its inner order
 
 
 VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_FLOAT | RowFlag.VALUE_COMPLEX

@@ -323,3 +323,16 @@ def test_reads_of_one_side_only_are_no_difference(tmp_path: Path) -> None:
     comparison = pair_of(tmp_path, build)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 1)
+
+
+def test_source_and_destination_overlap(tmp_path: Path) -> None:
+    """A copy within one storage: its order of going through memory is said to matter, whatever the cause is called."""
+    for side, kernel in (("a", KERNEL), ("b", {**KERNEL, "threads": 1})):
+        trace = TraceBuilder(tmp_path / side)
+        whole = trace.op("aten.randn.default", outputs=["t"], rng="seed")
+        links = [In(origin=Origin.OVERWRITTEN), In(whole)]
+        trace.op("aten.copy_.default", inputs=links, outputs=[side], kernel=kernel, flags=RowFlag.OVERLAPPING)
+        trace.finish()
+    found = value_of(compare(tmp_path / "a", tmp_path / "b"))
+    assert (found.cause, found.op) == (Cause.KERNEL, "aten.copy_.default")
+    assert "source and destination overlap" in found.because
