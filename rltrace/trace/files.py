@@ -56,6 +56,10 @@ class Folder:
         """Length in bytes of a file. Raises UnreadableError."""
         return self._stat(key).st_size
 
+    def holds(self, key: str) -> bool:
+        """Whether something stands there."""
+        return os.path.lexists(os.path.join(self.root, key))
+
     def read(self, key: str, limit: int) -> bytes:
         """The bytes of one file, at most ``limit``. Raises UnreadableError."""
         if self._stat(key).st_size > limit:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.arrays import STEPS, TABLES
+from rltrace.trace.arrays import ROWS, STEPS, TABLES
 from rltrace.trace.births import is_alive
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
 from rltrace.trace.records import MOST, MOST_STREAMS, check_facts, check_fields, chunk_files, number, parse_segment
+from rltrace.trace.root import JOURNAL
 from rltrace.trace.schema import Step
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.stream import Counter, StreamTrace, read_chunk
@@ -69,6 +70,8 @@ class ProcessTrace:
         """(chunk, first row of ``steps``, rows, files)."""
         for at, record in enumerate(journal.records):
             self._take(at, record)
+        if not self.other_holes:
+            self._miss_records()
         self.record_damage = tuple(self.other_holes)
         """Records that are lost, or that make no sense."""
         if self.record_damage:
@@ -188,6 +191,14 @@ class ProcessTrace:
             in_order = in_order and bool((ends[1:] >= ends[:-1]).all()) and int(ends[-1]) <= most
         if not in_order:
             raise UnreadableError("makes no sense")
+
+    def _miss_records(self) -> None:
+        """A writer begins a segment once the journal tells of the one before; two that it doesn't tell of were told."""
+        for stream in self._streams.values():
+            later = (stream.segments[-1].index if stream.segments else -1) + 2
+            key = f"{self.base}/streams/{stream.index}/{ROWS.name}/{ROWS.key(later)}"
+            if self._folder.holds(key) and self._folder.size(f"{self.base}/{JOURNAL}") == self.journal.length:
+                self.other_holes.append(f"{self.base}/{JOURNAL} has lost its last records: {key} came after them")
 
     def _miss_rows_of_steps(self) -> None:
         """Rows up to the end of a step were there, though the damaged journal tells of none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from rltrace.errors import DamagedTraceError, NewerFormatError, NotATraceError
@@ -15,6 +16,7 @@ from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import is_alive, parse_birth
 from rltrace.trace.files import Folder, UnreadableError
+from rltrace.trace.heads import Head, is_number, lost_records, parse_heads
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
 from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
 from rltrace.trace.records import check_launch, check_slice
@@ -27,6 +29,9 @@ from rltrace.trace.tables import Table
 __all__ = ["Birth", "ProcessTrace", "Segment", "StreamTrace", "Table", "Trace", "TraceHole", "open_trace"]
 
 LONGEST_DOCUMENT = 1 << 20
+
+MOST_NAMED = 16
+"""Missing processes that are named one by one."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class Trace:
         """Which steps a slice carries in full ("first_step", "end_step"); None: this is no slice."""
         self.journal = journal
         self.folder = folder
+        self._heads: dict[int, Head] | None = None
+        first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
+        self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
         for record in journal.records:
             self._take(record)
@@ -62,6 +70,7 @@ class Trace:
             self.other_holes.append(f"{JOURNAL} has no launch record")
         self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
         self.births: tuple[Birth, ...] = tuple(self._births())
+        self._check_names()
 
     @property
     def level(self) -> str:
@@ -95,21 +104,35 @@ class Trace:
                 case "slice":
                     check_slice(record)
                     self.slice = record
+                case "journals":
+                    self._heads = parse_heads(record)
                 case "exit":
                     self.exit = record
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             self.other_holes.append(f"the {record['type']} record of {JOURNAL} makes no sense: {error}")
 
     def _processes(self) -> list[ProcessTrace]:
-        numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if name.isascii() and name.isdigit())
-        missing = sorted(set(range(numbers[-1] + 1 if numbers else 0)) - set(numbers))[:16]
-        self.other_holes += [f"{PROCESSES}/{number} is missing" for number in missing]
-        processes = [self._process(f"{PROCESSES}/{number}") for number in numbers]
-        present = {process.name for process in processes}
-        self.other_holes += [
-            f"what process {name} recorded is missing" for name in self._names() if name not in present
-        ]
-        return processes
+        numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name))
+        there = [number for number, head in (self._heads or {}).items() if head.size]
+        known, last = set(numbers), max([*numbers, *there], default=-1)
+        self._missing = list(islice((number for number in range(last + 1) if number not in known), MOST_NAMED))
+        self.other_holes += [f"{PROCESSES}/{number} is missing" for number in self._missing]
+        processes: dict[str, ProcessTrace] = {}
+        for number in numbers:
+            process = self._process(number)
+            twin = processes.setdefault(process.name, process)
+            if twin is not process:
+                self.other_holes.append(f"{process.base} says that it is {process.name}, which {twin.base} is")
+        return list(processes.values())
+
+    def _check_names(self) -> None:
+        """Miss the processes that took a name and are not here, unless they may still be about to begin."""
+        known = {process.name for process in self.processes}
+        missing = [name for name in self._names() if name not in known]
+        if self._heads is not None and not self._missing:
+            return  # everything that had begun by the end of the launch is here
+        if len(missing) > sum(birth.state == RUNNING for birth in self.births):
+            self.other_holes += [f"process {name} took its name and is not here" for name in missing]
 
     def _names(self) -> list[str]:
         """Names that processes of this trace took."""
@@ -124,18 +147,31 @@ class Trace:
                     names.append(data.decode(errors="replace"))
         return names
 
-    def _process(self, base: str) -> ProcessTrace:
-        try:
-            journal = parse_journal(self.folder.read(f"{base}/{JOURNAL}", LARGEST))
-            if not journal.records and not journal.damage and self._has_rows(base):
-                journal.damage.append(f"{base}/{JOURNAL} is empty")
-        except UnreadableError as error:
-            journal = Journal(damage=[f"{base}/{JOURNAL} {error}"] if self._has_rows(base) else [])
+    def _process(self, number: int) -> ProcessTrace:
+        base = f"{PROCESSES}/{number}"
+        journal = self._journal(base, (self._heads or {}).get(number))
         left_out = None
         if self.slice:
             steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
             left_out = f"are not in this slice, which carries steps {steps}"
-        return ProcessTrace(self.folder, base, journal, left_out)
+        process = ProcessTrace(self.folder, base, journal, left_out)
+        launch = process.birth.get("launch")
+        if launch is not None and self._launch_digest not in (None, launch):
+            process.other_holes.append(f"{base} was recorded by another launch")
+        return process
+
+    def _journal(self, base: str, head: Head | None) -> Journal:
+        """A process's journal; one that is missed is damaged, one that may never have begun is empty."""
+        missed = bool(head and head.size) or self._has_rows(base)
+        try:
+            journal = parse_journal(self.folder.read(f"{base}/{JOURNAL}", LARGEST))
+        except UnreadableError as error:
+            return Journal(damage=[f"{base}/{JOURNAL} {error}"] if missed else [])
+        if missed and not journal.records and not journal.damage:
+            journal.damage.append(f"{base}/{JOURNAL} is empty")
+        elif head is not None and (lost := lost_records(head, journal)):
+            journal.damage.append(f"{base}/{JOURNAL} {lost}")
+        return journal
 
     def _has_rows(self, base: str) -> bool:
         return any(name != "zarr.json" for name in self.folder.names(f"{base}/streams"))
@@ -156,7 +192,7 @@ class Trace:
             return Birth(token, {}, NEVER_RECORDED, f"its birth record {why}")
         if is_alive(record):
             return Birth(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
-        return Birth(token, record, NEVER_RECORDED, "it ended without recording anything")
+        return Birth(token, record, NEVER_RECORDED, "it left nothing but its birth")
 
 
 def open_trace(path: Path | str) -> Trace:

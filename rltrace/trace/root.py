@@ -17,6 +17,7 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.errors import RecordError, UsageError
 from rltrace.trace.arrays import BIRTHS_FOLDER, JOURNAL_FOLDER, group_document, root_document
 from rltrace.trace.births import FOLDER as BIRTHS
+from rltrace.trace.heads import heads_record
 from rltrace.trace.journal import LARGEST, MAGIC, JournalWriter, parse_journal
 from rltrace.trace.schema import FORMAT
 
@@ -50,13 +51,14 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
 
 
 def end_launch(path: Path, ending: Mapping[str, object]) -> None:
-    """Write down how the launch ended. Raises RecordError."""
+    """Write down how the launch ended, and how far every process had come. Raises RecordError."""
     log = Path(path) / JOURNAL
     try:
         found = parse_journal(log.read_bytes())
         journal = JournalWriter(os.fspath(log), resume=found.digest, size=found.size)
+        heads = heads_record(Path(path, PROCESSES), JOURNAL)
         try:
-            journal.append([{"type": "exit", "time": time.time(), **ending}])
+            journal.append([heads, {"type": "exit", "time": time.time(), **ending}])
         finally:
             journal.close()
     except OSError as error:

@@ -21,6 +21,7 @@ from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, ArraySpec
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.files import UnreadableError, write_whole
+from rltrace.trace.heads import heads_record
 from rltrace.trace.journal import JournalWriter, Record
 from rltrace.trace.process import ProcessTrace
 from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
@@ -66,9 +67,10 @@ def slice_trace(
     building = destination.with_name(destination.name + ".partial")
     try:
         building.mkdir(mode=0o700)
-        _copy_root(trace, building, {"type": "slice", "first_step": first_step, "end_step": end_step})
+        _copy_root(trace, building)
         for process in trace.processes:
             _copy_process(trace, process, building, chosen[process.base])
+        _write_journal(building, _root_records(trace, building, first_step, end_step))
         building.rename(destination)
     except OSError as error:
         raise record_error(f"the slice {destination} cannot be written", error) from error
@@ -137,7 +139,7 @@ def _step_ranges(trace: Trace, process: ProcessTrace, stream: StreamTrace) -> It
         yield segment, *known
 
 
-def _copy_root(trace: Trace, building: Path, record: Record) -> None:
+def _copy_root(trace: Trace, building: Path) -> None:
     for folder in ("journal", BIRTHS, PROCESSES):
         (building / folder).mkdir(mode=0o700)
     for key in ("", "journal/", f"{BIRTHS}/", f"{PROCESSES}/"):
@@ -145,7 +147,13 @@ def _copy_root(trace: Trace, building: Path, record: Record) -> None:
     for name in trace.folder.names(BIRTHS):
         if name != "zarr.json" and name.endswith((".json", ".name")):
             write_whole(os.fspath(building / BIRTHS / name), _read(trace, f"{BIRTHS}/{name}", LONGEST_BIRTH))
-    _write_journal(building, [*trace.journal.records, record])
+
+
+def _root_records(trace: Trace, building: Path, first_step: int, end_step: int) -> list[Record]:
+    """The launch's records, with the heads of the journals as they are in the slice."""
+    heads = heads_record(building / PROCESSES, JOURNAL)
+    records = [heads if record["type"] == "journals" else record for record in trace.journal.records]
+    return [*records, {"type": "slice", "first_step": first_step, "end_step": end_step}]
 
 
 def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen) -> None:

@@ -194,7 +194,7 @@ class _Work:
         for key, _ in self._documents():
             yield f"{key}zarr.json"
         for name in self.trace.folder.names(BIRTHS):
-            if name.endswith((".json", ".name")):
+            if name.endswith((".json", ".name", ".failed")):
                 yield f"{BIRTHS}/{name}"
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"

@@ -32,7 +32,7 @@ from rltrace.trace.births import this_process, write_birth
 from rltrace.trace.claims import claim_folder, claim_name, make_node
 from rltrace.trace.cut import split_segments
 from rltrace.trace.files import write_whole
-from rltrace.trace.journal import JournalWriter
+from rltrace.trace.journal import JournalWriter, first_digest
 from rltrace.trace.prefix import Chains, Digests, row_hashes
 from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
@@ -81,8 +81,10 @@ class ProcessWriter:
                 make_node(folder / group, document)
             for spec in (TABLES, STEPS):
                 make_node(folder / spec.name, spec.document(0))
+            launch = first_digest(os.fspath(Path(trace, JOURNAL)))
+            own = {"name": name, "wanted": wanted, "launch": None if launch is None else f"{launch:016x}"}
             journal = JournalWriter(os.fspath(folder / JOURNAL))
-            journal.append([{"type": "birth", **this_process(), **birth, "name": name, "wanted": wanted}])
+            journal.append([{"type": "birth", **this_process(), **birth, **own}])
         except OSError as error:
             raise record_error(f"{trace} cannot be written", error) from error
         return cls(folder, name, journal)

@@ -117,10 +117,12 @@ def test_damaged_journals_are_named(cli: Any, how: str) -> None:
     assert found["holes"]
 
 
-def test_a_journal_cut_short_reads_as_a_kill(cli: Any) -> None:
-    """What a journal does not tell of was not committed: nothing is damaged, and there is no verdict."""
+def test_a_journal_cut_short_is_damage(cli: Any) -> None:
+    """What a journal does not tell of was not committed; but the launch's journal knows how far it had come."""
     damaged_copy(cli, "journal", "truncated")
-    assert "killed" in cli.rltrace("info", "damaged.zarr").stdout
+    result = cli.rltrace("verify", "damaged.zarr")
+    assert result.returncode == 1
+    assert "at the end of the launch" in result.stdout
     assert cli.diff("t.zarr", "damaged.zarr")[1]["verdict"] == "unknown"
 
 

@@ -71,7 +71,25 @@ def encoded(content: list[Record]) -> list[bytes]:
 def rewrite(files: Files, base: str, change: Callable[[Record], Record | None]) -> Files:
     """The trace with each record of one journal changed (None: dropped), the chain made to fit."""
     changed = [change(record) for record in records(files, base)]
-    return {**files, f"{base}journal/log": journal(encoded([record for record in changed if record is not None]))}
+    return with_journal(files, base, encoded([record for record in changed if record is not None]))
+
+
+def with_journal(files: Files, base: str, payloads: list[bytes]) -> Files:
+    """The trace with another journal, and what the launch's journal says of all journals made to fit."""
+    files = {**files, f"{base}journal/log": journal(payloads)}
+    if not base:
+        return files
+    heads = []
+    for folder in bases(files):
+        found = parse_journal(files[f"{folder}journal/log"])
+        heads.append([int(folder.split("/")[1]), found.size, f"{found.digest:016x}"])
+    fitting = [{**record, "heads": heads} if record["type"] == "journals" else record for record in records(files, "")]
+    return {**files, "journal/log": journal(encoded(fitting))}
+
+
+def bases(files: Files) -> list[str]:
+    """Folders of the processes, each with a slash at its end."""
+    return sorted(key.removesuffix("journal/log") for key in files if key.endswith("/journal/log"))
 
 
 def replace_chunk(files: Files, base: str, key: str, stored: np.ndarray) -> Files:
@@ -99,22 +117,11 @@ def _spec(key: str) -> ArraySpec:
 
 def tamper(files: Files, random_: random.Random) -> Files:
     """One lie at a random place, told so that every checksum confirms it."""
-    base = random_.choice(
-        [
-            "",
-            *sorted(
-                {
-                    key[: key.index("journal/log")]
-                    for key in files
-                    if key != "journal/log" and key.endswith("journal/log")
-                }
-            ),
-        ]
-    )
+    base = random_.choice(["", *bases(files)])
     chunks = [key for key in files if key.startswith(base) and key.split("/")[-1].startswith("c.")]
     if base and chunks and random_.random() < 0.5:
         return _tamper_chunk(files, base, random_.choice(chunks).removeprefix(base), random_)
-    return {**files, f"{base}journal/log": journal(_tampered_records(records(files, base), random_))}
+    return with_journal(files, base, _tampered_records(records(files, base), random_))
 
 
 def _tampered_records(content: list[Record], random_: random.Random) -> list[bytes]:
