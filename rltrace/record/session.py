@@ -23,6 +23,7 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import window
+from rltrace.record.aliases import Aliases
 from rltrace.record.commit import Committer
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.modules import ModuleCalls
@@ -51,6 +52,7 @@ class Session:
         self._committer = Committer(self._process, self._writer, self.fail)
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine)
         self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
+        self._aliases = Aliases(self._process.storages, self.fail)
         self._steps = StepCounter(self._process.digests, self)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
@@ -105,6 +107,7 @@ class Session:
     def _uninstall(self) -> None:
         self._streams.close()
         self._steps.remove()
+        self._aliases.ignore()
         self._modules.remove()
 
     def fail(self, error: Exception) -> None:
@@ -127,6 +130,7 @@ class Session:
             return
         self._finished = True
         self._streams.silence()
+        self._aliases.ignore()
         self._steps.remove()
         with contextlib.suppress(Exception):
             write_birth(
@@ -139,6 +143,7 @@ class Session:
     def _begin_rows(self) -> None:
         self._recording = True
         self._modules.watch()
+        self._aliases.watch()
         main = self._streams.main
         self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
         self._streams.enter()
@@ -149,6 +154,7 @@ class Session:
         self._recording = False
         self._streams.leave()
         self._modules.ignore()
+        self._aliases.ignore()
         self._process.storages.clear()
 
     # --- steps --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ dead storages are dropped can never be seen in a row. A link may be unknown or m
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -27,16 +29,28 @@ View = tuple[int, int]
 class Storage:
     """What is known of one storage that one whole write does not describe."""
 
-    __slots__ = ("external", "mask", "nbytes", "partial")
+    __slots__ = ("aliases", "foreign", "mask", "nbytes", "partial")
 
-    def __init__(self, nbytes: int, external: bool) -> None:
+    def __init__(self, nbytes: int, foreign: bool) -> None:
         self.nbytes = nbytes
-        self.external = external
-        """Memory that others can write without torch knowing: NumPy arrays, shared memory, DLPack."""
+        self.foreign = foreign
+        """Memory that others can write without torch knowing, for good: of NumPy arrays, shared, handed to DLPack."""
+        self.aliases: dict[int, Any] | None = None
+        """Weak references to the living NumPy arrays that torch made of it; None: none since it was written whole."""
         self.partial: View | None = None
         """What its last writer wrote; None: all of it."""
         self.mask: NDArray[np.bool_] | bool = True
         """Which elements have been written since the storage was allocated; True: all, False: none."""
+
+    @property
+    def external(self) -> bool:
+        """Others can write it now, so it is digested at every use."""
+        return self.foreign or bool(self.aliases)
+
+    @property
+    def exposed(self) -> bool:
+        """Others may have written it since its last writer did."""
+        return self.foreign or self.aliases is not None
 
 
 def pack_writer(row: int, slot: int) -> int:
@@ -47,6 +61,11 @@ def pack_writer(row: int, slot: int) -> int:
 def pack_read(row: int, place: int) -> int:
     """Who read a view, as which input, so that ``(reader_row << 12) - pack_read(…)`` is a later reader's link."""
     return -pack_link(-row, place, known=True)
+
+
+def _forget(living: dict[int, Any], number: int, _array: object) -> None:
+    """Called as a NumPy array dies, in whatever thread: one step under the interpreter's lock."""
+    living.pop(number, None)
 
 
 def row_of(writer: int) -> int:
@@ -142,14 +161,31 @@ class Storages:
         raw = tensor.untyped_storage()
         if raw.device.type != "cpu" or (raw.resizable() and not raw.is_shared()):
             return False
-        self.special[address] = Storage(raw.nbytes(), external=True)
+        self.special[address] = Storage(raw.nbytes(), foreign=True)
         return True
+
+    def aliased(self, address: int, raw: Any, array: Any = None) -> None:
+        """Memory has been handed out of torch: to a NumPy ``array`` while that lives, or (None) to anyone for good."""
+        if address not in self.handles:
+            self.handles[address] = raw._weak_ref()
+            self.young.append(address)
+        storage = self._special(address, raw)
+        self.reads.pop(address, None)
+        if array is None:
+            storage.foreign = True
+            return
+        living = storage.aliases = {} if storage.aliases is None else storage.aliases
+        number = id(array)
+        living[number] = weakref.ref(array, partial(_forget, living, number))
 
     def special_of(self, address: int, tensor: torch.Tensor) -> Storage:
         """The entry of a followed storage that its last writer alone does not describe; made when there is none."""
+        return self.special.get(address) or self._special(address, tensor.untyped_storage())
+
+    def _special(self, address: int, raw: torch.UntypedStorage) -> Storage:
         storage = self.special.get(address)
         if storage is None:
-            storage = self.special[address] = Storage(tensor.untyped_storage().nbytes(), external=False)
+            storage = self.special[address] = Storage(raw.nbytes(), foreign=False)
             for writers in self._writers:
                 writers.set_apart(address)
         return storage

@@ -344,10 +344,10 @@ class StreamRecorder:
         if storage is None:
             if address not in storages.handles:
                 return self._unknown_input(tensor, layout, address, view, place)
-            external = False
+            external = exposed = False
             whole = True
         else:
-            external = storage.external
+            external, exposed = storage.external, storage.exposed
             if storage.mask is not True and not storage_rules.is_written(storage, tensor):
                 if call.plan.partial and place in call.written:
                     return _MIXED  # passed through; whether anything unwritten is left, ``_written`` finds out
@@ -355,7 +355,7 @@ class StreamRecorder:
             whole = storage.partial is None or storage.partial == view
         writer = self._writers.of(address)
         trusted = not external and not self.process.verify_inputs
-        if writer is not None and whole and trusted and self._is_of_step(writer, address):
+        if writer is not None and whole and trusted and not exposed and self._is_of_step(writer, address):
             return (row << 12) - writer
         seen = storages.reads.get(address)
         if seen is not None and trusted:
