@@ -123,7 +123,8 @@ def optimizer_count(process: ProcessTrace, step: NDArray[np.uint64]) -> Optimize
     number = int(step[Step.OPTIMIZER])
     payload = payloads[number] if number < len(payloads) else None
     known = payload if isinstance(payload, dict) else {}
-    return OptimizerCount(int(known.get("ordinal", 0)), str(known.get("class", "?")), int(step[Step.COUNT]))
+    owner = str(known.get("owner") or "") or None
+    return OptimizerCount(int(known.get("ordinal", 0)), str(known.get("class", "?")), int(step[Step.COUNT]), owner)
 
 
 def _outputs(a: RowAt | None, b: RowAt | None) -> tuple[Pair[str], ...]:

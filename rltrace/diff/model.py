@@ -64,6 +64,8 @@ class OptimizerCount:
     """Class name."""
     count: int
     """Attempts this optimizer had made before, from 0."""
+    owner: str | None = None
+    """Path of the module whose parameters it has; None where that is not known."""
 
 
 @dataclass(frozen=True)

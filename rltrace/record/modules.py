@@ -11,7 +11,7 @@ import functools
 import sys
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, Final
 
@@ -69,6 +69,25 @@ class ModuleNames:
     def path(self, module: torch.nn.Module) -> str:
         top, names = self._top(module)
         return ".".join([self._root(top), *names])
+
+    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
+        """Path of the innermost module that holds all of ``parameters``, for display; "" where none is known to."""
+        known = [*self._parents, *self._roots]
+        owners = {id(held): module for module in known for held in module.__dict__.get("_parameters", {}).values()}
+        modules = [owners.get(id(parameter)) for parameter in parameters]
+        paths = [self._shown(module) for module in modules if module is not None]
+        if not paths or len(paths) < len(modules):
+            return ""
+        first, last = min(paths), max(paths)  # what these two begin with, all do
+        shared = next(
+            (k for k, (x, y) in enumerate(zip(first, last, strict=False)) if x != y), min(len(first), len(last))
+        )
+        return ".".join(first[:shared])
+
+    def _shown(self, module: torch.nn.Module) -> list[str]:
+        """The parts of a module's path, without naming a module that has not been named yet."""
+        top, names = self._top(module)
+        return [self._roots.get(top) or type(top).__name__, *names]
 
     def _top(self, module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
         """The outermost module above ``module``, and the names from there down."""
@@ -188,6 +207,9 @@ class ModuleCalls:
 
     def roots(self) -> list[tuple[str, torch.nn.Module]]:
         return self._names.roots()
+
+    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
+        return self._names.owner_of(parameters)
 
     def watch(self) -> None:
         if self._original is None:

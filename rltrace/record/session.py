@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
+from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import window
 from rltrace.record.aliases import Aliases
@@ -208,8 +209,12 @@ class Session:
         self._move_window(ended + 1)
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
-        payload = {"ordinal": optimizer.ordinal, "class": optimizer.name}
-        return self._process.tables.intern_payload("optimizers", payload)
+        identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
+        payload = {**identity, "owner": optimizer.owner}
+        return self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
+
+    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
+        return self._modules.owner_of(parameters)
 
     def _move_window(self, step: int) -> None:
         options = self.options

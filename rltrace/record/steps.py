@@ -34,6 +34,8 @@ class OptimizerState:
     ordinal: int
     """Order of first attempt, from 0."""
     name: str
+    owner: str = ""
+    """Path of the module whose parameters it has; empty: none is known."""
     count: int = 0
     """Attempts finished."""
 
@@ -55,6 +57,9 @@ class Attempt:
 
 class StepListener(Protocol):
     """Who is told of attempts."""
+
+    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
+        """Path of the module that has these parameters, for people."""
 
     def before_attempt(self, caller: FrameType) -> None:
         """An attempt begins; ``caller`` is the frame that runs it."""
@@ -88,6 +93,8 @@ class StepCounter:
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._gradients = threading.local()
         self._manual = ManualSteps()
+        self._born = 0
+        """Optimizers that have made an attempt, dead ones included: no two ever share an ordinal."""
         self.attempts = 0
         """Attempts finished, skipped ones included."""
         self._backwards = 0
@@ -163,7 +170,9 @@ class StepCounter:
         try:
             state = self._states.get(optimizer)
             if state is None:
-                state = self._states[optimizer] = OptimizerState(len(self._states), type(optimizer).__name__)
+                owner = self._listener.owner_of(_parameters(optimizer))
+                state = self._states[optimizer] = OptimizerState(self._born, type(optimizer).__name__, owner)
+                self._born += 1
             count = state.count
             state.count += 1
             attempt = Attempt(

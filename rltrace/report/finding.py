@@ -55,7 +55,8 @@ def _when(finding: Finding) -> str:
     if finding.optimizer is not None:
         which = finding.optimizer
         name = which.name if which.ordinal == 0 else f"{which.name} #{which.ordinal}"
-        details.append(f"{name}'s {ordinal(which.count + 1)} attempt")
+        count = f"{ordinal(which.count + 1)} attempt"
+        details.append(f"{name}'s {count}" if which.owner is None else f"{which.owner}'s {which.name}, {count}")
     if finding.environment_step is not None:
         details.append(f"environment step {finding.environment_step:,}")
     more = f" ({', '.join(details)})" if details else ""

@@ -138,7 +138,7 @@ TABLES: Final = (
     "modules",  # "ActorCriticPolicy.mlp_extractor.policy_net.0"
     "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON
     "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
-    "optimizers",  # {"ordinal", "class"}
+    "optimizers",  # {"ordinal", "class"} by which it is known, and "owner": the module whose parameters it has
 )
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 import rltrace
+from rltrace.identity import portable_key
 from rltrace.record.digests import TensorDigests
 from rltrace.record.layouts import Layouts
 from rltrace.record.tables import Tables
@@ -50,6 +51,38 @@ def test_two_optimizers_of_different_cadence(record: Record) -> None:
     ]
     assert column(got, Step.STEP) == list(range(6))
     assert column(got, Step.STREAM) == [0] * 6
+
+
+def test_an_optimizer_that_died_leaves_its_number_to_nobody(record: Record) -> None:
+    """A program that makes a new optimizer for each task: what the garbage collector does shows nowhere."""
+    p = parameter()
+
+    def program() -> None:
+        for _ in range(3):
+            optimizer = torch.optim.SGD([p], lr=0.1)
+            optimizer.step()
+            optimizer.step()
+            del optimizer
+
+    numbers = [name for name, _, _ in record(program).optimizers]
+    assert numbers == ["SGD#0", "SGD#0", "SGD#1", "SGD#1", "SGD#2", "SGD#2"]
+
+
+def test_whose_parameters_an_optimizer_has(record: Record) -> None:
+    """The innermost module that holds all of them, for people; what an optimizer is known by does not depend on it."""
+    alpha = parameter()
+
+    def program() -> None:
+        agent = nn.ModuleDict({"actor": nn.Linear(2, 1), "critic": nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))})
+        agent["critic"](agent["actor"].weight).sum().backward()
+        for held in (agent["critic"].parameters(), agent["critic"][1].parameters(), agent.parameters(), [alpha]):
+            torch.optim.SGD(held, lr=0.1).step()
+
+    got = record(program)
+    owners = [entry["owner"] for entry in got.table("optimizers")]
+    assert owners == ["ModuleDict.critic", "ModuleDict.critic.1", "ModuleDict", ""]
+    keys = got.process.tables["optimizers"].keys
+    assert [int(key) for key in keys] == [portable_key("optimizers", {"ordinal": n, "class": "SGD"}) for n in range(4)]
 
 
 def test_rows_know_their_step(record: Record) -> None:
