@@ -31,6 +31,11 @@ class Evidence:
         return sum(r.matched for r in self.streams)
 
     @property
+    def one_sided(self) -> bool:
+        """Whether a side ran anything that the other did not."""
+        return bool(self.lonely) or any(r.structure.only_a or r.structure.only_b for r in self.streams)
+
+    @property
     def looked_at(self) -> tuple[int, int]:
         return sum(r.looked_at[0] for r in self.streams), sum(r.looked_at[1] for r in self.streams)
 
@@ -68,6 +73,11 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
         return (
             Verdict.SAME_VALUES,
             f"every matched one of {extent} is equal, but a side made attempts that the other did not",
+        )
+    if not evidence.one_sided:
+        return Verdict.SAME_VALUES, (
+            f"both sides ran the same {evidence.matched:,} ops with equal values; some changed places, or are called"
+            " from elsewhere"
         )
     return Verdict.SAME_VALUES, (
         f"every matched op has equal values ({evidence.matched:,} matched ops); what only one side ran drew from no"

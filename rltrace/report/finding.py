@@ -9,6 +9,7 @@ from rltrace.diff.model import Finding, InputsMatch, Pair, Site
 from rltrace.report.style import Style
 
 WIDTH = 80
+MOST_OUTPUTS = 2
 
 INPUTS = {
     InputsMatch.READ: "read: digested at this op on both sides",
@@ -29,16 +30,36 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
         yield f"  module   {finding.module}"
     for number, site in enumerate(finding.stack):
         yield from _site_lines(site, "  site     " if number == 0 else "  from     ")
-    yield from _pair("kernel", finding.kernel)
-    for output in finding.outputs if finding.op is not None else ():
-        yield from _pair("output", output)
-    if finding.op is None and finding.outputs:
-        for name, pair in zip(("gradient", "params", "rng"), finding.outputs, strict=False):
-            if pair.a != pair.b:
-                yield from _pair(name, pair)
+    yield from _evidence(finding)
     yield from wrapped(f"{finding.cause.value}: {sentence(finding.because)}", "           ", "  cause    ")
     if finding.op is not None and (finding.a_index is not None and finding.b_index is not None):
         yield from wrapped(INPUTS[finding.inputs_match], "           ", "  inputs   ")
+
+
+def _evidence(finding: Finding) -> Iterator[str]:
+    """What ran, and the digests of what it returned."""
+    if finding.op is None:
+        for name, pair in zip(("gradient", "params", "rng", "rng"), finding.outputs, strict=False):
+            if pair.a != pair.b:
+                yield from _pair(name, pair)
+    elif finding.a_index is None or finding.b_index is None:
+        kernel = finding.kernel.a or finding.kernel.b
+        if kernel:
+            yield from wrapped(kernel, "           ", "  kernel   ")
+    else:
+        yield from _pair("kernel", finding.kernel)
+        yield from _outputs(finding.outputs)
+
+
+def _outputs(outputs: tuple[Pair[str], ...]) -> Iterator[str]:
+    """Of several outputs, those that differ, and how many do."""
+    differing = [k for k, pair in enumerate(outputs) if pair.a != pair.b]
+    if not differing and outputs:
+        yield "  output   equal on both sides"
+    for k in differing[:MOST_OUTPUTS]:
+        yield from _pair("output", outputs[k])
+    if len(outputs) > 1 and differing:
+        yield f"           ({len(differing):,} of {len(outputs):,} outputs differ)"
 
 
 def _rows(finding: Finding) -> str:
@@ -50,7 +71,8 @@ def _rows(finding: Finding) -> str:
 
 def _when(finding: Finding) -> str:
     if finding.step is None:
-        return f"phase {finding.phase}; no optimizer step in this stream"
+        phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
+        return f"{phase}no optimizer step in this process"
     details = []
     if finding.optimizer is not None:
         which = finding.optimizer
@@ -60,7 +82,7 @@ def _when(finding: Finding) -> str:
     if finding.environment_step is not None:
         details.append(f"environment step {finding.environment_step:,}")
     more = f" ({', '.join(details)})" if details else ""
-    phase = f", phase {finding.phase}" if finding.op is not None else ""
+    phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
     return f"optimizer step {finding.step:,}{more}{phase}"
 
 

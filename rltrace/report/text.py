@@ -75,7 +75,8 @@ def _side(name: str, side: Side) -> Iterator[str]:
 def _place(finding: Finding) -> str:
     index = finding.a_index if finding.a_index is not None else finding.b_index
     step = f"step {finding.step:,}" if finding.step is not None else finding.stream
-    return f"op {index:,}, {step}" if index is not None else step
+    at = f"op {index:,}, {step}" if index is not None else step
+    return at if finding.cause is Cause.UNKNOWN else f"{at}, cause: {finding.cause.value}"
 
 
 # --- findings -------------------------------------------------------------------------------------------------------
@@ -179,6 +180,9 @@ def _hunks(group: list[Hunk]) -> Iterator[str]:
 def _environment(comparison: Comparison, style: Style) -> Iterator[str]:
     differences = comparison.environment
     if not differences:
+        if comparison.verdict is Verdict.DIVERGED:
+            yield style.bold("Environment")
+            yield "  No recorded fact of machine, settings, packages and source files differs."
         return
     yield style.bold(f"Environment ({len(differences)} differ)")
     lines = []
@@ -194,9 +198,22 @@ def _curves(comparison: Comparison, style: Style) -> Iterator[str]:
     if not comparison.curves:
         return
     yield style.bold("Where the numbers that were read out part")
+    finding = comparison.first_value
+    steps = finding is not None and finding.step is not None
+    if finding is not None and finding.step is not None:
+        yield from wrapped(_lag(finding.step, comparison.curves[0].step))
     for point in comparison.curves[:SHOWN]:
-        yield f"  step {point.step:,}: {cut(point.name, WIDTH - 20)}"
+        name = f"step {point.step:,}: {point.name}" if steps else point.name
+        yield f"  {cut(name, WIDTH - 2)}"
         yield f"      {point.a!r} | {point.b!r}"
+
+
+def _lag(values: int, seen: int) -> str:
+    """How long after the values the numbers part that somebody can see."""
+    if seen <= values:
+        return f"In step {values:,} already, where the values part."
+    later = "1 step" if seen == values + 1 else f"{seen - values:,} steps"
+    return f"The values part in step {values:,}; the numbers show it {later} later."
 
 
 def _marked(comparison: Comparison, style: Style) -> Iterator[str]:
@@ -206,10 +223,11 @@ def _marked(comparison: Comparison, style: Style) -> Iterator[str]:
     least = "" if marked.whole else "at least "
     yield style.bold("Memory that no op had written")
     first = f", the first at {marked.first}" if marked.first else ""
-    yield from wrapped(
-        f"{least}{marked.differing:,} of the ops that may have read such memory differ{first}."
-        " That alone is no verdict."
-    )
+    shown = _shown(comparison)
+    origin = shown is not None and shown.cause is Cause.UNINITIALISED
+    verb = "differs" if marked.differing == 1 else "differ"
+    text = f"{least}{marked.differing:,} of the ops that may have read such memory {verb}{first}."
+    yield from wrapped(text if origin else f"{text} That alone is no verdict.")
 
 
 def _holes(comparison: Comparison, style: Style) -> Iterator[str]:

@@ -12,9 +12,10 @@ import pytest
 from programs import KERNEL, Do, recorded, training
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import CurvePoint
-from rltrace.report.finding import WIDTH, ordinal
+from rltrace.diff.model import CurvePoint, Pair
+from rltrace.report.finding import WIDTH, finding_lines, ordinal
 from rltrace.report.json import SCHEMA, comparison_json
+from rltrace.report.style import Style
 from rltrace.report.text import render_comparison
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -124,7 +125,9 @@ def test_text(case: tuple[str, Comparison]) -> None:
 def test_json(case: tuple[str, Comparison]) -> None:
     """The JSON report, field for field, and valid JSON for any reader."""
     name, comparison = case
-    check(f"{name}.json", json.dumps(comparison_json(comparison), indent=2, allow_nan=False) + "\n")
+    report = comparison_json(comparison)
+    assert report["search"].pop("bytes_read") > 0  # how many, the compressor decides
+    check(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
 
 
 def test_lines_fit_a_terminal(case: tuple[str, Comparison]) -> None:
@@ -181,6 +184,29 @@ def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     report = comparison_json(comparison)
     assert report["curves"] == [{"name": "loss.item()", "step": 3, "a": "nan", "b": "-inf"}]
     json.dumps(report, allow_nan=False)
+
+
+def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both points are told: where the values part, and where a number that somebody sees does."""
+    monkeypatch.chdir(tmp_path)
+    points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
+    text = render_comparison(replace(kernel(), curves=points), color=False)
+    assert "  The values part in step 1; the numbers show it 40 steps later.\n" in text
+    assert "  step 41: log(loss.item())\n      0.5 | 0.25\n" in text
+
+
+def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the outputs those that differ are shown, two of them, and all are counted."""
+    monkeypatch.chdir(tmp_path)
+    comparison = kernel()
+    assert comparison.first_value is not None
+    outputs = (Pair("1" * 16, "1" * 16), *(Pair("2" * 16, f"{k}" * 16) for k in range(3, 7)))
+    finding = replace(comparison.first_value, outputs=outputs)
+    told = "\n".join(finding_lines("Found", finding, Style(False)))
+    assert told.count("  output   A  2222222222222222") == 2
+    assert "(4 of 5 outputs differ)" in told
+    equal = "\n".join(finding_lines("Found", replace(finding, outputs=outputs[:1] * 3), Style(False)))
+    assert "  output   equal on both sides" in equal
 
 
 @pytest.mark.parametrize(
