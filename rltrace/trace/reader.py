@@ -174,7 +174,7 @@ class Trace:
         return journal
 
     def _has_rows(self, base: str) -> bool:
-        return any(name != "zarr.json" for name in self.folder.names(f"{base}/streams"))
+        return any(is_number(name) for name in self.folder.names(f"{base}/streams"))
 
     def _births(self) -> list[Birth]:
         opened = {process.token for process in self.processes}

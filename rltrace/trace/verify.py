@@ -145,7 +145,9 @@ class _Work:
                 continue
             try:
                 data = self.trace.folder.read(f"{BIRTHS}/{name}", LONGEST_BIRTH)
-                if parse_birth(data) is None if name.endswith(".json") else name_file(data) != name:
+                if not data and name.endswith(".name"):
+                    self.notes.append(f"{BIRTHS}/{name} was being written when its process ended")
+                elif parse_birth(data) is None if name.endswith(".json") else name_file(data) != name:
                     self.damage.append(f"{BIRTHS}/{name} is not what was written")
             except UnreadableError as error:
                 self.damage.append(f"{BIRTHS}/{name} {error}")
@@ -174,20 +176,26 @@ class _Work:
                 yield from self._process_documents(process)
 
     def _process_documents(self, process: ProcessTrace) -> Iterator[tuple[str, list[bytes]]]:
-        open_ended = process.state not in (COMPLETE, STOPPED)
         base = process.base
         yield f"{base}/", [group_document()]
         yield f"{base}/journal/", [JOURNAL_FOLDER]
         yield f"{base}/streams/", [group_document()]
         tables = max((first + len(files) for first, _, files in process.table_records), default=0)
-        yield f"{base}/tables/", _array(TABLES, tables, open_ended)
+        yield self._array(process, f"{base}/tables/", TABLES, tables)
         steps = max((chunk + 1 for chunk, _, _, _ in process.step_records), default=0)
-        yield f"{base}/steps/", _array(STEPS, steps, open_ended)
+        yield self._array(process, f"{base}/steps/", STEPS, steps)
         for stream in process.streams:
             segments = stream.segments[-1].index + 1 if stream.segments else 0
             yield f"{base}/streams/{stream.index}/", [group_document({"name": stream.name})]
             for spec in (ROWS, CELLS):
-                yield f"{base}/streams/{stream.index}/{spec.name}/", _array(spec, segments, open_ended)
+                yield self._array(process, f"{base}/streams/{stream.index}/{spec.name}/", spec, segments)
+
+    def _array(self, process: ProcessTrace, key: str, spec: ArraySpec, chunks: int) -> tuple[str, list[bytes]]:
+        """Documents an array may have: killed before its record, a writer leaves the shape as far as its chunks go."""
+        most = chunks
+        while process.state not in (COMPLETE, STOPPED) and self.trace.folder.holds(f"{key}{spec.key(most)}"):
+            most += 1
+        return key, [spec.document(number) for number in range(chunks, most + 1)]
 
     def _known(self) -> Iterator[str]:
         yield JOURNAL
@@ -259,11 +267,6 @@ class _StreamCheck:
     def _wrong(self, text: str) -> None:
         self.damage.append(text)
         self._chains = None
-
-
-def _array(spec: ArraySpec, chunks: int, open_ended: bool) -> list[bytes]:
-    """Documents an array may have: killed between a chunk and its record, a writer leaves the shape one chunk ahead."""
-    return [spec.document(chunks + ahead) for ahead in range(2 if open_ended else 1)]
 
 
 def _walk(root: str) -> Iterator[str]:
