@@ -107,13 +107,13 @@ class StreamView:
 
     def attempt_after(self, row: int) -> NDArray[np.uint64] | None:
         """The first attempt of this stream that ends after ``row``, read without most others; None: none does."""
-        own = self._own_steps(self._step_record_after(row))
+        own = self._own_steps(self._step_part_after(row))
         found = own[own[:, Step.END_ROW] > np.uint64(row)]
         return found[0] if len(found) else None
 
     def attempt_before(self, row: int) -> NDArray[np.uint64] | None:
         """The last attempt of this stream that has ended when ``row`` begins, read without most others; None: none."""
-        for number in range(min(self._step_record_after(row), len(self.process.step_records) - 1), -1, -1):
+        for number in range(min(self._step_part_after(row), len(self.process.step_parts) - 1), -1, -1):
             own = self._own_steps(number)
             before: NDArray[np.uint64] = own[own[:, Step.END_ROW] <= np.uint64(row)]
             if len(before):
@@ -121,9 +121,9 @@ class StreamView:
                 return last
         return None
 
-    def _step_record_after(self, row: int) -> int:
-        """Number of the first of ``step_records`` in which an attempt of this stream ends after ``row``."""
-        low, high = 0, len(self.process.step_records)
+    def _step_part_after(self, row: int) -> int:
+        """Number of the first of ``step_parts`` in which an attempt of this stream ends after ``row``."""
+        low, high = 0, len(self.process.step_parts)
         while low < high:
             middle = (low + high) // 2
             if self._ended_by(middle) > row:
@@ -133,7 +133,7 @@ class StreamView:
         return low
 
     def _ended_by(self, number: int) -> int:
-        """Row at which the last attempt of this stream in ``step_records`` up to ``number`` ended."""
+        """Row at which the last attempt of this stream in ``step_parts`` up to ``number`` ended."""
         while number >= 0:
             own = self._own_steps(number)
             if len(own):
@@ -142,9 +142,9 @@ class StreamView:
         return 0
 
     def _own_steps(self, number: int) -> NDArray[np.uint64]:
-        if number >= len(self.process.step_records):
+        if number >= len(self.process.step_parts):
             return np.zeros((0, len(Step)), np.uint64)
-        steps = self.process.steps_of(number)
+        steps = self.process.steps_of(self.process.step_parts[number])
         own: NDArray[np.uint64] = steps[steps[:, Step.STREAM] == self.stream.index]
         return own
 

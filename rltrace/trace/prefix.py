@@ -1,18 +1,17 @@
-"""Row hashes and prefix digests: what makes "everything up to row n is equal" one comparison.
+"""Row hashes: 64 bits that stand for what a row is, and for what it computed.
 
-Owns their definition, which is part of the format (docs/trace-format.md, "Prefix digests"). A row has three 64-bit
-hashes, structure, values and marked; each is chained over a stream by streaming XXH3-64, which can be asked at any row.
-Ids never enter a hash, only the portable keys behind them, so two traces agree whatever order they interned things in.
+Owns their definition, which is part of the format (docs/trace-format.md, "Prefix digests"). Ids never enter a hash,
+only the portable keys behind them, so two traces agree whatever order they interned things in. ``chains`` makes digests
+of many rows from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64
 
 from rltrace.trace.rows import Offsets, Rows
 from rltrace.trace.schema import Column, RowFlag
@@ -45,14 +44,8 @@ class RowHashes(NamedTuple):
     structure: Hashes
     values: Hashes
     marked: Hashes
-
-
-class Digests(NamedTuple):
-    """Prefix digests of a stream at one row."""
-
-    structure: int
-    values: int
-    marked: int
+    results: Hashes
+    """Structure and values in one, without what the row read: equal in whatever order rows first read a tensor."""
 
 
 def splitmix64(x: Hashes) -> Hashes:
@@ -66,79 +59,60 @@ def splitmix64(x: Hashes) -> Hashes:
     return z
 
 
-def _salt(section: int, position: Hashes) -> Hashes:
+def salt(section: int, position: Hashes) -> Hashes:
+    """What keeps apart equal cells of several sections, and of several positions within a section."""
     return splitmix64(splitmix64(position) ^ np.uint64(section << 32))
 
 
 def row_hashes(rows: Rows, tables: Mapping[str, Keyed]) -> RowHashes:
-    """The three hashes of every row, each of shape [n]. The marked hash of an unmarked row is 0."""
+    """The hashes of every row, each of shape [n]. The marked hash of an unmarked row is 0."""
     zero = np.zeros(1, np.uint64)
-    structure = splitmix64(rows.column(Column.KIND).astype(np.uint64) ^ _salt(Column.KIND, zero))
+    sums = splitmix64(rows.column(Column.KIND).astype(np.uint64) ^ salt(Column.KIND, zero))
     for column, table in KEYED:
-        structure += _mixed(tables[table].keys, rows.column(column), _salt(column, zero))
-    values = _cell_sums(rows.integers.view(np.uint64), rows.integer_offsets, INTEGERS)
-    values += _cell_sums(rows.floats.view(np.uint64), rows.float_offsets, FLOATS)
-    digests = _cell_sums(rows.digests, rows.digest_offsets, DIGESTS)
+        sums += _mixed(tables[table].keys, rows.column(column), salt(column, zero))
+    structure = splitmix64(sums)
+    numbers = cell_sums(rows.integers.view(np.uint64), rows.integer_offsets, INTEGERS)
+    numbers += cell_sums(rows.floats.view(np.uint64), rows.float_offsets, FLOATS)
+    digests = cell_sums(rows.digests, rows.digest_offsets, DIGESTS)
     is_marked = (rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0
     marked = np.where(is_marked, splitmix64(digests), np.uint64(0))
     digests[is_marked] = 0
-    return RowHashes(splitmix64(structure), splitmix64(values + digests), marked)
+    values = splitmix64(numbers + digests)
+    return RowHashes(structure, values, marked, splitmix64(structure + _unread(rows, values, numbers, is_marked)))
 
 
-def _mixed(keys: NDArray[np.uint64], ids: NDArray[np.uint32], salt: Hashes) -> Hashes:
+def _unread(rows: Rows, values: Hashes, numbers: Hashes, is_marked: NDArray[np.bool_]) -> Hashes:
+    """The values hashes as if no row had digested an input."""
+    readers = np.flatnonzero((rows.reads > 0) & ~is_marked)
+    if not len(readers):
+        return values
+    starts = rows.digest_offsets[readers] + rows.reads[readers]
+    offsets = np.concatenate([[0], np.cumsum(rows.digest_offsets[readers + 1] - starts)])
+    at = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
+    unread = values.copy()
+    unread[readers] = splitmix64(numbers[readers] + cell_sums(rows.digests[at], offsets, DIGESTS))
+    return unread
+
+
+def _mixed(keys: NDArray[np.uint64], ids: NDArray[np.uint32], salts: Hashes) -> Hashes:
     if len(keys) <= len(ids):
-        return np.take(splitmix64(keys ^ salt), ids)
-    return splitmix64(np.take(keys, ids) ^ salt)
+        return np.take(splitmix64(keys ^ salts), ids)
+    return splitmix64(np.take(keys, ids) ^ salts)
 
 
-def _cell_sums(cells: NDArray[np.uint64], offsets: Offsets, section: int) -> Hashes:
+def cell_sums(cells: NDArray[np.uint64], offsets: Offsets, section: int) -> Hashes:
     """Per row, the sum modulo 2^64 of its cells, each mixed with its place in the row and its section."""
     if not len(cells):
         return np.zeros(len(offsets) - 1, np.uint64)
     counts = np.diff(offsets)
     position = np.arange(len(cells), dtype=np.int64) - np.repeat(offsets[:-1], counts)
-    salts = _salt(section, np.arange(int(counts.max()), dtype=np.uint64))
-    total = np.zeros(len(cells) + 1, np.uint64)
-    np.cumsum(splitmix64(cells ^ np.take(salts, position)), out=total[1:])
-    return np.take(total, offsets[1:]) - np.take(total, offsets[:-1])
+    salts = salt(section, np.arange(int(counts.max()), dtype=np.uint64))
+    return row_sums(splitmix64(cells ^ np.take(salts, position)), offsets)
 
 
-class Chains:
-    """The three prefix digests of a stream while it grows, and those of the current step alone."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._prefix = (xxh3_64(), xxh3_64(), xxh3_64())
-        self._step = (xxh3_64(), xxh3_64())
-
-    def advance(self, hashes: RowHashes) -> None:
-        """Take in the hashes of the next rows."""
-        data = [np.ascontiguousarray(h, "<u8").data for h in hashes]
-        for chain, chunk in zip(self._prefix, data, strict=True):
-            chain.update(chunk)
-        for chain, chunk in zip(self._step, data[:2], strict=True):
-            chain.update(chunk)
-        self.rows += len(hashes.structure)
-
-    def advance_to(self, stop: int, hashes: RowHashes, first: int) -> None:
-        """Take in rows up to ``stop`` of a stretch that starts at row ``first``."""
-        part = slice(self.rows - first, stop - first)
-        self.advance(RowHashes(*(h[part] for h in hashes)))
-
-    def digests(self) -> Digests:
-        return Digests(*(chain.intdigest() for chain in self._prefix))
-
-    def end_step(self) -> tuple[int, int]:
-        """Digests (structure, values) of the rows since the last call."""
-        ended = self._step[0].intdigest(), self._step[1].intdigest()
-        self._step = (xxh3_64(), xxh3_64())
-        return ended
-
-
-def chain_digests(hashes: RowHashes, at: Iterable[int]) -> list[Digests]:
-    """Prefix digests at the given ascending rows of a stream whose rows from 0 on have these hashes."""
-    chains, found = Chains(), []
-    for row in at:
-        chains.advance_to(row, hashes, 0)
-        found.append(chains.digests())
-    return found
+def row_sums(terms: Hashes, offsets: Offsets) -> Hashes:
+    """Per row, the sum modulo 2^64 of its terms."""
+    total = np.zeros(len(terms) + 1, np.uint64)
+    np.cumsum(terms, out=total[1:])
+    sums: Hashes = np.take(total, offsets[1:]) - np.take(total, offsets[:-1])
+    return sums

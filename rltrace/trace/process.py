@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from rltrace.trace.arrays import ROWS, STEPS, TABLES
 from rltrace.trace.births import is_alive
+from rltrace.trace.codec import CodecError
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
+from rltrace.trace.packing import StepPart, add_part, parse_part, steps_from_text
 from rltrace.trace.records import MOST, MOST_STREAMS, check_facts, check_fields, chunk_files, number, parse_segment
 from rltrace.trace.root import JOURNAL
 from rltrace.trace.schema import Step
@@ -63,11 +65,12 @@ class ProcessTrace:
         self._ended: str | None = None
         self._streams: dict[int, StreamTrace] = {}
         self._counter = Counter()
-        self._step_parts: dict[int, NDArray[np.uint64]] = {}
+        self._steps: dict[int, NDArray[np.uint64]] = {}
+        """By the number of the first attempt of the part."""
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
         """(first chunk, entries of each table so far, files)."""
-        self.step_records: list[tuple[int, int, int, list[ChunkFile]]] = []
-        """(chunk, first row of ``steps``, rows, files)."""
+        self.step_parts: list[StepPart] = []
+        """Where the finished attempts stand, in the order of their ending."""
         for at, record in enumerate(journal.records):
             self._take(at, record)
         if not self.other_holes:
@@ -148,26 +151,30 @@ class ProcessTrace:
     def steps(self) -> NDArray[np.uint64]:
         """Finished optimizer attempts that could be read, shape [n, len(Step)], in the order of their ending."""
         empty = np.zeros((0, len(Step)), np.uint64)
-        return np.concatenate([empty, *(self.steps_of(number) for number in range(len(self.step_records)))])
+        return np.concatenate([empty, *(self.steps_of(part) for part in self.step_parts)])
 
-    def steps_of(self, number: int) -> NDArray[np.uint64]:
-        """The attempts of one of ``step_records``, without reading the others; none where they cannot be read."""
-        if number not in self._step_parts:
-            _, first, count, files = self.step_records[number]
+    def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
+        """The attempts of one of ``step_parts``, without reading the others; none where they cannot be read."""
+        if part.first not in self._steps:
+            self._steps[part.first] = np.zeros((0, len(Step)), np.uint64)
             try:
-                chunk = read_chunk(self._folder, self.base, STEPS, files[0], self._counter)
-                steps = chunk[:, :count].T.copy()  # a view would keep the whole chunk
+                steps = self._read_steps(part)
                 self._check_steps(steps)
-                self._step_parts[number] = steps
-            except UnreadableError as error:
-                self._step_parts[number] = np.zeros((0, len(Step)), np.uint64)
-                self.other_holes.append(f"steps {first} to {first + count - 1}: {self.base}/{files[0].key} {error}")
-        return self._step_parts[number]
+                self._steps[part.first] = steps
+            except (UnreadableError, CodecError) as error:
+                where = f"{self.base}/{part.file.key}" if part.file else "their journal record"
+                self.other_holes.append(f"steps {part.first} to {part.stop - 1}: {where} {error}")
+        return self._steps[part.first]
 
     @property
     def step_count(self) -> int:
         """Attempts that the journal tells of, whether or not they can be read."""
-        return sum(count for _, _, count, _ in self.step_records)
+        return sum(part.count for part in self.step_parts)
+
+    @property
+    def has_all_steps(self) -> bool:
+        """Whether every attempt from the first to the last one that is known of can be read."""
+        return len(self.steps) == (self.step_parts[-1].stop if self.step_parts else 0)
 
     @property
     def chunks_read(self) -> int:
@@ -180,6 +187,13 @@ class ProcessTrace:
     def load(self) -> None:
         """Read tables and steps now, so that their damage shows in ``holes``."""
         _ = self.tables, self.steps
+
+    def _read_steps(self, part: StepPart) -> NDArray[np.uint64]:
+        if part.file is None:
+            return steps_from_text(part.text, part.count)
+        chunk = read_chunk(self._folder, self.base, STEPS, part.file, self._counter)
+        steps: NDArray[np.uint64] = chunk[:, : part.count].T.copy()  # a view would keep the whole chunk
+        return steps
 
     def _check_steps(self, steps: NDArray[np.uint64]) -> None:
         """Refuse steps that are in no order, or end where no row is. Raises UnreadableError."""
@@ -266,15 +280,7 @@ class ProcessTrace:
         self.table_records.append((chunk, entries, files))
 
     def _take_steps(self, record: Record) -> None:
-        files = chunk_files(record, "steps", STEPS)
-        if len(files) != 1:
-            raise ValueError("steps come one chunk a record")
-        first, count = number(record, "first"), number(record, "steps", STEPS.chunk[0])
-        known = self.step_records[-1][1] + self.step_records[-1][2] if self.step_records else 0
-        chunk = number(record, "chunk")
-        if first < known or (self.step_records and chunk <= self.step_records[-1][0]):
-            raise ValueError("its steps are there already")
-        self.step_records.append((chunk, first, count, files))
+        add_part(self.step_parts, parse_part(record))
 
     def _take_end(self, record: Record) -> None:
         check_fields(record, state=str, exit=dict)

@@ -164,6 +164,7 @@ class Step(IntEnum):
     PYTHON_GENERATOR = 16  # module random's,
     NUMPY_GENERATOR = 17  # numpy.random's own; each 0 where the process has none yet
     FLAGS = 18  # StepFlag
+    ANY_ORDER = 19  # digest of the step's rows in any order that computes the same; 0: none was taken
 
 
 GENERATORS: Final = (Step.TORCH_GENERATOR, Step.DEVICE_GENERATORS, Step.PYTHON_GENERATOR, Step.NUMPY_GENERATOR)
@@ -187,7 +188,7 @@ RECORD_TYPES: Final = {
     "commit": "stream, segment, first, rows, sections: [links, integers, floats, digests],"
     " marks: [[row, structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells;"
     " in a slice [] where the rows were left out",
-    "steps": "chunk, first, steps, files",
+    "steps": "first, steps, and either chunk and files, or rows: base64 of a chunk of just these, until one is full",
     "window": "stream, first_step, end_step or null, row",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending",
 }

@@ -166,9 +166,9 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
     for _, _, files in process.table_records:
         for file in files:
             _copy_chunk(trace, process, building, TABLES, file)
-    for _, _, _, files in process.step_records:
-        for file in files:
-            _copy_chunk(trace, process, building, STEPS, file)
+    for part in process.step_parts:
+        if part.file is not None:
+            _copy_chunk(trace, process, building, STEPS, part.file)
     for stream in process.streams:
         for segment in stream.segments:
             if (stream.index, segment.index) in chosen:

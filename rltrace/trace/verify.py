@@ -29,8 +29,8 @@ from rltrace.trace.arrays import (
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import parse_birth
+from rltrace.trace.chains import Chains
 from rltrace.trace.files import PARTIAL, UnreadableError
-from rltrace.trace.prefix import Chains, row_hashes
 from rltrace.trace.process import COMPLETE, STOPPED, ProcessTrace
 from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
@@ -107,9 +107,8 @@ class _Work:
     def check_process(self, process: ProcessTrace) -> Checked:
         process.load()
         read = proved = 0
-        complete_steps = len(process.steps) == sum(count for _, _, count, _ in process.step_records)
         for stream in process.streams:
-            steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if complete_steps else None
+            steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if process.has_all_steps else None
             check = _StreamCheck(process, stream, steps)
             for segment in stream.segments:
                 check.segment(segment)
@@ -182,7 +181,7 @@ class _Work:
         yield f"{base}/streams/", [group_document()]
         tables = max((first + len(files) for first, _, files in process.table_records), default=0)
         yield self._array(process, f"{base}/tables/", TABLES, tables)
-        steps = max((chunk + 1 for chunk, _, _, _ in process.step_records), default=0)
+        steps = max((part.chunk + 1 for part in process.step_parts if part.chunk is not None), default=0)
         yield self._array(process, f"{base}/steps/", STEPS, steps)
         for stream in process.streams:
             segments = stream.segments[-1].index + 1 if stream.segments else 0
@@ -207,7 +206,7 @@ class _Work:
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"
             files = [f for _, _, fs in process.table_records for f in fs]
-            files += [f for _, _, _, fs in process.step_records for f in fs]
+            files += [part.file for part in process.step_parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
             yield from (f"{process.base}/{file.key}" for file in files)
 
@@ -215,6 +214,9 @@ class _Work:
         self._done += 1
         if self._progress is not None:
             self._progress(self._done, self._total)
+
+
+STEP_DIGESTS = (Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES, Step.STRUCTURE, Step.VALUES, Step.ANY_ORDER)
 
 
 class _StreamCheck:
@@ -240,12 +242,12 @@ class _StreamCheck:
         if self._chains is None or self._chains.rows != segment.first:
             self._chains = None
             return
-        hashes = row_hashes(rows, self._process.tables)
         marks = {mark[0]: mark[1:] for mark in segment.marks}
         to_come = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
         ends = set(takewhile(lambda row: row <= segment.stop, to_come))
+        self._chains.hold(rows, self._process.tables, ends)
         for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
-            self._chains.advance_to(row, hashes, segment.first)
+            self._chains.advance_to(row)
             if row in marks and marks[row] != tuple(self._chains.digests()):
                 self._wrong(f"prefix digests at row {row} of {self._stream.name} are not those of its rows")
                 return
@@ -257,9 +259,10 @@ class _StreamCheck:
         while self._next < len(self._steps) and self._steps[self._next][Step.END_ROW] == chains.rows:
             step = self._steps[self._next]
             self._next += 1
-            alone = list(chains.end_step()) if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0]
-            found = [step[Step.PREFIX_STRUCTURE], step[Step.PREFIX_VALUES], step[Step.STRUCTURE], step[Step.VALUES]]
-            if found != [prefix.structure, prefix.values, *alone]:
+            alone = list(chains.end_step())
+            expected = alone if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
+            found = [step[column] for column in STEP_DIGESTS]
+            if found != [prefix.structure, prefix.values, *expected]:
                 self.damage.append(
                     f"digests of step {step[Step.STEP]} of {self._stream.name} are not those of its rows"
                 )

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rltrace.trace.prefix import Chains
+from rltrace.trace.chains import Chains
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import GENERATORS, Step, StepFlag
 
@@ -68,7 +68,7 @@ def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[
     row[Step.BACKWARDS] = record.backwards
     row[Step.ENVIRONMENT_STEPS] = record.environment_steps
     row[Step.END_ROW] = chains.rows
-    row[Step.STRUCTURE], row[Step.VALUES] = alone if recorded else (0, 0)
+    row[Step.STRUCTURE], row[Step.VALUES], row[Step.ANY_ORDER] = alone if recorded else (0, 0, 0)
     row[Step.PREFIX_STRUCTURE], row[Step.PREFIX_VALUES] = prefix.structure, prefix.values
     row[Step.PARAMETERS] = record.parameters or 0
     row[Step.GRADIENTS] = record.gradients or 0

@@ -29,14 +29,15 @@ from rltrace.trace.arrays import (
     group_document,
 )
 from rltrace.trace.births import this_process, write_birth
+from rltrace.trace.chains import Chains, Digests
 from rltrace.trace.claims import claim_folder, claim_name, make_node
 from rltrace.trace.cut import split_segments
 from rltrace.trace.files import write_whole
 from rltrace.trace.journal import JournalWriter, first_digest
-from rltrace.trace.prefix import Chains, Digests, row_hashes
+from rltrace.trace.packing import StepPacker, steps_to_text
 from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.schema import MARK_ROWS, SEGMENT_CELLS, STEP_CHUNK
+from rltrace.trace.schema import MARK_ROWS, SEGMENT_CELLS
 from rltrace.trace.tables import KeyTables, pack_lines, table_line
 from rltrace.trace.waiting import WaitingSteps
 
@@ -62,8 +63,7 @@ class ProcessWriter:
         self._tables = KeyTables()
         self._table_chunks = 0
         self._waiting = WaitingSteps()
-        self._steps = 0
-        self._step_chunks = 0
+        self._steps = StepPacker()
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
 
@@ -147,7 +147,9 @@ class ProcessWriter:
                 return
             self._closed = True
             try:
-                records = [] if self._failure else self._write_steps(self._waiting.take(self._streams, give_up=True))
+                records: list[Record] = []
+                if not self._failure:
+                    records = self._write_steps(self._waiting.take(self._streams, give_up=True), last=True)
                 self._journal.append([*records, {"type": "end", "state": state, "exit": dict(ending)}])
             except OSError as error:
                 raise record_error(f"the end of {self.name} cannot be written", error) from error
@@ -198,29 +200,33 @@ class ProcessWriter:
     def _advance(self, stream: int, rows: Rows) -> list[tuple[int, Digests]]:
         """Chain the rows, stopping where a mark is due or a step ends; returns the marks within the segment."""
         chains = self._streams[stream]
-        hashes = row_hashes(rows, self._tables)
         end = rows.first + len(rows)
         due = set(range(rows.first // MARK_ROWS * MARK_ROWS + MARK_ROWS, end, MARK_ROWS))
         ending = {row for row in self._waiting.ends(stream) if rows.first <= row <= end}
+        chains.hold(rows, self._tables, ending)
         marks = []
         for row in sorted(due | ending | {end}):
-            chains.advance_to(row, hashes, rows.first)
+            chains.advance_to(row)
             self._waiting.reached(stream, chains)
             if row in due:
                 marks.append((row, chains.digests()))
         return marks
 
-    def _write_steps(self, steps: list[list[int]]) -> list[Record]:
+    def _write_steps(self, rows: list[list[int]], *, last: bool = False) -> list[Record]:
+        """Write the chunks that are full now; steps that are in none stand in a journal record until they are."""
         records: list[Record] = []
-        for at in range(0, len(steps), STEP_CHUNK):
-            part = steps[at : at + STEP_CHUNK]
-            chunk = np.zeros(codec.stored_shape(STEPS), np.uint64)
-            chunk[:, : len(part)] = np.array(part, np.uint64).T
-            file = self._write_chunk("steps", STEPS, self._step_chunks, chunk)
-            record = {"type": "steps", "chunk": self._step_chunks, "first": self._steps, "steps": len(part)}
-            records.append({**record, "files": [file]})
-            self._step_chunks += 1
-            self._steps += len(part)
+        steps = self._steps
+        steps.add(rows)
+        first = steps.packed
+        while (chunk := steps.take_chunk(last=last)) is not None:
+            file = self._write_chunk("steps", STEPS, steps.chunks - 1, chunk)
+            record = {"type": "steps", "first": first, "steps": steps.packed - first}
+            records.append({**record, "chunk": steps.chunks - 1, "files": [file]})
+            first = steps.packed
+        first, waiting = steps.newest(len(rows))
+        if waiting:
+            text = steps_to_text(waiting)
+            records.append({"type": "steps", "first": first, "steps": len(waiting), "rows": text})
         return records
 
     def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[object]:

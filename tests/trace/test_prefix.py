@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.prefix import Chains, RowHashes, chain_digests, row_hashes
+from rltrace.trace.chains import Chains, chain_digests
+from rltrace.trace.prefix import row_hashes
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import TABLES, Column, RowFlag
 from rltrace.trace.tables import KeyTables
@@ -25,7 +26,7 @@ def tables(entries: int = 8) -> KeyTables:
 
 def hashes_of(rows: Rows) -> tuple[list[int], list[int], list[int]]:
     """The three hashes as lists."""
-    structure, values, marked = row_hashes(rows, tables())
+    structure, values, marked, _ = row_hashes(rows, tables())
     return structure.tolist(), values.tolist(), marked.tolist()
 
 
@@ -55,7 +56,8 @@ def test_cuts_never_matter(seed: int, cuts: list[int]) -> None:
     whole = chain_digests(row_hashes(rows, tables()), at)
     chains, parts = Chains(), []
     for start, stop in zip([0, *at], at, strict=False):
-        chains.advance(row_hashes(rows.cut(start, stop), tables()))
+        chains.hold(rows.cut(start, stop), tables(), [])
+        chains.advance_to(stop)
         parts.append(chains.digests())
     assert parts == whole
 
@@ -187,8 +189,8 @@ def test_an_empty_step_has_the_digest_of_nothing() -> None:
     """A step digest is of its own rows alone."""
     chains = Chains()
     empty = chains.end_step()
-    one = np.ones(1, np.uint64)
-    chains.advance(RowHashes(one, one, one))
+    chains.hold(one_row(), tables(), [])
+    chains.advance_to(1)
     assert chains.end_step() != empty
     assert chains.end_step() == empty
 

@@ -13,6 +13,7 @@ from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.journal import JournalWriter, parse_journal
 from rltrace.trace.rows import Rows
 from rltrace.trace.verify import verify
+from rltrace.trace.schema import Step
 from rltrace.trace.writer import ProcessWriter
 
 
@@ -71,7 +72,9 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rltrace.trace.rows import StepRecord
 
     whole = waiting._fill
-    monkeypatch.setattr(waiting, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * 10)
+    monkeypatch.setattr(
+        waiting, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * (len(Step) - 9)
+    )
     writer = ProcessWriter.open(trace, {"name": "main"})
     writer.stream("main")
     step = StepRecord(0, 0, 0, 0, 0, 1, 0, 20, True, 1, 2, (3, 0, 0, 0))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rltrace.errors import RecordError
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.prefix import chain_digests, row_hashes
+from rltrace.trace.chains import chain_digests
+from rltrace.trace.prefix import row_hashes
 from rltrace.trace.reader import open_trace
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.schema import SEGMENT_CELLS, SEGMENT_ROWS, Column, Step, StepFlag
