@@ -2,10 +2,12 @@
 
     python scripts/kernel_probe.py            NAME=VALUE of the first setting that changes an op of the example, or none
     python scripts/kernel_probe.py --all      every setting and the ops it changes
+    python scripts/kernel_probe.py --changed SETTING …   the ops that these settings change, as JSON
     python scripts/kernel_probe.py --digests  this process's own digests, as JSON
 
 Which setting changes what depends on the processor, so it is looked at, never assumed: each setting gets a process of
-its own that runs a handful of ops in the shapes of ``examples/ppo_cartpole.py`` on the same numbers.
+its own that runs a handful of ops on the same numbers, in the shapes of ``examples/ppo_cartpole.py`` and in those of
+the smaller programs of ``tests/e2e``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import subprocess
 import sys
 from hashlib import sha256
+from typing import Any
 
 SETTINGS = (
     "ATEN_CPU_CAPABILITY=default",
@@ -26,8 +29,30 @@ SETTINGS = (
 """The clearest evidence first: torch itself says which capability its own kernels were chosen for."""
 
 
-def digests() -> dict[str, str]:
-    """Op and shape to a digest of what it computed here. Inputs come from NumPy, so that no setting changes them."""
+def digests(programs: str) -> dict[str, str]:
+    """Op and shape to a digest of what it computed here; ``programs``: "example", or "tests" for the small ones."""
+    computed = _of_example() if programs == "example" else _of_tests()
+    return {op: sha256(tensor.contiguous().numpy().tobytes()).hexdigest() for op, tensor in computed.items()}
+
+
+def _of_tests() -> dict[str, Any]:
+    import torch
+
+    steps = torch.arange(96) * 0.1 - 5  # exact on every processor
+
+    def batch_norm() -> torch.Tensor:
+        return torch.batch_norm(torch.arange(512.0).sqrt().view(64, 8), None, None, None, None, True, 0.1, 1e-5, False)
+
+    torch.manual_seed(7)
+    return {
+        "softplus (24,4)": torch.nn.functional.softplus(steps.view(24, 4)),
+        "normal (16,)": torch.randn(16),
+        "batch_norm (64,8)": batch_norm(),
+    }
+
+
+def _of_example() -> dict[str, Any]:
+    """Inputs come from NumPy, so that no setting changes them."""
     import numpy as np
     import torch
 
@@ -44,7 +69,7 @@ def digests() -> dict[str, str]:
         return weight.detach()
 
     torch.manual_seed(0)
-    computed = {
+    return {
         "addmm (1,4)x(4,64)": torch.addmm(some(64), some(1, 4), some(4, 64)),
         "addmm (64,4)x(4,64)": torch.addmm(some(64), some(64, 4), some(4, 64)),
         "addmm (64,64)x(64,64)": torch.addmm(some(64), some(64, 64), some(64, 64)),
@@ -55,23 +80,22 @@ def digests() -> dict[str, str]:
         "qr (64,64)": torch.linalg.qr(some(64, 64))[0],
         "Adam (64,64)": adam(),
     }
-    return {op: sha256(tensor.contiguous().numpy().tobytes()).hexdigest() for op, tensor in computed.items()}
 
 
-def under(setting: str | None) -> dict[str, str]:
+def under(setting: str | None, programs: str = "example") -> dict[str, str]:
     """``digests`` of a fresh process with ``setting`` in its environment."""
     environment = dict(os.environ)
     if setting:
         name, _, value = setting.partition("=")
         environment[name] = value
-    command = [sys.executable, __file__, "--digests"]
+    command = [sys.executable, __file__, "--digests", programs]
     found: dict[str, str] = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
     return found
 
 
-def changed(setting: str, plain: dict[str, str]) -> list[str]:
+def changed(setting: str, plain: dict[str, str], programs: str = "example") -> list[str]:
     """The ops that compute other bits under ``setting``."""
-    other = under(setting)
+    other = under(setting, programs)
     return [op for op in plain if other[op] != plain[op]]
 
 
@@ -83,7 +107,10 @@ def find_setting() -> tuple[str, list[str]] | None:
 
 def main() -> None:
     if "--digests" in sys.argv:
-        print(json.dumps(digests()))
+        print(json.dumps(digests(sys.argv[-1])))
+    elif "--changed" in sys.argv:
+        plain = under(None, "tests")
+        print(json.dumps({setting: changed(setting, plain, "tests") for setting in sys.argv[2:]}))
     elif "--all" in sys.argv:
         plain = under(None)
         for setting in SETTINGS:

@@ -17,6 +17,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
 RLTRACE = Path(sys.executable).parent / "rltrace"
 
+SETTINGS = ("ATEN_CPU_CAPABILITY=default", "OMP_NUM_THREADS=2")
+"""They stand for another machine; without them programs run on one thread, and on the best of the processor."""
+
 Result = subprocess.CompletedProcess[str]
 
 
@@ -52,6 +55,22 @@ class CommandLine:
         line = ["record", "--quiet", "-o", trace, *options, "--", sys.executable, PROGRAMS / program]
         return self.rltrace(*line, setting=setting)
 
+    def record_both(self, program: str, setting: str) -> tuple[str, str]:
+        """Record a program as ``a.zarr``, and under ``setting`` as ``b.zarr``; returns what the two printed."""
+        shown = [self.record("a.zarr", program), self.record("b.zarr", program, setting=setting)]
+        assert [result.returncode for result in shown] == [0, 0], [result.stderr for result in shown]
+        return shown[0].stdout, shown[1].stdout
+
+    def report(self) -> str:
+        """What a person reads of ``a.zarr`` and ``b.zarr``, its lines joined again where they were wrapped."""
+        return " ".join(self.rltrace("diff", "a.zarr", "b.zarr").stdout.split())
+
+    def place(self, program: str, function: str, source: str) -> dict[str, object]:
+        """The site of a finding at this line of one of the programs."""
+        lines = (PROGRAMS / program).read_text().splitlines()
+        line = next(n for n, text in enumerate(lines, 1) if text.strip() == source)
+        return {"file": program, "line": line, "function": function, "source": source}
+
     def diff(self, a: object, b: object, *options: object) -> tuple[int, Mapping[str, Any]]:
         """Exit status and the JSON object of ``rltrace diff``."""
         result = self.rltrace("diff", a, b, "--format", "json", *options)
@@ -73,6 +92,23 @@ def kernel_setting() -> str:
     if setting == "none":
         pytest.skip("no CPU kernel setting changes a bit on this processor")
     return setting
+
+
+@pytest.fixture(scope="session")
+def needs_change() -> Callable[[str, str], None]:
+    """``needs_change(setting, op)`` skips where a setting does not change what an op computes on this processor."""
+    known: dict[str, list[str]] = {}
+
+    def check(setting: str, op: str) -> None:
+        if not known:
+            command = [sys.executable, PROBE, "--changed", *SETTINGS]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            known.update(json.loads(result.stdout))
+        if op not in known[setting]:
+            pytest.skip(f"{setting} does not change {op} on this processor")
+
+    return check
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Stable-Baselines3 PPO through the command line: two CPU kernel settings, and nothing changed at all."""
+"""Two CPU kernel settings as two machines: the op whose kernel differs is named, with all that tells why.
+
+Each setting is probed for first: what it changes depends on the processor.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+CAPABILITY = "ATEN_CPU_CAPABILITY=default"
+TWO_THREADS = "OMP_NUM_THREADS=2"
+Needs = Callable[[str, str], None]
 
 
 def test_other_kernels_are_named(cli: Any, kernel_setting: str, oracle: Callable[[str, str], str]) -> None:
@@ -40,3 +47,65 @@ def test_what_lies_in_fresh_memory_is_no_difference(cli: Any, program: str) -> N
         cli.record(trace, program, setting=f"MALLOC_PERTURB_={byte}")
     status, found = cli.diff("a.zarr", "b.zarr")
     assert (status, found["verdict"]) == (0, "identical")
+
+
+def test_the_critic_drifts_first(cli: Any, needs_change: Needs) -> None:
+    """Equal for several updates, then one layer of the critic; the loss that somebody reads parts much later."""
+    needs_change(CAPABILITY, "softplus (24,4)")
+    cli.record_both("critic.py", CAPABILITY)
+    status, found = cli.diff("a.zarr", "b.zarr")
+    first = found["first_value"]
+    assert (status, first["cause"], first["op"]) == (1, "kernel", "aten.softplus.default")
+    assert first["inputs_match"] in ("read", "linked")
+    assert first["module"] == "Agent.critic"
+    line = "features = nn.functional.softplus(self.body(observations))"
+    assert first["site"] == cli.place("critic.py", "Critic.forward", line)
+    assert (first["optimizer"]["owner"], first["optimizer"]["name"]) == ("Agent.critic", "SGD")
+    assert first["step"] == 2 * first["optimizer"]["count"] > 0
+    assert found["first"] == first
+    assert {d["name"] for d in found["environment"]} == {"cpu.capability", "env.ATEN_CPU_CAPABILITY"}
+    seen = found["curves"][0]
+    assert seen["name"].startswith('print(f"critic') and seen["step"] > first["step"]
+    assert seen["a"] != seen["b"]
+    later = seen["step"] - first["step"]
+    assert f"The values part in step {first['step']}; the numbers show it {later} steps later." in cli.report()
+
+
+def test_other_random_numbers_from_the_same_state(cli: Any, needs_change: Needs) -> None:
+    """More than fifteen numbers are drawn by vector code: kernel and not rng, as the generator's state is the same."""
+    needs_change(CAPABILITY, "normal (16,)")
+    cli.record_both("noise.py", CAPABILITY)
+    first = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
+    assert (first["cause"], first["op"], first["step"]) == ("kernel", "aten.randn.default", 3)
+    assert first["site"] == cli.place("noise.py", "<module>", "noise = torch.randn(4 * (update + 1))")
+    assert first["inputs_match"] == "read"
+    assert "the generator's state is the same" in first["because"]
+    assert first["kernel"]["a"] != first["kernel"]["b"]
+
+
+def test_another_number_of_threads(cli: Any, needs_change: Needs) -> None:
+    """Sums shared by two threads: library, instruction set and threads of both sides are named."""
+    needs_change(TWO_THREADS, "batch_norm (64,8)")
+    cli.record_both("normalised.py", TWO_THREADS)
+    found = cli.diff("a.zarr", "b.zarr")[1]
+    first = found["first_value"]
+    assert (first["cause"], first["op"], first["step"]) == ("kernel", "aten.native_batch_norm.default", 0)
+    assert first["module"] == "Sequential.1"
+    assert first["inputs_match"] == "linked"
+    library, _, threads = first["kernel"]["a"].rpartition(", ")
+    assert (threads, first["kernel"]["b"]) == ("1 thread", f"{library}, 2 threads")
+    assert library.startswith("ATen ") and len(library.split()) == 2
+    assert "threads 1 against 2" in first["because"]
+    assert {d["name"] for d in found["environment"]} == {"env.OMP_NUM_THREADS", "torch.threads"}
+
+
+def test_a_copy_over_its_own_source(cli: Any) -> None:
+    """Two threads overwrite what each other has yet to read: the copy is named, and that its memory overlaps."""
+    a, b = cli.record_both("thinned.py", TWO_THREADS)
+    if a == b:
+        pytest.skip("the two threads did not get in each other's way")
+    first = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
+    assert (first["cause"], first["op"]) == ("kernel", "aten.copy_.default")
+    assert first["site"] == cli.place("thinned.py", "<module>", "frames[FRAMES:].copy_(frames[:-1:2])")
+    assert first["inputs_match"] == "linked"
+    assert "source and destination overlap" in first["because"]
