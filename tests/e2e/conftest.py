@@ -85,6 +85,12 @@ def cli(tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture(scope="session")
+def new_cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CommandLine]:
+    """Command lines in empty folders, for traces that several tests share."""
+    return lambda: CommandLine(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="session")
 def kernel_setting() -> str:
     """A NAME=VALUE under which this processor computes other bits; skips where there is none."""
     result = subprocess.run([sys.executable, PROBE], capture_output=True, text=True, check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ import numpy as np
 import torch
 {top}
 torch.manual_seed(1)
-environment = np.random.default_rng({seed})
+environment = np.random.default_rng(1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for update in range(6):
     observations = torch.from_numpy(environment.standard_normal((8, 4)).astype(np.float32))
     noise = torch.randn(8, 2)
+    {middle}
     loss = ((model(observations) - noise) ** 2).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -27,88 +29,107 @@ for update in range(6):
 """
 
 
-def training(top: str = "", seed: int = 1, end: str = "pass") -> str:
-    """A small training program; ``top`` and ``end`` (of each update) are lines of its own."""
-    return TRAINING.format(top=top, seed=seed, end=end)
+def training(top: str = "", middle: str = "pass", end: str = "pass") -> str:
+    """A small training program with lines of one's own."""
+    return TRAINING.format(top=top, middle=middle, end=end)
 
 
-def compare(cli: Any, a: str, b: str, hash_seeds: tuple[str, str] = ("0", "0")) -> tuple[int, Mapping[str, Any]]:
-    """Record two programs, in folders of their own, and compare them."""
-    for side, code, seed in (("a", a, hash_seeds[0]), ("b", b, hash_seeds[1])):
-        folder = cli.folder / f"checkout-{side}"
-        folder.mkdir()
-        (folder / "train.py").write_text(code)
-        line = ["record", "--quiet", "-o", f"{side}.zarr", "--", sys.executable, folder / "train.py"]
-        result = cli.rltrace(*line, PYTHONHASHSEED=seed)
-        assert result.returncode == 0, result.stderr
-    status, found = cli.diff("a.zarr", "b.zarr")
-    return status, found
+def line_of(code: str, source: str) -> int:
+    return next(n for n, line in enumerate(code.splitlines(), 1) if line.strip() == source)
 
 
-def test_another_checkout_is_identical(cli: Any) -> None:
-    """Where the program lies on the disk is not part of what it computes."""
-    assert compare(cli, training(), training())[1]["verdict"] == "identical"
+@pytest.fixture(scope="session")
+def unchanged(new_cli: Any) -> Path:
+    """The trace of the training program as it is: the other side of most stories."""
+    return record(new_cli(), training())
 
 
-def test_logging_added(cli: Any) -> None:
-    """Extra logging lines, and every line number shifted: the values are the same, the log lines are the hunks."""
-    top = "import math\nimport time\nstarted = time.time()"
+def record(cli: Any, code: str, **variables: str) -> Path:
+    """Record a program from a folder of its own."""
+    folder = cli.folder / "checkout"
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(code)
+    result = cli.rltrace("record", "--quiet", "-o", "b.zarr", "--", sys.executable, folder / "train.py", **variables)
+    assert result.returncode == 0, result.stderr
+    trace: Path = cli.folder / "b.zarr"
+    return trace
+
+
+def compare(cli: Any, unchanged: Path, changed: str) -> tuple[int, Mapping[str, Any]]:
+    """Exit status and findings of the unchanged program against ``changed``."""
+    found: tuple[int, Mapping[str, Any]] = cli.diff(unchanged, record(cli, changed))
+    return found
+
+
+def test_logging_in_another_checkout(cli: Any, unchanged: Path) -> None:
+    """Lines added at the top and in two places below, in another folder: exactly the ops of those lines are hunks."""
     logged = "print(f'{loss.mean().item():.3f}', model[0].weight.grad.norm().item())"
-    status, found = compare(cli, training(), training(top, end=logged))
-    assert (status, found["verdict"]) == (0, "same-values")
-    assert found["structure"]["only_a"] == 0
-    assert found["structure"]["only_b"] > 0
-    assert found["first_value"] is None
+    status, found = compare(
+        cli, unchanged, training("import math\nimport time", "print(noise.abs().max().item())", logged)
+    )
+    assert (status, found["verdict"], found["first_value"]) == (0, "same-values", None)
+    structure = found["structure"]
+    assert (structure["only_a"], structure["reordered"]) == (0, 0)
+    hunks = [(hunk["kind"], hunk["first"].partition(" ")[0], hunk["b_count"]) for hunk in structure["hunks"]]
+    between = ("only-b", "aten.abs.default", 3)  # abs, max, item
+    after = ("only-b", "aten.mean.default", 4)  # mean, item, norm, item
+    assert hunks == [between, after] * 6
+    assert structure["only_b"] == 6 * (3 + 4)
+    assert [d["name"] for d in found["environment"]] == ["source.train.py"]
 
 
-def test_an_extra_random_draw(cli: Any) -> None:
+def test_another_checkout(cli: Any, unchanged: Path) -> None:
+    """Where the program lies on the disk is not part of what it computes."""
+    status, found = compare(cli, unchanged, training())
+    assert (status, found["verdict"], found["environment"]) == (0, "identical", [])
+
+
+def test_an_extra_random_draw(cli: Any, unchanged: Path) -> None:
     """The extra draw is control flow; the next op that draws had its generator elsewhere."""
-    status, found = compare(cli, training(), training(end="torch.rand(1) if update == 2 else None"))
+    draw = "torch.rand(1) if update == 2 else None"
+    changed = training(end=draw)
+    status, found = compare(cli, unchanged, changed)
     assert (status, found["verdict"]) == (1, "diverged")
-    assert (found["first"]["cause"], found["first"]["op"]) == ("control-flow", "aten.rand.default")
-    assert (found["first_value"]["cause"], found["first_value"]["op"]) == ("rng", "aten.randn.default")
-    assert found["first_value"]["step"] == 3
+    first, value = found["first"], found["first_value"]
+    assert (first["cause"], first["op"], first["a_index"]) == ("control-flow", "aten.rand.default", None)
+    assert first["site"] == {
+        "file": "train.py",
+        "line": line_of(changed, draw),
+        "function": "<module>",
+        "source": draw,
+    }
+    assert "draws from a generator" in first["because"]
+    assert (value["cause"], value["op"], value["step"]) == ("rng", "aten.randn.default", 3)
+    assert (value["site"]["source"], value["inputs_match"]) == ("noise = torch.randn(8, 2)", "read")
+    assert value["b_index"] == value["a_index"] + 1
+    assert (found["structure"]["only_a"], found["structure"]["only_b"]) == (0, 1)
 
 
-def test_another_environment(cli: Any) -> None:
-    """Other observations came in from NumPy, and torch's generators are equal: outside, at the first update."""
-    status, found = compare(cli, training(), training(seed=2))
-    assert (status, found["verdict"]) == (1, "diverged")
-    assert found["first_value"]["cause"] == "outside"
-    assert found["first_value"]["step"] == 0
+def test_an_action_space_that_nobody_seeded(cli: Any) -> None:
+    """Other data from outside, at the first op that takes it; the generators that people think of are equal."""
+    cli.record_both("batched_actions.py", "")
+    status, found = cli.diff("a.zarr", "b.zarr")
+    first = found["first_value"]
+    assert (status, first["cause"], first["op"], first["step"]) == (1, "outside", "aten.sub.Tensor", 0)
+    source = "loss = (model(torch.rand(8, 4)).sum(dim=1) - taken).pow(2).mean()"
+    assert first["site"] == cli.place("batched_actions.py", "<module>", source)
+    assert "input 1 (int64[8]) came from outside" in first["because"]
+    assert "the torch, Python and NumPy generator states are equal" in first["because"]
+    assert found["environment"] == []
 
 
-def test_an_environment_that_parts_late(cli: Any) -> None:
-    """The observation of the fourth update alone is another one."""
-    other = training(end="environment.standard_normal(1) if update == 2 else None")
-    found = compare(cli, training(), other)[1]
-    assert (found["first_value"]["cause"], found["first_value"]["step"]) == ("outside", 3)
-
-
-def test_another_learning_rate(cli: Any) -> None:
-    """The same op with another number: arguments."""
-    change = "optimizer.param_groups[0]['lr'] = {} if update == 1 else 1e-2"
-    found = compare(cli, training(end=change.format("1e-2")), training(end=change.format("2e-2")))[1]
-    assert (found["first_value"]["cause"], found["first_value"]["step"]) == ("arguments", 2)
-
-
-def test_weights_changed_through_numpy(cli: Any) -> None:
-    """A write that goes around torch is named as such, not as a layer that computes otherwise."""
-    touch = "model[2].weight.detach().numpy()[0, 0] {} 0.5 if update == 3 else 0.0"
-    found = compare(cli, training(end=touch.format("+=")), training(end=touch.format("-=")))[1]
-    assert found["verdict"] == "diverged"
-    assert (found["first_value"]["cause"], found["first_value"]["step"]) == ("untracked-write", 4)
-
-
-AGENTS = """
-import torch
-names = ["red", "green", "blue", "black", "white"]
-agents = {name: torch.full((3,), float(number)) for number, name in enumerate(names)}
-moved = {}
-for name in set(names):
-    moved[name] = agents[name] * 2
-print(torch.stack([moved[name] for name in names]).sum().item())
-"""
+def test_weights_changed_through_numpy(cli: Any, unchanged: Path) -> None:
+    """A write that goes around torch is named as such, at the layer whose weight it is, not as a layer gone wrong."""
+    alias = "weight = model[2].weight.data.numpy()"
+    changed = training(middle="weight[0, 0] += 0.5 if update == 3 else 0.0")
+    changed = changed.replace("for update", f"{alias}\nfor update", 1)
+    status, found = compare(cli, unchanged, changed)
+    first = found["first_value"]
+    assert (status, first["cause"], first["op"]) == (1, "untracked-write", "aten.addmm.default")
+    assert (first["module"], first["step"], first["inputs_match"]) == ("Sequential.2", 3, "differ")
+    assert first["site"]["source"] == "loss = ((model(observations) - noise) ** 2).mean()"
+    assert "input 2 (float32[16,2])" in first["because"]
+    assert "changed without any recorded op" in first["because"]
 
 
 def test_a_set_of_strings(cli: Any) -> None:
@@ -116,39 +137,29 @@ def test_a_set_of_strings(cli: Any) -> None:
     order = "print(*{'red', 'green', 'blue', 'black', 'white'})"
     orders = {seed: cli.run(sys.executable, "-c", order, PYTHONHASHSEED=seed).stdout for seed in "012345"}
     other = next(seed for seed in orders if orders[seed] != orders["0"])
-    status, found = compare(cli, AGENTS, AGENTS, ("0", other))
-    assert (status, found["verdict"]) == (0, "same-values")
-    assert found["structure"]["reordered"] > 0
-    assert (found["structure"]["only_a"], found["structure"]["only_b"]) == (0, 0)
-    assert "PYTHONHASHSEED" in str(found["environment"])
-
-
-UNWRITTEN = """
-import os
-import torch
-left = [torch.empty(4096) for _ in range(64)]
-for memory in left:
-    memory.numpy()[:] = float(os.environ["LEFT_BEHIND"])
-del left, memory
-buffer = torch.empty(4096)
-buffer[: int(os.environ["FILLED"])] = 1.0
-print(buffer.mean().item())
-"""
-
-
-@pytest.mark.parametrize("filled", [4096, 2048])
-def test_memory_nobody_wrote(cli: Any, filled: int) -> None:
-    """A mean over a buffer that is not full: the op that read it is named. A full one is a buffer like any other."""
-    program = cli.folder / "train.py"
-    program.write_text(UNWRITTEN)
-    for side, left_behind in (("a", "3"), ("b", "5")):
-        line = ["record", "--quiet", "-o", f"{side}.zarr", "--", sys.executable, program]
-        shown = cli.rltrace(*line, LEFT_BEHIND=left_behind, FILLED=str(filled)).stdout
+    cli.record_both("agents.py", f"PYTHONHASHSEED={other}")
     status, found = cli.diff("a.zarr", "b.zarr")
-    if filled == 4096:
-        assert (status, found["verdict"]) == (0, "identical")
-        return
-    if shown != "3.0\n":
-        pytest.skip("the allocator did not give out the memory that was left behind")
-    assert (status, found["verdict"]) == (1, "diverged")
-    assert (found["first_value"]["cause"], found["first_value"]["op"]) == ("uninitialised", "aten.mean.default")
+    assert (status, found["verdict"], found["first_value"]) == (0, "same-values", None)
+    structure = found["structure"]
+    assert (structure["only_a"], structure["only_b"]) == (0, 0)
+    assert structure["reordered"] > 0
+    assert {hunk["kind"] for hunk in structure["hunks"]} == {"reordered"}
+    assert all(hunk["first"].startswith("aten.mul.Tensor at agents.py:") for hunk in structure["hunks"])
+    assert [d["name"] for d in found["environment"]] == ["env.PYTHONHASHSEED"]
+
+
+def test_memory_nobody_wrote(cli: Any) -> None:
+    """A mean over a buffer that is half full is named; one that was filled before is a buffer like any other."""
+    for side, byte in (("a", "85"), ("b", "170")):  # glibc fills fresh memory with one byte or the other
+        shown = cli.record(f"{side}.zarr", "buffers.py", setting=f"MALLOC_PERTURB_={byte}").stdout.split()
+        if side == "a":
+            before = shown
+    assert shown[0] == before[0] == "1792.0"
+    if shown[1] == before[1]:
+        pytest.skip("this C library does not fill fresh memory as it is told to")
+    status, found = cli.diff("a.zarr", "b.zarr")
+    first = found["first_value"]
+    assert (status, first["cause"], first["op"]) == (1, "uninitialised", "aten.mean.default")
+    assert first["site"] == cli.place("buffers.py", "<module>", "print(half.mean().item())")
+    assert found["first"] == first
+    assert found["marked"]["differing"] == 1
