@@ -9,20 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from oracle_log import Difference
 
 CAPABILITY = "ATEN_CPU_CAPABILITY=default"
 TWO_THREADS = "OMP_NUM_THREADS=2"
 Needs = Callable[[str, str], None]
 
 
-def test_other_kernels_are_named(cli: Any, kernel_setting: str, oracle: Callable[[str, str], str]) -> None:
+def test_other_kernels_are_named(cli: Any, kernel_setting: str, oracle: Callable[[str, str], Difference]) -> None:
     """The first differing op is the one that an independent look at every op finds, and its kernel is the cause."""
     cli.record("a.zarr", "ppo.py")
     cli.record("b.zarr", "ppo.py", setting=kernel_setting)
     status, found = cli.diff("a.zarr", "b.zarr")
     assert (status, found["verdict"]) == (1, "diverged")
     first = found["first_value"]
-    assert first["op"] == oracle("ppo.py", kernel_setting)
+    right = oracle("ppo.py", kernel_setting)
+    assert (first["op"], first["a_index"]) == (right.op, right.row)
     assert first["cause"] == "kernel"
     assert first["inputs_match"] in ("read", "linked")
     assert first["kernel"]["a"] != first["kernel"]["b"]

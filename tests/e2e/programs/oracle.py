@@ -1,8 +1,11 @@
-"""A recorder too simple to be wrong: ``oracle.py LOG PROGRAM`` writes every op's name and a hash of what it returned.
+"""A recorder too simple to be wrong: ``oracle.py LOG PROGRAM [ARGUMENT …]`` writes a line for every op, as it runs.
 
-One line an op, in order. Views and fresh memory are logged without a hash. Shares no code with rltrace.
+A line is the operator's name and a hash over the bytes of everything that the op returned and wrote; ``-`` stands for
+the hash where those bytes are not the op's own (views, memory handed out as it is). Ops of the thread that runs the
+program alone, in order; a forked child writes nothing. Shares no code with rltrace.
 """
 
+import os
 import runpy
 import sys
 from hashlib import sha256
@@ -13,33 +16,76 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-BARE = ("empty", "resize", "set_", "detach", "alias", "_unsafe_view", "lift_fresh")
+BARE = ("empty", "resize", "set_", "detach", "alias", "_unsafe_view", "_reshape_alias", "lift_fresh", "new_empty")
+"""Operators (the start of their names) that compute nothing."""
 
 
 class Oracle(TorchDispatchMode):
-    def __init__(self) -> None:
+    """Runs each op and logs it."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first op imports the compiler
+
+    def __init__(self, log: Path) -> None:
         super().__init__()
-        self.lines: list[str] = []
+        self.log = log.open("w", buffering=1 << 20)
+        self.process = os.getpid()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        bits = sha256()
-        if not func.is_view and not any(word in func.__name__ for word in BARE):
-            written = [
-                a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write
-            ]
-            for tensor in tree_leaves((result, written)):
-                if isinstance(tensor, torch.Tensor):
-                    bits.update(tensor.detach().contiguous().numpy().tobytes())
-        self.lines.append(f"{func} {bits.hexdigest()}")
+        if os.getpid() == self.process:
+            self.log.write(f"{func} {self.digest(func, args, kwargs or {}, result)}\n")
         return result
 
+    def digest(self, func: Any, args: Any, kwargs: Any, result: Any) -> str:
+        """Hash of what the op returned and wrote."""
+        if getattr(func, "is_view", False) or func.__name__.startswith(BARE):
+            return "-"
+        bits = sha256()
+        for value in tree_leaves((result, written(func, args, kwargs))):
+            if isinstance(value, torch.Tensor):
+                bits.update(f"{value.dtype} {tuple(value.shape)}".encode())
+                bits.update(content(value))
+            else:
+                bits.update(repr(value).encode())
+        return bits.hexdigest()[:16]
 
-oracle = Oracle()
-log, sys.argv = Path(sys.argv[1]), sys.argv[2:]
-sys.path[0] = str(Path(sys.argv[0]).parent)
-try:
-    with oracle:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-finally:
-    log.write_text("\n".join(oracle.lines))
+    def close(self) -> None:
+        if os.getpid() == self.process:
+            self.log.close()
+
+
+def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Arguments that the op's schema says it writes."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return []
+    given = {**dict(zip((a.name for a in schema.arguments), args, strict=False)), **kwargs}
+    return [given.get(a.name) for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def content(tensor: torch.Tensor) -> bytes:
+    """The elements, in order; nothing for what has no elements to look at."""
+    try:
+        plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()
+        return plain.view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse, quantised, a subclass without memory
+        return b"?"
+
+
+def main() -> None:
+    log, sys.argv = Path(sys.argv[1]), sys.argv[2:]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    oracle = Oracle(log)
+    try:
+        with oracle:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        oracle.close()
+
+
+if __name__ == "__main__":
+    main()
