@@ -4,14 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+VERDICTS := .venv-verdicts
 
-.PHONY: help demo test check bench test-gpu clean
+.PHONY: help demo test check bench verdicts test-gpu clean
 
 help:
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
 	@echo "make test      all tests"
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/benchmarks.md"
+	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/verdicts.md); 2 GB, half an hour"
 	@echo "make test-gpu  the tests that need a CUDA device"
 
 # torch comes first and alone: the rest then finds it installed and cannot pull another build of it.
@@ -41,8 +43,18 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/diff_speed.py
 	$(BIN)/python benchmarks/record_cost.py
 
+# The libraries are many and heavy, so they have an environment of their own.
+verdicts: $(VERDICTS)/.complete
+	@$(VERDICTS)/bin/python benchmarks/verdicts
+
+$(VERDICTS)/.complete: pyproject.toml constraints.txt constraints-verdicts.txt
+	@test -e $@ || $(PYTHON) -m venv --clear $(VERDICTS)
+	$(VERDICTS)/bin/python -m pip install --quiet -c constraints.txt torch
+	$(VERDICTS)/bin/python -m pip install --quiet -c constraints-verdicts.txt -e '.[verdicts]'
+	@touch $@
+
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -q -m gpu
 
 clean:
-	rm -rf $(VENV) demo-out bench-out
+	rm -rf $(VENV) $(VERDICTS) demo-out bench-out verdicts-out

@@ -15,10 +15,11 @@ Facts = dict[str, str | int | float | bool | None]
 
 PACKAGES = frozenset(
     """
-    accelerate ale-py apex bitsandbytes box2d box2d-py brax cleanrl cupy deepspeed dm-control envpool flash-attn gym
-    gymnasium intel-openmp jax jaxlib lightning mkl mujoco mujoco-py numba numpy opencv-python opencv-python-headless
-    peft pettingzoo pillow procgen pybullet pytorch-lightning ray sample-factory sb3-contrib scipy stable-baselines3
-    supersuit tensordict tianshou torch torchaudio torchrl torchvision transformers triton trl vllm xformers
+    accelerate ale-py apex bitsandbytes box2d box2d-py brax cleanrl cupy d3rlpy deepspeed dm-control envpool flash-attn
+    gym gymnasium intel-openmp jax jaxlib lightning mkl mujoco mujoco-py numba numpy opencv-python
+    opencv-python-headless peft pettingzoo pillow procgen pybullet pytorch-lightning ray sample-factory sb3-contrib
+    scipy skrl stable-baselines3 supersuit tensordict tianshou torch torchaudio torchrl torchvision transformers triton
+    trl vllm xformers
     """.split()  # noqa: SIM905  a list of seventy lines is not clearer
 )
 """Packages that can change numerics or what an environment returns; besides these, every ``nvidia-…``."""
