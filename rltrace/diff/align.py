@@ -1,72 +1,38 @@
 """Which row of A is which row of B inside a stretch where structure has parted.
 
-Owns the order of the means, from certain to weak: equal ends; execution index (site and op, the how-manieth) with a
-longest increasing subsequence; linear-space Myers inside what is left, under a budget; what a row computes. Says
-"unsure" past the budget and never guesses. Works on tokens alone; memory is linear in the stretch.
+Owns the order of the means. What is equal at both ends is matched first. A small box gets the best alignment there is,
+by a full table: the most rows of the same structure, of these the most with equal values. A large one is cut at anchors
+and then aligned by linear-space Myers under a budget. What is left is matched by what it computes. Says "unsure" past
+the budget and never guesses. Works on tokens and links alone; memory is linear in the stretch, one table aside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.anchors import Box, equal_runs, execution_indices
 from rltrace.diff.sequences import (
     EMPTY,
     Budget,
     BudgetExceededError,
     Indices,
     Tokens,
-    codes_of,
     common_prefix,
     common_suffix,
+    heaviest_increasing,
     longest_common,
-    longest_increasing,
     match_nth,
-    occurrences,
     reach_an_end,
-    unique_pairs,
 )
+from rltrace.diff.table import best_pairs, is_small
+from rltrace.diff.tokens import StretchTokens
 
 ALIGN_BUDGET = 3_000_000
 """Elementary Myers steps per stretch: about two seconds of Python."""
-
-
-LINKED = 8
-"""So many equal rows in a row, each at most so many rows after the last, are no coincidence."""
-
-
-@dataclass(frozen=True, eq=False)
-class StretchTokens:
-    """One side of a stretch, a token per row and question."""
-
-    identity: Tokens
-    """Call site and op: with the how-manieth occurrence, the execution index."""
-    structure: Tokens
-    """All that is in the structure chain: kind, op, site, module, tensor structure, skeleton of the arguments."""
-    values: Tokens
-    """All that is in the value chain."""
-    computation: Tokens
-    """Op, tensor structure and skeleton of the arguments, wherever it was called from."""
-    digested: NDArray[np.bool_]
-    """Whether the row carries an output digest, so that what it computed can be told."""
-    draws: NDArray[np.bool_]
-    """Whether it drew from a generator: what it returned then tells how often others drew before, not which it is."""
-
-    def __len__(self) -> int:
-        return len(self.identity)
-
-    @property
-    def exact(self) -> Tokens:
-        """Structure and values as one token."""
-        return mix(self.structure, self.values)
-
-    @property
-    def content(self) -> Tokens:
-        """What the row computes, wherever it was called from."""
-        return mix(self.computation, self.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,31 +63,40 @@ class Alignment:
         return _missing(self.b, self.rows_b)
 
 
-def mix(*parts: Tokens) -> Tokens:
-    """One token for several, position-dependent and non-linear (the splitmix64 finaliser after each)."""
-    state = np.full(len(parts[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for part in parts:
-        state = (state ^ part) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return state
+MOST_RUNS = 2_000
+"""Runs of adjacent pairs among which the fewest moves are sought; past it, what is called moved may be more."""
+
+
+def with_fewest_moves(found: Alignment) -> Alignment:
+    """``found``, where as few rows as possible are called moved: all others stand in one order on both sides."""
+    if not found.moved.any():
+        return found
+    starts = np.flatnonzero(np.concatenate([[True], (np.diff(found.a) != 1) | (np.diff(found.b) != 1)]))
+    if len(starts) > MOST_RUNS:
+        return found
+    weights = np.diff(np.concatenate([starts, [len(found.b)]]))
+    stays = heaviest_increasing(found.b[starts], weights)
+    moved = np.ones(len(starts), bool)
+    moved[stays] = False
+    return replace(found, moved=np.repeat(moved, weights))
 
 
 def align(a: StretchTokens, b: StretchTokens, *, open_end: bool = False, budget: int = ALIGN_BUDGET) -> Alignment:
     """Match the rows of two stretches; ``open_end``: they were cut off and go on, so their last rows need not match."""
     work = _Work(a, b, Budget(budget), open_end)
     work.run()
-    in_order = _sorted(work.pairs)
-    moved = _moved(a, b, _missing(in_order[0], len(a)), _missing(in_order[1], len(b)))
-    at_a, at_b = np.concatenate([in_order[0], moved[0]]), np.concatenate([in_order[1], moved[1]])
-    flags = np.repeat([False, True], [len(in_order[0]), len(moved[0])])
+    (at_a, at_b), (from_a, from_b) = _joined(work.pairs), _joined(work.moved)
+    flags = np.repeat([False, True], [len(at_a), len(from_a)])
+    at_a, at_b = np.concatenate([at_a, from_a]), np.concatenate([at_b, from_b])
     order = np.argsort(at_a)
     return Alignment(len(a), len(b), at_a[order], at_b[order], flags[order], work.unsure)
 
 
-Box = tuple[int, int, int, int]
-"""Rows [0:1] of A and [2:3] of B that are not matched yet."""
+Pair = tuple[Tokens, Tokens]
+"""The same question to both sides."""
+
+Pairs = tuple[Indices, Indices]
+"""Matched rows of A, and their partners in B."""
 
 
 @dataclass
@@ -130,27 +105,81 @@ class _Work:
     b: StretchTokens
     budget: Budget
     open_end: bool
-    pairs: list[tuple[Indices, Indices]] = field(default_factory=list)
+    pairs: list[Pairs] = field(default_factory=list)
+    """Matched in order."""
+    moved: list[Pairs] = field(default_factory=list)
     unsure: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        self.exact = self.a.exact, self.b.exact
+        a, b = self.a, self.b
+        self.exact: Pair = a.exact, b.exact
+        self.structure: Pair = a.structure, b.structure
+        self.identity: Pair = a.identity, b.identity
+        self.computation: Pair = a.computation, b.computation
+        self.content: Pair = a.content, b.content
+        self.free = np.ones(len(a), bool), np.ones(len(b), bool)
 
     def run(self) -> None:
-        box = self._trim_both((0, len(self.a), 0, len(self.b)))
-        gaps = [box] if self.open_end else self._split(box, self._anchors(box))
-        for gap in gaps:
-            inner = self._trim_both(gap)
-            for part in self._split(inner, self._equal_runs(inner)):
-                self._inside(self._trim_both(part))
+        """From the surest means to the weakest, each in what the ones before left."""
+        left: list[Box] = []
+        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self.exact)):
+            left += self._by_structure(self._reach(box) if self._is_open(box) else box)
+        self._by_moving(self.exact)
+        for box in left:
+            self._by_computation(box)
+        self._by_moving(self._telling(self.content))
 
-    def _inside(self, box: Box) -> None:
-        """The weaker means, in what the strong ones left."""
-        if self._is_open(box):
-            box = self._reach(box)
-        for part in self._split(box, self._myers(box, self.a.structure, self.b.structure)):
-            for rest in self._split(part, self._myers(part, self.a.identity, self.b.identity)):
-                self._by_computation(rest)
+    def _boxes(self, box: Box) -> Iterator[Box]:
+        """A small box as it is; a large one cut where that is certain, from the surest means on."""
+        if is_small(box):
+            yield box
+            return
+        for part in self._split(box, equal_runs(self.a, self.b, box)):
+            inner = self._trim(self._trim(part, self.exact), self.structure)
+            whole = is_small(inner) or self._is_open(inner)
+            for gap in [inner] if whole else self._split(inner, execution_indices(self.a, self.b, inner)):
+                yield self._trim(self._trim(gap, self.exact), self.structure)
+
+    def _by_structure(self, box: Box) -> Iterator[Box]:
+        """The longest alignment by structure, then by execution index; boxes that this leaves."""
+        if is_small(box):
+            fed = self.a.fed, self.b.fed
+            levels = (self.structure, self._telling(self.exact), fed, self.identity, self.exact)
+            yield from self._split(box, self._best(box, levels))
+            return
+        for part in self._split(box, self._myers(box, self.structure)):
+            yield from self._split(part, self._myers(part, self.identity))
+
+    def _by_moving(self, tokens: Pair) -> None:
+        """Rows left over on both sides with equal tokens: the nth with the nth, wherever they stand."""
+        left_a, left_b = self._left((0, len(self.a), 0, len(self.b)))
+        if len(left_a) and len(left_b):
+            at_a, at_b = match_nth(tokens[0][left_a], tokens[1][left_b])
+            self._add(left_a[at_a], left_b[at_b], self.moved)
+
+    def _by_computation(self, box: Box) -> None:
+        """Rows called from elsewhere (a renamed function, an edited line): matched by what they compute."""
+        left_a, left_b = self._left(box)
+        computed = self.computation[0][left_a], self.computation[1][left_b]
+        if np.array_equal(*computed):
+            self._add(left_a, left_b)
+            return
+        content = [t[left] for t, left in zip(self._telling(self.content), (left_a, left_b), strict=True)]
+        if is_small((0, len(left_a), 0, len(left_b))):
+            at_a, at_b = best_pairs([(content[0], content[1]), computed])
+        else:
+            at_a, at_b = self._longest(content[0], content[1], box)
+        self._add(left_a[at_a], left_b[at_b])
+
+    def _left(self, box: Box) -> Pairs:
+        """Rows of a box that are not matched yet."""
+        a, b = self.free
+        return box[0] + np.flatnonzero(a[box[0] : box[1]]), box[2] + np.flatnonzero(b[box[2] : box[3]])
+
+    def _telling(self, tokens: Pair) -> Pair:
+        return self.a.telling(tokens[0], 0), self.b.telling(tokens[1], 1)
+
+    # --- the open end -----------------------------------------------------------------------------------------
 
     def _is_open(self, box: Box) -> bool:
         """Whether the stretches go on after this box, so that its end on one side need not be its end on the other."""
@@ -158,7 +187,7 @@ class _Work:
 
     def _reach(self, box: Box) -> Box:
         a0, a1, b0, b1 = box
-        a, b = self.a.structure[a0:a1], self.b.structure[b0:b1]
+        a, b = self.structure[0][a0:a1], self.structure[1][b0:b1]
         if not len(a) or not len(b) or not np.isin(a, b).any():
             return box
         try:
@@ -168,52 +197,19 @@ class _Work:
             return a0, a0, b0, b0
         return a0, a0 + x, b0, b0 + y
 
-    def _trim_both(self, box: Box) -> Box:
-        """Match equal rows at the ends of ``box``, by structure and values, then by structure; what is left of it."""
-        return self._trim(self._trim(box, self.exact[0], self.exact[1]), self.a.structure, self.b.structure)
+    # --- pieces -----------------------------------------------------------------------------------------------
 
-    def _trim(self, box: Box, a: Tokens, b: Tokens) -> Box:
+    def _trim(self, box: Box, tokens: Pair) -> Box:
+        """Match equal rows at the ends of ``box``; what is left of it."""
         a0, a1, b0, b1 = box
+        a, b = tokens
         head = common_prefix(a[a0:a1], b[b0:b1])
         tail = 0 if self._is_open(box) else common_suffix(a[a0 + head : a1], b[b0 + head : b1])
         self._add(a0 + np.arange(head), b0 + np.arange(head))
         self._add(a1 - tail + np.arange(tail), b1 - tail + np.arange(tail))
         return a0 + head, a1 - tail, b0 + head, b1 - tail
 
-    def _equal_runs(self, box: Box) -> tuple[Indices, Indices]:
-        """Rows whose structure and values occur once on either side, where many of them stand at equal distances.
-
-        What is left here has counts that differ, in loops that structure alone would let slide by a round.
-        """
-        a0, a1, b0, b1 = box
-        if min(a1 - a0, b1 - b0) < LINKED:
-            return EMPTY, EMPTY
-        use_a = a0 + np.flatnonzero((self.a.digested & ~self.a.draws)[a0:a1])
-        use_b = b0 + np.flatnonzero((self.b.digested & ~self.b.draws)[b0:b1])
-        at_a, at_b = unique_pairs(self.exact[0][use_a], self.exact[1][use_b])
-        at_a, at_b = use_a[at_a], use_b[at_b]
-        apart = (np.diff(at_a) != np.diff(at_b)) | (np.diff(at_a) > LINKED)
-        starts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(at_a)]])
-        lengths = np.diff(starts)
-        keep = np.repeat(lengths >= LINKED, lengths)
-        return at_a[keep], at_b[keep]
-
-    def _anchors(self, box: Box) -> tuple[Indices, Indices]:
-        """Execution indices of tokens that both sides have equally often, as far as their order agrees."""
-        a0, a1, b0, b1 = box
-        if a0 == a1 or b0 == b1:
-            return EMPTY, EMPTY
-        code_a, code_b, count = codes_of(self.a.identity[a0:a1], self.b.identity[b0:b1])
-        often = np.bincount(code_a, minlength=count) == np.bincount(code_b, minlength=count)
-        keep_a, keep_b = np.flatnonzero(often[code_a]), np.flatnonzero(often[code_b])
-        order_a = np.lexsort((occurrences(code_a)[keep_a], code_a[keep_a]))
-        order_b = np.lexsort((occurrences(code_b)[keep_b], code_b[keep_b]))
-        partner = np.empty(len(keep_a), dtype=np.int64)
-        partner[order_a] = keep_b[order_b]
-        chosen = longest_increasing(partner)
-        return a0 + keep_a[chosen], b0 + partner[chosen]
-
-    def _split(self, box: Box, pairs: tuple[Indices, Indices]) -> Iterator[Box]:
+    def _split(self, box: Box, pairs: Pairs) -> Iterator[Box]:
         """Keep ``pairs``; the boxes between them in which both sides have rows left."""
         self._add(*pairs)
         a0, a1, b0, b1 = box
@@ -222,67 +218,40 @@ class _Work:
         for k in np.flatnonzero((from_a < to_a) & (from_b < to_b)):
             yield int(from_a[k]), int(to_a[k]), int(from_b[k]), int(to_b[k])
 
-    def _myers(self, box: Box, a: Tokens, b: Tokens) -> tuple[Indices, Indices]:
+    def _best(self, box: Box, levels: Sequence[Pair]) -> Pairs:
         a0, a1, b0, b1 = box
+        at_a, at_b = best_pairs([(a[a0:a1], b[b0:b1]) for a, b in levels])
+        return a0 + at_a, b0 + at_b
+
+    def _myers(self, box: Box, tokens: Pair) -> Pairs:
+        a0, a1, b0, b1 = box
+        at_a, at_b = self._longest(tokens[0][a0:a1], tokens[1][b0:b1], box)
+        return a0 + at_a, b0 + at_b
+
+    def _longest(self, a: Tokens, b: Tokens, box: Box) -> Pairs:
         try:
-            at_a, at_b = longest_common(a[a0:a1], b[b0:b1], self.budget)
+            return longest_common(a, b, self.budget)
         except BudgetExceededError:
             self._give_up(box)
             return EMPTY, EMPTY
-        return a0 + at_a, b0 + at_b
-
-    def _by_computation(self, box: Box) -> None:
-        """Rows called from elsewhere (a renamed function, an edited line): matched by what they compute."""
-        a0, a1, b0, b1 = box
-        same = a1 - a0 == b1 - b0 and np.array_equal(self.a.computation[a0:a1], self.b.computation[b0:b1])
-        if same:
-            self._add(np.arange(a0, a1), np.arange(b0, b1))
-            return
-        keep_a = a0 + np.flatnonzero(self.a.digested[a0:a1])
-        keep_b = b0 + np.flatnonzero(self.b.digested[b0:b1])
-        try:
-            at_a, at_b = longest_common(self.a.content[keep_a], self.b.content[keep_b], self.budget)
-        except BudgetExceededError:
-            self._give_up(box)
-            return
-        pairs = keep_a[at_a], keep_b[at_b]
-        for c0, c1, d0, d1 in self._split(box, pairs):
-            if c1 - c0 == d1 - d0 and np.array_equal(self.a.computation[c0:c1], self.b.computation[d0:d1]):
-                self._add(np.arange(c0, c1), np.arange(d0, d1))
 
     def _give_up(self, box: Box) -> None:
         if self.unsure is None or box[0] < self.unsure[0]:
             self.unsure = box[0], box[2]
 
-    def _add(self, a: Indices, b: Indices) -> None:
+    def _add(self, a: Indices, b: Indices, to: list[Pairs] | None = None) -> None:
         if len(a):
-            self.pairs.append((a, b))
+            (self.pairs if to is None else to).append((a, b))
+            self.free[0][a] = False
+            self.free[1][b] = False
 
 
-def _moved(a: StretchTokens, b: StretchTokens, left_a: Indices, left_b: Indices) -> tuple[Indices, Indices]:
-    """Rows left over on both sides that compute the same thing, at the same place in the code or elsewhere."""
-    found: list[tuple[Indices, Indices]] = []
-    means: tuple[tuple[Callable[[StretchTokens], Tokens], bool], ...] = (
-        (lambda side: side.exact, False),
-        (lambda side: side.content, True),
-    )
-    for token, needs_digest in means:
-        if not len(left_a) or not len(left_b):
-            break
-        use_a = left_a[a.digested[left_a]] if needs_digest else left_a
-        use_b = left_b[b.digested[left_b]] if needs_digest else left_b
-        at_a, at_b = match_nth(token(a)[use_a], token(b)[use_b])
-        found.append((use_a[at_a], use_b[at_b]))
-        left_a, left_b = np.setdiff1d(left_a, use_a[at_a]), np.setdiff1d(left_b, use_b[at_b])
-    return _sorted(found)
-
-
-def _sorted(pairs: list[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:
+def _joined(pairs: list[Pairs]) -> Pairs:
     if not pairs:
         return EMPTY, EMPTY
-    a, b = np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
-    order = np.argsort(a)
-    return a[order].astype(np.int64), b[order].astype(np.int64)
+    return np.concatenate([p[0] for p in pairs]).astype(np.int64), np.concatenate([p[1] for p in pairs]).astype(
+        np.int64
+    )
 
 
 def _missing(present: Indices, count: int) -> Indices:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align import mix
 from rltrace.diff.sequences import Indices, Tokens, longest_increasing
+from rltrace.diff.tokens import mix
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.schema import Step, StepFlag

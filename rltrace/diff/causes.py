@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rltrace.diff.calls import arguments_text, input_text, skeleton_text
 from rltrace.diff.findings import Decided, RowAt
 from rltrace.diff.generators import generators_text
-from rltrace.diff.inputs import Input, combined, match_inputs, same_bytes, writer_of
+from rltrace.diff.inputs import Input, combined, input_is_equal, match_inputs, same_bytes, writer_of
 from rltrace.diff.kernels import kernel_differences, kernel_text
 from rltrace.diff.model import Cause, InputsMatch
 from rltrace.diff.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
@@ -53,6 +53,9 @@ def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
     if unequal:
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
         return Judged(a, b, _of_input(scene, a, b, (outside or unequal)[0]))
+    strangers = _written_by_strangers(scene, a, b, inputs)
+    if strangers is not None:
+        return Judged(a, b, strangers)
     if difference.structure or difference.arguments:
         return Judged(a, b, Decided(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
     return Judged(a, b, _noting_overlap(_of_kernel(scene, a, b, known), a, b))
@@ -109,6 +112,17 @@ def _writers(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
     if writer_a is None or writer_b is None or scene.matching.partner(writer_a.index) == writer_b.index:
         return None
     return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
+
+
+def _written_by_strangers(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> Decided | None:
+    """The cause where nobody read an input on both sides, and ops that are not the same wrote it last."""
+    for entered in inputs:
+        if entered.match is InputsMatch.UNKNOWN and not input_is_equal(scene, a, b, entered.place):
+            writers = _writers(scene, a, entered.a, b, entered.b)
+            if writers is not None:
+                why = f"{input_text(a, entered.place)} was last written by {writers}"
+                return Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
+    return None
 
 
 def _marked_origin(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> Judged | None:

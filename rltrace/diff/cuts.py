@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff.align import Alignment
 from rltrace.diff.findings import RowAt
+from rltrace.diff.pairs import candidates
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import Stretch
 from rltrace.trace.schema import Column, Kind
@@ -21,6 +22,12 @@ CUT_STRIDE, CUTS_TRIED = 16, 256
 def in_step(a: Stretch, b: Stretch) -> bool:
     """Whether every row of one stretch is the same op as the row at its place in the other."""
     return len(a) == len(b) and np.array_equal(a.hashes.structure, b.hashes.structure)
+
+
+def in_step_and_equal(a: Stretch, b: Stretch) -> bool:
+    """The same, and nothing that they compute seems to differ."""
+    rows = np.arange(min(len(a), len(b)))
+    return in_step(a, b) and not candidates(a, rows, b, rows).any()
 
 
 def same_beginning(a: Stretch, b: Stretch) -> tuple[Stretch, Stretch]:
@@ -59,9 +66,13 @@ def beside_of(rows: Indices, own: Indices, others: Indices) -> Indices:
     return np.where(at >= 0, others[np.maximum(at, 0)] + 1, 0)
 
 
-def safe_cut(a: Stretch, b: Stretch, found: Alignment) -> tuple[int, int]:
-    """Where a stretch that goes on may be cut: after the last long run of adjacent matches; (0, 0): nowhere."""
-    at_a, at_b = found.a[~found.moved], found.b[~found.moved]
+def safe_cut(found: Alignment, limit: int | None = None) -> tuple[int, int]:
+    """Where a stretch that goes on may be cut: after the last long run of adjacent matches; (0, 0): nowhere.
+
+    ``limit``: before this row of A.
+    """
+    in_order = ~found.moved if limit is None else ~found.moved & (found.a < limit)
+    at_a, at_b = found.a[in_order], found.b[in_order]
     if len(at_a) < ANCHOR_ROWS:
         return (0, 0)
     adjacent = (np.diff(at_a) == 1) & (np.diff(at_b) == 1)

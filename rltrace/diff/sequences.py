@@ -70,6 +70,22 @@ def longest_increasing(values: Indices) -> Indices:
     return found
 
 
+def heaviest_increasing(values: Indices, weights: Indices) -> Indices:
+    """Positions of a strictly increasing subsequence with the greatest sum of weights; time is quadratic."""
+    total, previous = weights.astype(np.int64), np.full(len(values), -1, np.int64)
+    for i in range(1, len(values)):
+        before = np.where(values[:i] < values[i], total[:i], 0)
+        best = int(before.argmax())
+        if before[best] > 0:
+            total[i], previous[i] = total[i] + before[best], best
+    found: list[int] = []
+    at = int(total.argmax()) if len(total) else -1
+    while at >= 0:
+        found.append(at)
+        at = int(previous[at])
+    return np.array(found[::-1], np.int64)
+
+
 def occurrences(codes: NDArray[np.int64]) -> Indices:
     """For each element, how many equal ones stand before it."""
     order = np.argsort(codes, kind="stable")

@@ -14,7 +14,7 @@ from rltrace.diff.findings import RowAt
 from rltrace.diff.hunks import HunkCounter
 from rltrace.diff.model import CurvePoint, EnvironmentDifference, Finding, Marked, Probe, Structure
 from rltrace.diff.search import MARKED, STRUCTURE, VALUES, Bisection, Unreadable
-from rltrace.diff.tail import judge_tail
+from rltrace.diff.tail import harmless_tail, judge_tail
 from rltrace.diff.view import StreamView
 from rltrace.diff.walk import Progress, Walk
 from rltrace.errors import HoleError
@@ -145,6 +145,7 @@ def _take_tail(result: StreamResult, walk: Walk) -> None:
         result.harmful = result.harmful or tail.finding
     if tail.harmless:
         _add_harmless(result, walk.hunks, longer, rows)
+        result.first = result.first or harmless_tail(longer, shorter_is_a, rows, walk.equal)
 
 
 def _add_harmless(result: StreamResult, hunks: HunkCounter, longer: StreamView, rows: int) -> None:

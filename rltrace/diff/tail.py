@@ -11,6 +11,7 @@ import numpy as np
 
 from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
 from rltrace.diff.model import Cause, Finding, InputsMatch
+from rltrace.diff.onesided import control_flow
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.schema import Column, RowFlag, Step
@@ -49,6 +50,13 @@ def judge_tail(shorter: StreamView, longer: StreamView, shorter_is_a: bool, rows
     return Tail(
         finding=make_finding(None, row, decided, equal) if shorter_is_a else make_finding(row, None, decided, equal)
     )
+
+
+def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) -> Finding:
+    """The finding at the first of a few ops that one side alone has at its end."""
+    row = row_at(longer, longer.rows - rows)
+    decided = control_flow("B" if longer_is_b else "A", row, "A" if longer_is_b else "B", None, "")
+    return make_finding(None, row, decided, equal) if longer_is_b else make_finding(row, None, decided, equal)
 
 
 def is_harmless(shorter: StreamView, longer: StreamView, rows: int) -> bool:

@@ -11,14 +11,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align import StretchTokens, mix
 from rltrace.diff.model import Site
 from rltrace.diff.sequences import Tokens
+from rltrace.diff.tokens import StretchTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.prefix import RowHashes, row_hashes
 from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Kind, RowFlag, Step
+from rltrace.trace.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step
 
 LEFT_OUT = "these rows are not in this slice"
 
@@ -57,15 +57,15 @@ class Stretch:
         kind = self.rows.column(Column.KIND)
         # an event is told from others of its kind by what it speaks of: a parameter's name stands in its scalars
         event = np.where(kind == Kind.OP, np.uint64(0), self.hashes.structure)
-        flags = self.rows.column(Column.FLAGS)
-        silent = (flags & np.uint32(RowFlag.VIEW | RowFlag.ALLOCATION)) != 0
         return StretchTokens(
             identity=mix(kind.astype(np.uint64), op, site, event),
             structure=self.hashes.structure,
-            values=self.hashes.values,
+            values=values_of(self.rows),
             computation=self.computation,
-            digested=~silent & (self.rows.column(Column.DIGESTS) > 0),
+            told=(self.rows.column(Column.DIGESTS) > 0) | self.flags(VALUE_FLAGS),
             draws=self.flags(RowFlag.RNG),
+            links=self.rows.links,
+            link_offsets=self.rows.link_offsets,
         )
 
     def flags(self, mask: RowFlag) -> NDArray[np.bool_]:

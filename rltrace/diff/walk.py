@@ -11,10 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.align import Alignment, align
+from rltrace.diff.align import Alignment, align, with_fewest_moves
 from rltrace.diff.blocks import Block, blocks, first_block
 from rltrace.diff.causes import judge
-from rltrace.diff.cuts import before, beside_of, in_step, one_sided, row_or_none, safe_cut, same_beginning
+from rltrace.diff.cuts import (
+    before,
+    beside_of,
+    in_step,
+    in_step_and_equal,
+    one_sided,
+    row_or_none,
+    safe_cut,
+    same_beginning,
+)
+from rltrace.diff.elsewhere import without_lookalikes
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
 from rltrace.diff.matching import Matching
@@ -135,7 +145,8 @@ class Walk:
                 a, b = same_beginning(a, b)
             last = not broken and stop_a == block.a1 and stop_b == block.b1
             found = self._aligned(a, b, open_end=not last)
-            cut_a, cut_b = (len(a), len(b)) if last or in_step(a, b) else safe_cut(a, b, found)
+            whole = last or (in_step(a, b) if broken else in_step_and_equal(a, b))
+            cut_a, cut_b = (len(a), len(b)) if whole else self._cut(a, b, found)
             final = last and not block.ended
             if found.unsure is not None and found.unsure < (cut_a, cut_b):
                 cut_a, cut_b = found.unsure
@@ -149,13 +160,21 @@ class Walk:
                 self._stop(f"alignment unsure from row {a0:,} of A and row {b0:,} of B on")
             a0, b0 = a0 + cut_a, b0 + cut_b
 
+    def _cut(self, a: Stretch, b: Stretch, found: Alignment) -> tuple[int, int]:
+        """Where a window is cut: before a first difference in its second half, which may be but the missing context."""
+        unequal = self._first_unequal(a, found.a, b, found.b)
+        limit = None if unequal is None or 2 * found.a[unequal] < len(a) else int(found.a[unequal])
+        cut = safe_cut(found, limit)
+        return cut if cut != (0, 0) or limit is None else safe_cut(found)
+
     def _aligned(self, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
-        if in_step(a, b):
+        if in_step_and_equal(a, b) if open_end else in_step(a, b):  # cut off in a long loop, rows only seem in step
             rows = np.arange(len(a))
             found = Alignment(len(a), len(b), rows, rows, np.zeros(len(a), dtype=bool), None)
         else:
             found = align(a.tokens, b.tokens, open_end=open_end)
-        return settle_order(a, b, found)
+        found = without_lookalikes(self.scene, a, b, settle_order(a, b, found))
+        return with_fewest_moves(found)
 
     def _take(self, a: Stretch, b: Stretch, found: Alignment, cut: tuple[int, int], final: bool) -> None:
         """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""

@@ -23,7 +23,8 @@ class Do:
     """One instruction."""
 
     name: str
-    """Operator; or "step", "outside" (new bytes in memory that torch does not own), "alias" (bytes changed unseen)."""
+    """Operator; or "step", "outside" (new bytes in memory that torch does not own), "alias" (bytes changed unseen),
+    "seed" (the generator is set, with no op)."""
     reads: tuple[str, ...] = ()
     writes: str = ""
     line: int = 0
@@ -37,10 +38,16 @@ class Do:
     """Changes what is computed without changing what is recorded of how."""
     shape: tuple[int, ...] = (4,)
     file: str = "train.py"
+    function: str = "train"
     stack: tuple[tuple[str, int, str, str], ...] = ()
     """Frames around the innermost one."""
     optimizer: str = "Adam"
     ordinal: int = 0
+    skipped: bool = False
+
+    @property
+    def is_op(self) -> bool:
+        return self.name not in ("step", "outside", "alias", "seed")
 
     @property
     def draws(self) -> bool:
@@ -49,6 +56,10 @@ class Do:
     @property
     def reads_number(self) -> bool:
         return "local_scalar" in self.name
+
+
+COLLAPSING = ("aten.argmax.default", "aten.clamp.default")
+"""Operators with two results only: what goes in may differ and what comes out be equal again."""
 
 
 @dataclass
@@ -61,6 +72,28 @@ class Tensor:
     """(row, input, step) of the last read with nothing written since."""
 
 
+@dataclass(frozen=True)
+class Read:
+    """What an op truly found in one of its inputs."""
+
+    value: str
+    writer: int | None
+    """Row that wrote it; None: it is from outside, or nothing wrote it."""
+    outside: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """What truly happened at one op, whatever of it is recorded."""
+
+    do: Do
+    reads: tuple[Read, ...]
+    state: str | None
+    """Of the generator, before the op drew."""
+    value: str
+    """What it returned or wrote."""
+
+
 @dataclass
 class Machine:
     """Runs programs and records them."""
@@ -68,9 +101,12 @@ class Machine:
     trace: TraceBuilder
     tensors: dict[str, Tensor] = field(default_factory=dict)
     generator: int = 0
+    seed: str = ""
     step: int = 0
     rows: dict[int, int] = field(default_factory=dict)
     """Row of each instruction, by its place in the program."""
+    done: list[Done] = field(default_factory=list)
+    """What truly happened, row by row."""
 
     @property
     def path(self) -> Path:
@@ -85,9 +121,12 @@ class Machine:
                     do.ordinal,
                     parameters=str(parameters),
                     gradients=self._value("g"),
-                    generators=f"generator {self.generator}",
+                    generators=self._state(),
+                    skipped=int(do.skipped),
                 )
                 self.step += 1
+            elif do.name == "seed":
+                self.generator, self.seed = 0, do.noise
             elif do.name == "outside":
                 self.tensors[do.writes] = Tensor(f"outside {do.noise}", outside=True)
             elif do.name == "alias":
@@ -99,10 +138,14 @@ class Machine:
     def _value(self, name: str) -> str:
         return self.tensors[name].value if name in self.tensors else "none"
 
+    def _state(self) -> str:
+        return f"generator {self.seed}{self.generator}"
+
     def _op(self, do: Do) -> int:
         row = self.trace.stream().rows
+        reads = tuple(self._read(name) for name in do.reads)
         inputs = [self._input(name, row, place) for place, name in enumerate(do.reads)]
-        draw = f"generator {self.generator}" if do.draws else None
+        draw = self._state() if do.draws else None
         if do.draws:
             self.generator += 1
         parts = [do.name, do.floats, do.integers, do.shape, do.noise, draw, *(self._value(n) for n in do.reads)]
@@ -110,11 +153,14 @@ class Machine:
         if kernel is not None and kernel != KERNEL:
             parts.append(sorted(kernel.items(), key=str))
         value = f"{digest(str(parts)):016x}"
-        number = float(digest(value) % 10_000) / 8 if do.reads_number else None
+        if do.name in COLLAPSING:
+            value = f"{do.name} {digest(value) % 2}"
+        number = float(digest(value) % (1 << 50)) / 8 if do.reads_number else None
+        self.done.append(Done(do, reads, draw, value))
         flags = RowFlag.VIEW if do.name == "aten.view.default" else RowFlag(0)
         got = self.trace.op(
             do.name,
-            [(do.file, do.line, "train", do.source or f"line {do.line}"), *do.stack],
+            [(do.file, do.line, do.function, do.source or f"line {do.line}"), *do.stack],
             inputs=inputs,
             outputs=[] if do.reads_number or flags else [value],
             layouts=[("float32", do.shape, (1,), "cpu")] * len(inputs),
@@ -131,13 +177,17 @@ class Machine:
             self.tensors[do.writes] = Tensor(value, row, self.step)
         return row
 
+    def _read(self, name: str) -> Read:
+        tensor = self.tensors[name]
+        return Read(tensor.value, tensor.row, tensor.outside)
+
     def _input(self, name: str, row: int, place: int) -> In:
         tensor = self.tensors[name]
         if tensor.outside:
             return In(origin=Origin.OUTSIDE, digest=tensor.value)
         if tensor.row is not None and tensor.step == self.step:
             return In(tensor.row)
-        if tensor.read_at is not None and tensor.read_at[2] == self.step:
+        if tensor.read_at is not None and tensor.read_at[2] == self.step and tensor.read_at[0] != row:
             return In(tensor.read_at[0], slot=tensor.read_at[1], known=True)
         tensor.read_at = (row, place, self.step)
         return In(tensor.row, digest=tensor.value)
