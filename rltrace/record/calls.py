@@ -25,7 +25,7 @@ Signature = tuple[object, ...]
 class Call:
     """One operator and one signature."""
 
-    __slots__ = ("layouts", "overwritten", "plan", "scalars", "structure", "written")
+    __slots__ = ("factor", "layouts", "overwritten", "plan", "scalars", "structure", "written")
 
     def __init__(
         self, plan: OpPlan, layouts: tuple[Layout, ...], written: WrittenPlaces, structure: int, scalars: int
@@ -34,7 +34,9 @@ class Call:
         self.written = written.all
         """Places, among its tensors, of those it writes."""
         self.overwritten = written.unread
-        """Places of those it writes without reading them."""
+        """Places of those it does not read, though it may write them."""
+        self.factor = written.factor
+        """What its first tensor is multiplied by: 0 means that it is not read."""
         self.layouts = layouts
         """Of its tensors, in order."""
         self.structure = structure

@@ -32,6 +32,14 @@ def _scatter(touched: torch.Tensor, given: Mapping[str, Any]) -> object:
     return None if "reduce" in given else touched.scatter_(given["dim"], given["index"], True)
 
 
+def _reduced(touched: torch.Tensor, given: Mapping[str, Any]) -> object:
+    return None if given.get("include_self", True) else touched.scatter_(given["dim"], given["index"], True)
+
+
+def _reduced_along(touched: torch.Tensor, given: Mapping[str, Any]) -> object:
+    return None if given.get("include_self", True) else _along(touched, given)
+
+
 def _along(touched: torch.Tensor, given: Mapping[str, Any]) -> object:
     return touched.index_fill_(given["dim"], given["index"], True)
 
@@ -61,9 +69,9 @@ TOUCH: Mapping[str, Touch] = MappingProxyType(
         "aten::masked_scatter_": _masked,
         "aten::fill_diagonal_": _diagonal,
         "aten::index_add_": _nothing,
-        "aten::index_reduce_": _nothing,
+        "aten::index_reduce_": _reduced_along,
         "aten::scatter_add_": _nothing,
-        "aten::scatter_reduce_": _nothing,
+        "aten::scatter_reduce_": _reduced,
     }
 )
 """By schema name."""

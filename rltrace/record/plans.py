@@ -90,6 +90,17 @@ RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
 """Allocations that give a tensor more memory and keep what it has."""
 
 
+FACTORS = frozenset(
+    f"aten::{name}{ending}"
+    for name in ("addbmm", "addmm", "addmv", "addr", "baddbmm", "_addmm_activation")
+    for ending in ("", "_")
+)
+"""Multiply their first tensor by ``beta`` and do not read it where that is 0, whatever it holds."""
+
+IN_TRAINING = {"aten::rrelu_with_noise": ("noise",), "aten::rrelu_with_noise_": ("noise",)}
+"""Arguments that are overwritten in training, and left alone unread otherwise."""
+
+
 class Role(Enum):
     """How a row of the op is written."""
 
@@ -144,7 +155,17 @@ class WrittenPlaces:
 
     all: tuple[int, ...]
     unread: tuple[int, ...]
-    """Those of them that are not read."""
+    """Those that are not read, though they may be written."""
+    factor: Factor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """The number that a call multiplies its first tensor by."""
+
+    is_float: bool
+    from_end: int
+    """Its place among the call's numbers of that type, counted from the last one, which is 1."""
 
 
 def make_plan(op_id: int, func: OpOverload) -> OpPlan:
@@ -203,18 +224,30 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
 
 
 def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> WrittenPlaces:
-    """Which of the tensors in ``args`` and ``kwargs``, counted in order, the op writes."""
+    """Which of the tensors in ``args`` and ``kwargs``, counted in order, the op writes, and which it does not read."""
     written: list[int] = []
     unread: list[int] = []
+    in_training = IN_TRAINING.get(plan.schema, ())
+    trains = bool(in_training) and bool(plan.named(args, kwargs).get("training"))
     at = 0
     for name, value in [*zip(plan.arguments, args, strict=False), *(kwargs or {}).items()]:
         end = at + _tensors_in(value)
-        if name in plan.writes:
+        if name in plan.writes and (trains or name not in in_training):
             written += range(at, end)
-            if plan.writes[name]:
-                unread += range(at, end)
+        if plan.writes.get(name) or name in in_training:
+            unread += range(at, end)
         at = end
-    return WrittenPlaces(tuple(written), tuple(unread))
+    factor = _factor(args, kwargs or {}) if plan.schema in FACTORS else None
+    return WrittenPlaces(tuple(written), tuple(unread), factor)
+
+
+def _factor(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Factor | None:
+    beta = kwargs.get("beta")
+    if type(beta) not in (int, float):
+        return None
+    names = list(kwargs)
+    later = [kwargs[name] for name in names[names.index("beta") :]]
+    return Factor(type(beta) is float, sum(type(value) is type(beta) for value in later))
 
 
 def _tensors_in(value: Any) -> int:

@@ -263,7 +263,7 @@ def view_of(tensor: torch.Tensor, layout: Layout) -> View:
 
 def covers(tensor: torch.Tensor, nbytes: int) -> bool:
     """Whether ``tensor`` spans every byte of its storage of ``nbytes``."""
-    return tensor.numel() * tensor.element_size() >= nbytes and not _overlaps(tensor)
+    return tensor.numel() * tensor.element_size() >= nbytes and _is_dense(tensor)
 
 
 def mark_written(storage: Storage, tensor: torch.Tensor) -> None:
@@ -352,5 +352,11 @@ def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor) -> NDArray[np.bool_]
     return view
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
-    return any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie one after the other in some order of its dimensions: no gap, none twice."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

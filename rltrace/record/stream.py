@@ -26,7 +26,7 @@ from rltrace.record.calls import Call
 from rltrace.record.layouts import Layout
 from rltrace.record.modules import ModuleStack
 from rltrace.record.overlaps import overlaps_another
-from rltrace.record.plans import OpPlan, Role
+from rltrace.record.plans import Factor, OpPlan, Role
 from rltrace.record.process import ProcessState
 from rltrace.record.sites import Anchor
 from rltrace.record.storages import SWEEP_EVERY, View, pack_read, pack_writer, row_of
@@ -327,7 +327,7 @@ class StreamRecorder:
 
     def _input(self, call: Call, tensor: Tensor, address: int, place: int) -> int:
         """Link of an input whose bytes were not all written by one op of this step; digests them where that decides."""
-        if place in call.overwritten:
+        if place in call.overwritten or (place == 0 and call.factor is not None and self._is_zero(call.factor)):
             return _OVERWRITTEN
         if call.plan.role is Role.ALLOCATION:
             return _UNKNOWN
@@ -371,6 +371,11 @@ class StreamRecorder:
         if writer is not None:
             return ((row << 12) - writer if whole else _MIXED) | 1
         return _UNKNOWN_READ if storages.written_elsewhere(address) else _OUTSIDE_READ
+
+    def _is_zero(self, factor: Factor) -> bool:
+        """Whether the op at hand has the number 0 there."""
+        numbers: array[int] | array[float] = self.floats if factor.is_float else self.integers
+        return numbers[-factor.from_end] == 0
 
     def _unknown_input(self, tensor: Tensor, layout: Layout, address: int, view: View, place: int) -> int:
         """Memory that no recorded op wrote, seen for the first time."""

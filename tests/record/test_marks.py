@@ -11,7 +11,7 @@ import pytest
 import torch
 from recorded import Record
 
-from rltrace.trace.schema import RowFlag
+from rltrace.trace.schema import Origin, RowFlag
 
 Fill = Callable[[torch.Tensor], Any]
 
@@ -72,6 +72,20 @@ FILLS: dict[str, Fill] = {
     "put_": lambda b: b.put_(torch.arange(24), torch.ones(24)),
     "masked_fill_ of both halves": lambda b: [b.masked_fill_(torch.ones(4, 6).triu() == i, 1.0) for i in range(2)],
     "foreach": lambda b: torch._foreach_copy_([b[:2], b[2:]], [torch.ones(2, 6), torch.ones(2, 6)]),
+    "index_reduce_ without itself": lambda b: b.index_reduce_(
+        0, torch.arange(4), torch.ones(4, 6), "mean", include_self=False
+    ),
+    "scatter_reduce_ without itself": lambda b: b.scatter_reduce_(
+        1, torch.arange(6).expand(4, 6), torch.ones(4, 6), "sum", include_self=False
+    ),
+    "masked_scatter_": lambda b: b.masked_scatter_(torch.ones(4, 6, dtype=torch.bool), torch.ones(24)),
+    "real and imaginary parts": lambda b: [part.fill_(1.0) for part in torch.view_as_complex(b.view(4, 3, 2)).t()],
+    "set_ of another tensor": lambda b: torch.empty(0).set_(b.untyped_storage(), 0, (24,), (1,)).fill_(1.0),
+    "its storage": lambda b: b.untyped_storage().fill_(0),
+    "another one's storage": lambda b: b.untyped_storage().copy_(torch.ones(24).untyped_storage()),
+    "split": lambda b: [part.zero_() for part in b.split(2)],
+    "unbind": lambda b: [part.zero_() for part in b.unbind(1)],
+    "overlapping windows": lambda b: b.view(-1).unfold(0, 5, 1).fill_(1.0),
     "after growing": lambda b: b.resize_(5, 6).zero_(),
 }
 
@@ -89,9 +103,47 @@ def marked(record: Record, fills: dict[str, Fill]) -> set[str]:
     return {name for name, row in zip(fills, means, strict=True) if row.marked}
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 def test_a_buffer_that_is_full_is_marked_no_longer(record: Record) -> None:
     """However it was filled: a false mark would hide a true difference."""
     assert marked(record, FILLS) == set()
+
+
+UNREAD: dict[str, Fill] = {
+    "addmm_": lambda b: b.addmm_(torch.ones(4, 3), torch.ones(3, 6), beta=0),
+    "addmm_ by a float": lambda b: b.addmm_(torch.ones(4, 3), torch.ones(3, 6), beta=0.0, alpha=0.5),
+    "addmm": lambda b: torch.addmm(b, torch.ones(4, 3), torch.ones(3, 6), beta=0, alpha=2),
+    "addmm with out=": lambda b: torch.addmm(b, torch.ones(4, 3), torch.ones(3, 6), beta=0, out=torch.empty(4, 6)),
+    "baddbmm": lambda b: torch.baddbmm(b.view(2, 2, 6), torch.ones(2, 2, 3), torch.ones(2, 3, 6), beta=0),
+    "addbmm": lambda b: torch.addbmm(b, torch.ones(2, 4, 3), torch.ones(2, 3, 6), beta=0),
+    "addmv": lambda b: torch.addmv(b[0], torch.ones(6, 3), torch.ones(3), beta=0),
+    "addr": lambda b: torch.addr(b, torch.ones(4), torch.ones(6), beta=0),
+    "rrelu in training": lambda b: torch.rrelu(torch.ones(4, 6), training=True),
+    "rrelu": lambda b: torch.rrelu(torch.ones(4, 6)),
+}
+
+
+def test_what_is_not_read_marks_nothing(record: Record) -> None:
+    """A factor of 0 takes any input, and attention layers give it fresh memory; a mark would hide the product."""
+
+    def program() -> None:
+        for use in UNREAD.values():
+            use(torch.empty(4, 6))
+
+    got = record(program)
+    assert [(row.op, row.line) for row in got.rows if row.marked] == []
+    rows = [row for row in got.rows if row.name.startswith(("add", "badd"))]
+    assert [row.inputs[0].origin for row in rows] == [Origin.OVERWRITTEN] * 8
+
+
+def test_a_factor_that_is_not_zero_reads(record: Record) -> None:
+    """The same calls but for the number."""
+
+    def program() -> None:
+        for beta in (0, 1, 0):
+            torch.addmm(torch.empty(4, 6), torch.ones(4, 3), torch.ones(3, 6), beta=beta, alpha=0)
+
+    assert [row.marked for row in record(program).named("addmm")] == [False, True, False]
 
 
 PARTS: dict[str, Fill] = {
@@ -102,6 +154,12 @@ PARTS: dict[str, Fill] = {
     "index_put_ by a mask": lambda b: b.__setitem__(torch.ones(4, 6).tril() == 1, 2.0),
     "index_put_ of some columns": lambda b: b.__setitem__((slice(None), torch.arange(5)), 2.0),
     "index_put_ that adds": lambda b: b.index_put_((torch.arange(4),), torch.ones(6), accumulate=True),
+    "overlapping windows": lambda b: b.view(-1)[:20].unfold(0, 5, 1).fill_(1.0),
+    "overlapping strides": lambda b: b.as_strided((6, 6), (1, 1)).zero_(),
+    "scatter_reduce_": lambda b: b.scatter_reduce_(1, torch.arange(6).expand(4, 6), torch.ones(4, 6), "sum"),
+    "index_reduce_ of some rows": lambda b: b.index_reduce_(
+        0, torch.arange(3), torch.ones(3, 6), "mean", include_self=False
+    ),
     "index_add_": lambda b: b[:2].index_add_(0, torch.tensor([0, 1]), torch.ones(2, 6)),
     "scatter_": lambda b: b.scatter_(0, torch.zeros(1, 6, dtype=torch.int64), 1.0),
     "scatter_ that multiplies": lambda b: b.scatter_(1, torch.arange(6).expand(4, 6), 2.0, reduce="multiply"),

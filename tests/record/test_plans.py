@@ -9,7 +9,7 @@ import torch
 
 from rltrace.record import plans
 from rltrace.record.partial_writes import TOUCH
-from rltrace.record.plans import OpPlan, Role, make_plan, written_places
+from rltrace.record.plans import Factor, OpPlan, Role, WrittenPlaces, make_plan, written_places
 
 OP = torch.ops.aten
 
@@ -19,7 +19,17 @@ def plan(func: Any) -> OpPlan:
 
 
 @pytest.mark.parametrize(
-    "table", [plans.VIEWS, plans.ALLOCATIONS, plans.OVERWRITES, plans.COPIES, plans.RESIZES, plans.HIDDEN_WRITES, TOUCH]
+    "table",
+    [
+        plans.VIEWS,
+        plans.ALLOCATIONS,
+        plans.OVERWRITES,
+        plans.COPIES,
+        plans.RESIZES,
+        plans.HIDDEN_WRITES,
+        TOUCH,
+        plans.IN_TRAINING,
+    ],
 )
 def test_tables_name_operators_that_there_are(table: Any) -> None:
     """A name that is misspelt would never be found."""
@@ -97,8 +107,32 @@ def test_places_are_counted_over_lists_and_names() -> None:
     places = written_places(out, (x, x), {"alpha": 2, "out": x})
     assert (places.all, places.unread) == ((2,), (2,))
     norm = plan(OP.native_batch_norm.default)
+    noisy = plan(OP.rrelu_with_noise.default)
+    assert written_places(noisy, (x, x, 0.1, 0.3, True), {}) == WrittenPlaces((1,), (1,))
+    assert written_places(noisy, (x, x, 0.1, 0.3, False), {}) == WrittenPlaces((), (1,))
     assert written_places(norm, (x, None, None, x, x, True, 0.1, 1e-5), {}).all == (1, 2)
     assert written_places(norm, (x, x, x, None, None, True, 0.1, 1e-5), {}).all == ()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "factor"),
+    [
+        ({}, None),
+        ({"alpha": 2}, None),
+        ({"beta": 0}, Factor(False, 1)),
+        ({"beta": 0, "alpha": 2}, Factor(False, 2)),
+        ({"beta": 0.0, "alpha": 2}, Factor(True, 1)),
+        ({"beta": 0.0, "alpha": 0.5}, Factor(True, 2)),
+    ],
+    ids=str,
+)
+def test_where_the_factor_of_an_input_stands(numbers: dict[str, Any], factor: Factor | None) -> None:
+    """Counted from the end of the call's numbers of its type; flags are no numbers."""
+    x = torch.ones(2)
+    assert written_places(plan(OP.addmm.default), (x, x, x), numbers).factor == factor
+    activated = {**numbers, "use_gelu": True}
+    assert written_places(plan(OP._addmm_activation.default), (x, x, x), activated).factor == factor
+    assert written_places(plan(OP.add.Tensor), (x, x), numbers).factor is None
 
 
 @pytest.mark.parametrize(
