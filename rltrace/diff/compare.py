@@ -29,6 +29,7 @@ from rltrace.diff.model import (
     Verdict,
 )
 from rltrace.diff.order import Placed, earliest
+from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
 from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure
@@ -44,17 +45,23 @@ DIGEST_FACT = "digest"
 
 
 def compare(
-    a: Trace | Path | str, b: Trace | Path | str, *, strict: bool = False, progress: Progress | None = None
+    a: Trace | Path | str,
+    b: Trace | Path | str,
+    *,
+    strict: bool = False,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Comparison:
     """Compare two traces.
 
     ``strict``: added, removed or reordered ops count as a difference too. ``progress`` is called with a stream's name,
-    the rows done and the rows in all. Raises UsageError where the two cannot be compared, and what ``open_trace`` does.
+    the rows done and the rows in all, ``watch`` with each probe of the search. Raises UsageError where the two cannot
+    be compared, and what ``open_trace`` does.
     """
     trace_a = a if isinstance(a, Trace) else open_trace(a)
     trace_b = b if isinstance(b, Trace) else open_trace(b)
     _check(trace_a, trace_b)
-    return _Comparing(trace_a, trace_b, strict, progress).run()
+    return _Comparing(trace_a, trace_b, strict, progress, watch).run()
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -75,6 +82,7 @@ class _Comparing:
     b: Trace
     strict: bool
     progress: Progress | None
+    watch: Watch | None
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -116,7 +124,7 @@ class _Comparing:
         for stream in a.streams:
             if stream.name in others:
                 view_a, view_b = StreamView(a, stream), StreamView(b, others[stream.name])
-                self.streams.append((a, compare_streams(view_a, view_b, settings, self.progress)))
+                self.streams.append((a, compare_streams(view_a, view_b, settings, self.progress, self.watch)))
         if not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, without=_recorded_on_both(a, b))))
 

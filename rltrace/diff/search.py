@@ -7,6 +7,7 @@ last equal and the first unequal digest enclose, and never to name a row that li
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,9 @@ from rltrace.diff.view import StreamView
 
 STRUCTURE, VALUES, MARKED = 1, 2, 3
 """Columns of ``StreamTrace.marks``."""
+
+Watch = Callable[[str, Probe, int], None]
+"""(stream, probe, rows in all)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Bisection:
     a: StreamView
     b: StreamView
     probes: list[Probe] = field(default_factory=list)
+    watch: Watch | None = None
+    """Told of every probe."""
     first_structure: First = NOWHERE
 
     def __post_init__(self) -> None:
@@ -87,6 +93,8 @@ class Bisection:
     def _equal(self, at: int, column: int) -> bool:
         equal = bool(self._a[at, column] == self._b[at, column])
         self.probes.append(Probe(int(self._rows[at]), equal))
+        if self.watch:
+            self.watch(self.a.name, self.probes[-1], self.shorter)
         return equal
 
     def _within(self, column: int, start: int, stop: int, certain: bool) -> First:

@@ -13,7 +13,7 @@ from rltrace.diff.curves import curve_points
 from rltrace.diff.findings import RowAt
 from rltrace.diff.hunks import HunkCounter
 from rltrace.diff.model import CurvePoint, EnvironmentDifference, Finding, Marked, Probe, Structure
-from rltrace.diff.search import MARKED, STRUCTURE, VALUES, Bisection, Unreadable
+from rltrace.diff.search import MARKED, STRUCTURE, VALUES, Bisection, Unreadable, Watch
 from rltrace.diff.tail import harmless_tail, judge_tail
 from rltrace.diff.view import StreamView
 from rltrace.diff.walk import Progress, Walk
@@ -70,7 +70,11 @@ class StreamResult:
 
 
 def compare_streams(
-    a: StreamView, b: StreamView, settings: tuple[EnvironmentDifference, ...], progress: Progress | None = None
+    a: StreamView,
+    b: StreamView,
+    settings: tuple[EnvironmentDifference, ...],
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> StreamResult:
     """Compare two streams op by op."""
     result = StreamResult(a, b)
@@ -78,7 +82,7 @@ def compare_streams(
     search: Bisection | None = None
     same_structure = False
     if _same_windows(a, b):
-        search = Bisection(a, b)
+        search = Bisection(a, b, watch=watch)
         base_or_none = _search(search, result)
         if base_or_none is None:
             return replace(result, marked=_count_marked(search, result))
