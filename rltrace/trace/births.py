@@ -21,7 +21,7 @@ LONGEST = 1 << 20
 def write_birth(path: str | os.PathLike[str], birth: Mapping[str, object]) -> str:
     """Leave the birth record of this process in the trace ``path``; returns its token. Raises OSError."""
     token = f"{os.getpid()}-{time.time_ns():x}-{os.urandom(4).hex()}"
-    payload = json.dumps({**this_process(), **birth}, default=str).encode()
+    payload = json.dumps({**this_process(), **birth, "token": token}, default=str).encode()
     partial = Path(path, FOLDER, f"{token}.partial")
     with partial.open("xb") as file:
         file.write(checked(payload))

@@ -48,10 +48,18 @@ def is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and name == str(int(name))
 
 
+def is_another(head: Head, journal: Journal) -> bool:
+    """Whether this is not the journal that had come so far, though it is whole and long enough."""
+    return 0 < head.size <= journal.size and journal.ends.get(head.size) != head.digest and not journal.damage
+
+
 def lost_records(head: Head, journal: Journal) -> str | None:
-    """What is wrong with a journal that had come so far; None: it is the one that was there."""
-    if head.size == 0 or journal.ends.get(head.size) == head.digest:
+    """What is wrong with a journal that had come so far; None: nothing of it is lost."""
+    if journal.size >= head.size:
         return None
-    if journal.size < head.size:
-        return f"ends at byte {journal.size}; at the end of the launch it had come to byte {head.size}"
-    return None if journal.damage else "is not the journal that was there at the end of the launch"
+    return f"ends at byte {journal.size}; at the end of the launch it had come to byte {head.size}"
+
+
+def birth_of(journal: Journal) -> Record:
+    """The birth record of a process's journal; empty where there is none."""
+    return next((record for record in journal.records if record["type"] == "birth"), {})

@@ -85,6 +85,8 @@ class Journal:
     """Each place that is not what was written, named by its byte."""
     damaged_before: list[int] = field(default_factory=list)
     """For each damage: how many good records came before it."""
+    unreadable: str | None = None
+    """Why the file could not be read at all."""
     torn: str | None = None
     """Said where the last frame is only begun, as a killed writer leaves it."""
     digest: int = 0

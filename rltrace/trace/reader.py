@@ -16,7 +16,7 @@ from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import is_alive, parse_birth
 from rltrace.trace.files import Folder, UnreadableError
-from rltrace.trace.heads import Head, is_number, lost_records, parse_heads
+from rltrace.trace.heads import Head, birth_of, is_another, is_number, lost_records, parse_heads
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
 from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
 from rltrace.trace.records import check_launch, check_slice
@@ -64,8 +64,13 @@ class Trace:
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
-        for record in journal.records:
-            self._take(record)
+        self._journals = self._read_journals()
+        if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
+            self.other_holes.append(f"{JOURNAL} is another launch's")
+            self._launch_digest = None
+        else:
+            for record in journal.records:
+                self._take(record)
         if not self.launch and not self.other_holes:
             self.other_holes.append(f"{JOURNAL} has no launch record")
         self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
@@ -111,19 +116,37 @@ class Trace:
         except (ValueError, KeyError, TypeError) as error:
             self.other_holes.append(f"the {record['type']} record of {JOURNAL} makes no sense: {error}")
 
+    def _read_journals(self) -> dict[int, Journal]:
+        """The journal of every process folder, an empty one where none can be read."""
+        found = {}
+        for number in sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name)):
+            try:
+                found[number] = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+            except UnreadableError as error:
+                found[number] = Journal(unreadable=str(error))
+        return found
+
+    def _is_of_another_launch(self, journal: Journal) -> bool:
+        launch = birth_of(journal).get("launch")
+        return launch is not None and self._launch_digest not in (None, launch)
+
+    def _is_of_this_trace(self, journal: Journal) -> bool:
+        """Whether the process of a journal left its birth record here."""
+        return self.folder.holds(f"{BIRTHS}/{birth_of(journal).get('token')}.json")
+
     def _processes(self) -> list[ProcessTrace]:
-        numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name))
         there = [number for number, head in (self._heads or {}).items() if head.size]
-        known, last = set(numbers), max([*numbers, *there], default=-1)
-        self._missing = list(islice((number for number in range(last + 1) if number not in known), MOST_NAMED))
+        last = max([*self._journals, *there], default=-1)
+        gaps = (number for number in range(last + 1) if number not in self._journals)
+        self._missing = list(islice(gaps, MOST_NAMED))
         self.other_holes += [f"{PROCESSES}/{number} is missing" for number in self._missing]
-        processes: dict[str, ProcessTrace] = {}
-        for number in numbers:
-            process = self._process(number)
-            twin = processes.setdefault(process.name, process)
+        found = [self._process(number, journal) for number, journal in self._journals.items()]
+        owners: dict[str, ProcessTrace] = {}
+        for process in sorted(found, key=lambda process: bool(process.record_damage)):
+            twin = owners.setdefault(process.name, process)
             if twin is not process:
                 self.other_holes.append(f"{process.base} says that it is {process.name}, which {twin.base} is")
-        return list(processes.values())
+        return [process for process in found if owners[process.name] is process]
 
     def _check_names(self) -> None:
         """Miss the processes that took a name and are not here, unless they may still be about to begin."""
@@ -147,31 +170,23 @@ class Trace:
                     names.append(data.decode(errors="replace"))
         return names
 
-    def _process(self, number: int) -> ProcessTrace:
-        base = f"{PROCESSES}/{number}"
-        journal = self._journal(base, (self._heads or {}).get(number))
+    def _process(self, number: int, journal: Journal) -> ProcessTrace:
+        base, head = f"{PROCESSES}/{number}", (self._heads or {}).get(number)
+        wrong = None
+        if journal.unreadable or not (journal.records or journal.damage):
+            missed = bool(head and head.size) or self._has_rows(base)
+            wrong = journal.unreadable or "is empty" if missed else None
+        elif self._is_of_another_launch(journal) or (head is not None and is_another(head, journal)):
+            wrong, journal = "is not the journal that was written there", Journal()
+        elif head is not None:
+            wrong = lost_records(head, journal)
+        if wrong:
+            journal.damage.append(f"{base}/{JOURNAL} {wrong}")
         left_out = None
         if self.slice:
             steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
             left_out = f"are not in this slice, which carries steps {steps}"
-        process = ProcessTrace(self.folder, base, journal, left_out)
-        launch = process.birth.get("launch")
-        if launch is not None and self._launch_digest not in (None, launch):
-            process.other_holes.append(f"{base} was recorded by another launch")
-        return process
-
-    def _journal(self, base: str, head: Head | None) -> Journal:
-        """A process's journal; one that is missed is damaged, one that may never have begun is empty."""
-        missed = bool(head and head.size) or self._has_rows(base)
-        try:
-            journal = parse_journal(self.folder.read(f"{base}/{JOURNAL}", LARGEST))
-        except UnreadableError as error:
-            return Journal(damage=[f"{base}/{JOURNAL} {error}"] if missed else [])
-        if missed and not journal.records and not journal.damage:
-            journal.damage.append(f"{base}/{JOURNAL} is empty")
-        elif head is not None and (lost := lost_records(head, journal)):
-            journal.damage.append(f"{base}/{JOURNAL} {lost}")
-        return journal
+        return ProcessTrace(self.folder, base, journal, left_out)
 
     def _has_rows(self, base: str) -> bool:
         return any(is_number(name) for name in self.folder.names(f"{base}/streams"))
@@ -184,6 +199,8 @@ class Trace:
     def _birth(self, token: str) -> Birth:
         try:
             record = parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH))
+            if record is not None and record.get("token", token) != token:
+                record = None  # another process's
             why = None if record else "is not what was written"
         except UnreadableError as error:
             record, why = None, str(error)

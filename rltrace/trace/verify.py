@@ -146,7 +146,7 @@ class _Work:
                 data = self.trace.folder.read(f"{BIRTHS}/{name}", LONGEST_BIRTH)
                 if not data and name.endswith(".name"):
                     self.notes.append(f"{BIRTHS}/{name} was being written when its process ended")
-                elif parse_birth(data) is None if name.endswith(".json") else name_file(data) != name:
+                elif not _is_own(name, data):
                     self.damage.append(f"{BIRTHS}/{name} is not what was written")
             except UnreadableError as error:
                 self.damage.append(f"{BIRTHS}/{name} {error}")
@@ -270,6 +270,14 @@ class _StreamCheck:
     def _wrong(self, text: str) -> None:
         self.damage.append(text)
         self._chains = None
+
+
+def _is_own(name: str, data: bytes) -> bool:
+    """Whether a file of ``births/`` holds what its name says."""
+    if name.endswith(".name"):
+        return name_file(data) == name
+    birth, token = parse_birth(data), name.removesuffix(".json")
+    return birth is not None and birth.get("token", token) == token
 
 
 def _walk(root: str) -> Iterator[str]:

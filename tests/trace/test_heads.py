@@ -12,7 +12,7 @@ from samples import small_trace
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.births import write_birth
-from rltrace.trace.heads import Head, heads_record, lost_records, parse_heads
+from rltrace.trace.heads import Head, heads_record, is_another, lost_records, parse_heads
 from rltrace.trace.journal import frame, parse_journal
 from rltrace.trace.reader import open_trace
 from rltrace.trace.root import PROCESSES, end_launch
@@ -59,7 +59,8 @@ def test_a_journal_may_have_grown() -> None:
     assert lost_records(head, parse_journal(first)) is None
     assert lost_records(head, parse_journal(first + second)) is None
     assert "ends at byte 0" in str(lost_records(head, parse_journal(first[:-1])))
-    assert "not the journal" in str(lost_records(head, parse_journal(frame(0, {"type": "a longer one"})[0])))
+    assert not is_another(head, parse_journal(first + second))
+    assert is_another(head, parse_journal(frame(0, {"type": "a longer one"})[0]))
 
 
 def test_a_journal_rolled_back_to_any_record(small: Path) -> None:
@@ -125,21 +126,35 @@ def test_a_trace_that_grows_while_it_is_read(trace: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_process_of_another_launch(tmp_path: Path, ended: bool) -> None:
-    """The folder of the same process of the same program, launched another time, is not this one's."""
+    """The folder of the same process of the same program, launched another time, is not this one's: nothing is read."""
     path, other = small_trace(tmp_path / "a.zarr"), small_trace(tmp_path / "b.zarr", noise="x")
     if not ended:
         without_end(path)
     shutil.rmtree(path / "processes/1")
     shutil.copytree(other / "processes/1", path / "processes/1")
-    states = [process.state for process in open_trace(path).processes]
-    assert states == ["complete", "damaged"]
+    own, foreign = open_trace(path).processes
+    assert (own.state, own.after_op) == ("complete", 9)
+    assert (foreign.state, foreign.after_op, foreign.facts) == ("damaged", 0, {})
 
 
 def test_the_journal_of_another_launch(tmp_path: Path) -> None:
-    """Nor is the launch's own journal."""
+    """Nor is the launch's own journal: it is not believed, and the processes are read, which left their births here."""
     path, other = small_trace(tmp_path / "a.zarr"), small_trace(tmp_path / "b.zarr")
     shutil.copy(other / "journal/log", path / "journal/log")
-    assert {process.state for process in open_trace(path).processes} == {"damaged"}
+    found = open_trace(path)
+    assert (found.launch, found.exit) == ({}, None)
+    assert [hole.why for hole in found.holes] == ["journal/log is another launch's"]
+    assert [process.state for process in found.processes] == ["complete", "complete"]
+
+
+def test_a_copy_never_hides_the_process(small: Path) -> None:
+    """Another process's journal in the place of one does not pass for that process, which is still there."""
+    shutil.copy(small / "processes/1/journal/log", small / LOG)
+    trace = open_trace(small)
+    found = {process.name: process for process in trace.processes}
+    assert found["rank1/main"].base == "processes/1"
+    assert found["rank1/main"].state == "complete"
+    assert [hole.why for hole in trace.holes if "processes/0" in hole.why]
 
 
 def test_a_process_that_is_there_twice(small: Path) -> None:

@@ -1,0 +1,230 @@
+"""A damaged trace is reported or read right: every byte of a small trace changed, every file cut at every length.
+
+Read by the reader itself from files in memory; decoding, a pure function of a chunk's bytes, is done once for the same
+bytes. Files on a disk, and what else can stand in a file's place, are ``test_damage``'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import small_trace
+from tampering import SPECS, Files, bases, load, records
+from written import WrittenProcess, check, followed
+
+from rltrace.errors import RltraceError
+from rltrace.trace import codec, reader
+from rltrace.trace.files import UnreadableError
+from rltrace.trace.journal import parse_journal
+from rltrace.trace.reader import open_trace
+from rltrace.trace.segment import ChunkFile
+from rltrace.trace.stream import Counter, read_chunk
+
+EVERY_BYTE = bool(os.environ.get("RLTRACE_EVERY_BYTE"))
+
+
+class Memory:
+    """The files of a trace, as ``Folder`` gives them out."""
+
+    root = ""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.asked: set[str] = set()
+        self._names: dict[str, list[str]] = {}
+
+    def size(self, key: str) -> int:
+        return len(self.read(key, 1 << 40))
+
+    def read(self, key: str, limit: int) -> bytes:
+        self.asked.add(key)
+        if key not in self.files:
+            raise UnreadableError("is missing")
+        return self.files[key][:limit]
+
+    def holds(self, key: str) -> bool:
+        return key in self.files
+
+    def names(self, key: str) -> list[str]:
+        if key not in self._names:
+            start = len(key) + 1
+            self._names[key] = sorted({f[start:].split("/")[0] for f in self.files if f.startswith(f"{key}/")})
+        return self._names[key]
+
+
+@dataclass
+class Whole:
+    """A small trace, and what was written to it."""
+
+    path: Path
+    files: Files
+    written: list[WrittenProcess]
+    asked: list[str]
+    """Files that the reader opens; not those for zarr alone, nor the birth of a process that began."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    with followed() as written:
+        path = small_trace(tmp_path_factory.mktemp("whole") / "whole.zarr")
+    memory = Memory(load(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "Folder", lambda path: memory)
+        trace = open_trace(path)
+        assert check(trace, written, "whole", "")
+    assert trace.holes == ()
+    return Whole(path, memory.files, written, sorted(memory.asked))
+
+
+@pytest.fixture
+def memory(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """The folder that every reader opens."""
+    memory = Memory(dict(whole.files))
+    decode, done = codec.decode, {}
+
+    def decode_once(spec: Any, encoded: bytes) -> np.ndarray:
+        key = spec.name, encoded
+        if key not in done:
+            done[key] = decode(spec, encoded)
+            done[key].flags.writeable = False
+        return done[key]
+
+    monkeypatch.setattr(reader, "Folder", lambda path: memory)
+    monkeypatch.setattr(codec, "decode", decode_once)
+    return memory
+
+
+def read(whole: Whole, what: str, hurt: str) -> None:
+    """Everything is as it was written, or lacks and is told of; so are the launch's journal and a birth at any rate.
+
+    Another blank in the root's document, or another name file, changes nothing that is read: those ``verify`` tells of.
+    """
+    try:
+        trace = open_trace(whole.path)
+    except RltraceError:
+        assert hurt in ("zarr.json", "journal/log"), what
+        return
+    everything = check(trace, whole.written, what, hurt)
+    if not everything or hurt == "journal/log" or (hurt.startswith("births/") and hurt.endswith(".json")):
+        assert trace.holes or trace.exit is None, f"{what}: not reported"
+
+
+def test_what_is_read(whole: Whole) -> None:
+    """Every chunk and journal, the root's document, the births that came to nothing, the names taken."""
+    unread = set(whole.files) - set(whole.asked)
+    begun = [key for key in unread if not key.endswith("zarr.json")]
+    assert all(key.startswith("births/") and b'"rank' in whole.files[key] for key in begun)
+    assert len(whole.asked) == 21
+    assert [len(process.streams) for process in whole.written] == [2, 1]
+
+
+class Gate:
+    """Reads the trace again for every file content that the reader takes for something new.
+
+    What the reader knows of a file comes through one function: chunks through ``read_chunk``, journals through
+    ``parse_journal``. Two contents with the same outcome there read the same, and are read once; numbers of bytes in a
+    refusal do not make it another one. With RLTRACE_EVERY_BYTE=1 every content is read, whatever comes through.
+    """
+
+    def __init__(self, whole: Whole, memory: Memory) -> None:
+        self.read = self.tried = 0
+        self._whole = whole
+        self._memory = memory
+        self._seen: set[object] = set()
+        self._chunks = {
+            base + key: ChunkFile(key, length, digest)
+            for base in bases(whole.files)
+            for record in records(whole.files, base)
+            for key, length, digest in record.get("files", ())
+        }
+
+    def take(self, key: str, data: bytes, what: str) -> None:
+        """``data`` stands in the place of file ``key``."""
+        self.tried += 1
+        self._memory.files[key] = data
+        outcome = (key, self._outcome(key, data))
+        if EVERY_BYTE or outcome not in self._seen:
+            self._seen.add(outcome)
+            self.read += 1
+            read(self._whole, f"{key} {what}", key)
+        self._memory.files[key] = self._whole.files[key]
+
+    def _outcome(self, key: str, data: bytes) -> object:
+        if key in self._chunks:
+            file = self._chunks[key]
+            base = key.removesuffix(f"/{file.key}")
+            try:
+                read_chunk(self._memory, base, SPECS[key.split("/")[-2]], file, Counter())  # type: ignore[arg-type]
+            except UnreadableError as error:
+                return re.sub(r"\d+ bytes", "bytes", str(error))
+            raise AssertionError(f"{key}: another content passes")
+        if key.endswith("journal/log"):
+            found = parse_journal(data)
+            return repr(replace(found, length=0))
+        return data
+
+
+@pytest.fixture
+def gate(whole: Whole, memory: Memory) -> Gate:
+    return Gate(whole, memory)
+
+
+def test_every_byte(whole: Whole, gate: Gate) -> None:
+    """Each byte of each file, flipped as a whole and in single bits, is reported; all else reads as it was written."""
+    for key in whole.asked:
+        data = bytearray(whole.files[key])
+        bits = 3 if key.endswith("/log") else 8
+        for at in range(len(data)):
+            for change in (0xFF, *(1 << (at + 3 * bit) % 8 for bit in range(bits))):
+                data[at] ^= change
+                gate.take(key, bytes(data), f"byte {at} ^ {change}")
+                data[at] ^= change
+    assert gate.tried > 40_000
+    assert gate.read > 300
+
+
+def test_every_length(whole: Whole, gate: Gate) -> None:
+    """Each file cut at each length is reported; all else reads as it was written."""
+    for key in whole.asked:
+        for length in range(len(whole.files[key])):
+            gate.take(key, whole.files[key][:length], f"cut at {length}")
+    assert gate.tried > 7_000
+
+
+def test_every_length_of_zeros(whole: Whole, gate: Gate) -> None:
+    """Each file whose end from some byte on is zeros, as a file system may leave it, is reported."""
+    for key in whole.asked:
+        data = whole.files[key]
+        for length in range(len(data.rstrip(b"\0"))):
+            gate.take(key, data[:length] + bytes(len(data) - length), f"zeros from {length} on")
+
+
+def test_something_after_the_end(whole: Whole, memory: Memory) -> None:
+    """Each file that goes on after its end reads as it was written, or is reported."""
+    for key in whole.asked:
+        data = whole.files[key]
+        for more in (b"\0", b"\n", b"RLJ1", bytes(4096), data, data[-40:]):
+            memory.files[key] = data + more
+            check(open_trace(whole.path), whole.written, f"{key} and {len(more)} bytes more", key)
+        memory.files[key] = data
+
+
+def test_every_file_missing_or_another_one(whole: Whole, memory: Memory) -> None:
+    """Each file gone, or with the content of each other file, is reported."""
+    for key in whole.asked:
+        data = memory.files.pop(key)
+        memory._names.clear()
+        if not key.startswith("births/"):  # one is missed by nobody where its process has begun
+            read(whole, f"{key} missing", key)
+        memory._names.clear()
+        for other, content in whole.files.items():
+            if content != data:
+                memory.files[key] = content
+                read(whole, f"{other} in place of {key}", key)
+        memory.files[key] = data
