@@ -43,11 +43,21 @@ class ModuleNames:
         """Id in table "modules" by ``id(module)``; an entry goes when its module dies."""
 
     def registered(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
-        """A constructor made ``child`` a submodule (torch's registration hook)."""
-        if child is not None and child is not parent:
+        """``child`` becomes a submodule of ``parent`` (torch's registration hook).
+
+        A module keeps the place it has while it stays there: ``self.layers[:n]`` puts the same layers into a list that
+        lives for one loop.
+        """
+        if child is not None and child is not parent and not self._has_place(child):
             self._parents[child] = (weakref.ref(parent), name)
             self._refs.clear()
             self.known.clear()
+
+    def _has_place(self, module: torch.nn.Module) -> bool:
+        """Whether the parent it was registered under lives, and still has it under that name."""
+        up = self._parents.get(module)
+        parent = up[0]() if up is not None else None
+        return up is not None and parent is not None and parent._modules.get(up[1]) is module
 
     def roots(self) -> list[tuple[str, torch.nn.Module]]:
         """The outermost modules that have been called or registered into, with their names, in order of their names."""
@@ -113,7 +123,7 @@ class ModuleNames:
         return name
 
     def _adopt(self, root: torch.nn.Module) -> None:
-        """Modules that no constructor registered: made before recording began, copied, unpickled.
+        """Modules without a place: made before recording began, copied, unpickled, left by a parent that died.
 
         Walks ``_modules`` itself, as ``modules()`` and ``children()`` may be the program's own and hash modules.
         """
@@ -123,8 +133,7 @@ class ModuleNames:
             parent = below.pop()
             inside = [(name, child) for name, child in parent._modules.items() if child is not None]
             for name, child in inside:
-                if child not in self._parents:
-                    self.registered(parent, name, child)
+                self.registered(parent, name, child)
             below += [child for _, child in reversed(inside) if id(child) not in met]
             met.update(id(child) for _, child in inside)
 

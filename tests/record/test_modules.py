@@ -361,6 +361,59 @@ def test_a_thread_whose_first_op_is_inside_a_module(record: Record) -> None:
     assert modules(got.rows) == ["Block.first", "Block", "Block.second", "Block"]
 
 
+class Sliced(nn.Module):
+    """Runs the layers of a slice, as transformers does: a list of its own that lives for one loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Exp(), Sin()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:2]:
+            x = layer(x)
+        return x
+
+
+def test_a_slice_of_a_module_list_takes_no_module_from_its_place(record: Record) -> None:
+    """The layers are called what the model calls them, in the first forward and in later ones."""
+
+    def program() -> None:
+        model = Sliced()
+        for _ in range(2):
+            model(leaf()).sum().backward()
+
+    got = record(program)
+    assert {row.module for row in got.named("exp")} == {"Sliced.layers.0"}
+    assert {row.module for row in got.named("sin")} == {"Sliced.layers.1"}
+    assert {row.module for row in got.named("cos")} == {"Sliced.layers.1"}
+
+
+def test_a_module_that_moves_has_its_new_place(record: Record) -> None:
+    """From a parent that let it go, and from one that died."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(*nn.Sequential(Exp()), Sin())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x)  # type: ignore[no-any-return]
+
+    def program() -> None:
+        first, second = nn.Sequential(), nn.Sequential()
+        first.a = Sin()
+        first(leaf())
+        second.b = first.a
+        del first.a
+        second.b = second.b
+        second(leaf())
+        Net()(leaf())
+
+    got = record(program)
+    assert [row.module for row in got.named("sin")] == ["Sequential.a", "Sequential#2.b", "Net.net.1"]
+    assert got.one("exp").module == "Net.net.0"
+
+
 class Unhashable(nn.Module):
     """Defines equality alone, so Python takes its hash away."""
 
