@@ -14,7 +14,7 @@ def skeleton_text(row: RowAt) -> str:
 
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
-        return f"it was called with other numbers: {_numbers(a)} in A, {_numbers(b)} in B"
+        return f"it was called with other numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
     for what, describe in (("tensors", _layouts), ("arguments", skeleton_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
             return f"it was called with other {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
@@ -27,7 +27,7 @@ def input_text(row: RowAt, place: int) -> str:
     return f"input {place} ({layouts[place]})" if place < len(layouts) else f"input {place}"
 
 
-def _numbers(row: RowAt) -> str:
+def numbers_text(row: RowAt) -> str:
     rows, i = row.rows, row.place
     integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
     floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()
