@@ -60,9 +60,11 @@ OVERWRITES = frozenset(
         "aten::cauchy_",
         "aten::log_normal_",
         "aten::bernoulli_",
+        "aten::_cummax_helper",
+        "aten::_cummin_helper",
     }
 )
-"""Write their first argument without reading it. Counting its old bytes as an input makes a receiver of a cause."""
+"""Write without reading what was there. Counting old bytes as an input makes a receiver of a cause."""
 
 HIDDEN_WRITES = {
     "aten::native_batch_norm": ("running_mean", "running_var"),
