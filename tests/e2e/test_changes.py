@@ -1,0 +1,451 @@
+"""Two versions of a program, really recorded: what was changed in the second is what is found, and nothing else.
+
+Recorded in this process, each version from a folder of its own, as the command line is not the point here.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import rltrace
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import Cause, Finding, Verdict
+
+Both = Callable[[str, str], Comparison]
+
+TRAINING = """
+import torch
+{top}
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(5):
+    x = torch.randn(8, 4)
+    {start}
+    loss = model(x).pow(2).mean()
+    {middle}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {end}
+"""
+
+
+def training(top: str = "", start: str = "pass", middle: str = "pass", end: str = "pass") -> str:
+    """Five updates of a small network, with lines of one's own."""
+    return TRAINING.format(top=top, start=start, middle=middle, end=end)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Both:
+    """Record two versions of ``train.py`` and compare them."""
+
+    def record(side: str, code: str) -> Path:
+        folder = tmp_path / f"checkout of {side}"
+        folder.mkdir()
+        (folder / "train.py").write_text(code)
+        trace = tmp_path / f"{side}.zarr"
+        with rltrace.record(trace):
+            runpy.run_path(str(folder / "train.py"), run_name="__main__")
+        return trace
+
+    return lambda a, b: compare(record("a", a), record("b", b))
+
+
+def value_of(comparison: Comparison) -> Finding:
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first_value is not None
+    return comparison.first_value
+
+
+def told(finding: Finding | None) -> tuple[Cause, str | None, int | None, str]:
+    """Cause, op, step and source line."""
+    assert finding is not None and finding.site is not None
+    return finding.cause, finding.op, finding.step, finding.site.source
+
+
+# --- ops that come, go and change places ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("added", ["a", "b"])
+def test_ops_that_nothing_uses(both: Both, added: str) -> None:
+    """Log lines in one version: the same values, and exactly the ops of those lines are hunks of that side."""
+    plain, logging = training(), training(middle="print(loss.detach().abs().item(), x.norm().item())")
+    comparison = both(logging, plain) if added == "a" else both(plain, logging)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert comparison.first_value is None
+    structure = comparison.structure
+    counts = (structure.only_a, structure.only_b)
+    assert counts == ((25, 0) if added == "a" else (0, 25))  # detach, abs, item, norm, item
+    assert [(hunk.kind, hunk.step) for hunk in structure.hunks] == [(f"only-{added}", step) for step in range(5)]
+    assert structure.reordered == 0
+
+
+def test_an_op_that_something_uses(both: Both) -> None:
+    """An op put in between changes what comes after it: control flow, at the new op and not at its first reader."""
+    line = "x = x * 1.5 if update == 2 else x"
+    comparison = both(training(), training(start=line))
+    assert told(comparison.first) == (Cause.CONTROL_FLOW, "aten.mul.Tensor", 2, line)
+    assert comparison.decisive == comparison.first
+    reader = value_of(comparison)
+    assert told(reader)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 2)
+    assert "by aten.mul.Tensor" in reader.because
+
+
+def test_an_op_in_between_that_changes_nothing(both: Both) -> None:
+    """It is computed with, but gives back what went in: the values are the same."""
+    comparison = both(training(), training(start="x = x * 1.0"))
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 5)
+
+
+def test_lines_that_changed_places(both: Both) -> None:
+    """Two lines that do not depend on each other, now in the other order."""
+    a = training(top="kept = []", start="kept.append(x.sin())", middle="kept.append(x.cos())")
+    b = training(top="kept = []", start="kept.append(x.cos())", middle="kept.append(x.sin())")
+    comparison = both(a, b)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    structure = comparison.structure
+    assert (structure.only_a, structure.only_b) == (0, 0)
+    assert structure.reordered > 0
+    assert {hunk.kind for hunk in structure.hunks} == {"reordered"}
+
+
+def test_line_numbers_that_moved(both: Both) -> None:
+    """Comments and imports added on top, and another folder: identical."""
+    top = "# seeds\n# are set below\nimport math\n\n\ndef unused(x):\n    return math.sin(x)\n"
+    assert both(training(), training(top=top)).verdict is Verdict.IDENTICAL
+
+
+# --- code of every shape ----------------------------------------------------------------------------------------------
+
+RECURSION = """
+ODD = {odd}
+
+
+def tree(x, depth, leaf=0):
+    if depth == 0:
+        return x * (1.25 if leaf == ODD else 1.0)
+    left = tree(x + 1, depth - 1, 2 * leaf)
+    right = tree(x - 1, depth - 1, 2 * leaf + 1)
+    return left + right
+"""
+
+
+def test_recursion(both: Both) -> None:
+    """One leaf of a tree of calls: its own path of calls is told, though all leaves are one line of code."""
+    start = "x = tree(x, 4)"
+    a, b = (training(RECURSION.format(odd=odd), start) for odd in (-1, 5))
+    found = value_of(both(a, b))
+    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "return x * (1.25 if leaf == ODD else 1.0)")
+    calls = [site.source.partition(" ")[0] for site in found.stack if site.function == "tree"]
+    assert calls[::-1] == ["left", "right", "left", "right", "return"]  # 5 is 0101
+    assert "1.0 in A, 1.25 in B" in found.because
+
+
+GENERATOR = """
+ODD = {odd}
+
+
+def batches(x):
+    for k, row in enumerate(x):
+        yield row * (2.0 if (update, k) == ODD else 1.0)
+"""
+
+
+def test_a_generator_function(both: Both) -> None:
+    """The third element of the second round."""
+    a, b = (training(GENERATOR.format(odd=odd), "x = torch.stack(list(batches(x)))") for odd in (None, (1, 2)))
+    found = value_of(both(a, b))
+    source = "yield row * (2.0 if (update, k) == ODD else 1.0)"
+    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, source)
+    assert found.site is not None and found.site.function == "batches"
+
+
+def test_a_lambda_in_a_comprehension(both: Both) -> None:
+    """One element of a list, computed by a lambda: both are named."""
+    top = "scales = [1.0] * 8\nscaled = lambda row, scale: row * scale"
+    start = "x = torch.stack([scaled(row, scale) for row, scale in zip(x, scales)])"
+    a, b = (training(f"{top}\nODD = {odd}", start, end="scales[5] = ODD") for odd in (1.0, 3.0))
+    found = value_of(both(a, b))
+    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 1, "scaled = lambda row, scale: row * scale")
+    assert [site.function for site in found.stack[:2]] == ["<lambda>", "<listcomp>"]
+
+
+MADE = """
+code = '''
+def scaled(x):
+    y = x * {factor}
+    {line}
+    return y + 0.5
+'''
+exec(code)
+"""
+
+
+def test_code_without_source(both: Both) -> None:
+    """A function made by ``exec``: nothing but its name is known of a line, and its ops are matched all the same."""
+    a, b = (training(MADE.format(factor=2.0, line=line), "x = scaled(x)") for line in ("pass", "y.abs().mean().item()"))
+    logged = both(a, b)
+    assert logged.verdict is Verdict.SAME_VALUES
+    assert (logged.structure.only_a, logged.structure.only_b) == (0, 15)
+
+
+def test_another_number_in_code_without_source(both: Both) -> None:
+    """The function's name is all that can be told of the place."""
+    a, b = (training(MADE.format(factor=factor, line="pass"), "x = scaled(x)") for factor in (2.0, 3.0))
+    found = value_of(both(a, b))
+    assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "")
+    assert found.site is not None and (found.site.file, found.site.function) == ("<string>", "scaled")
+
+
+# --- optimizers and their cadence -------------------------------------------------------------------------------------
+
+TWO_OPTIMIZERS = """
+import torch
+LEFT_OUT = {left_out}
+torch.manual_seed(0)
+actor, critic = torch.nn.Linear(4, 2), torch.nn.Sequential(torch.nn.Linear(4, 1))
+slow, fast = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critic.parameters())
+for update in range(12):
+    x = torch.randn(8, 4)
+    {line}
+    loss = (critic(x) - x.sum(1, keepdim=True)).pow(2).mean()
+    fast.zero_grad()
+    loss.backward()
+    fast.step()
+    if update % 2 == 1 and update != LEFT_OUT:
+        gain = -critic(actor(x).repeat(1, 2)).mean()
+        slow.zero_grad()
+        gain.backward()
+        slow.step()
+"""
+
+
+def two_optimizers(left_out: int | None = None, line: str = "pass") -> str:
+    return TWO_OPTIMIZERS.format(left_out=left_out, line=line)
+
+
+def test_an_attempt_left_out(both: Both) -> None:
+    """One of two optimizers makes an attempt less: found where its turn is, and later steps are matched by count."""
+    comparison = both(two_optimizers(), two_optimizers(left_out=5))
+    line = "gain = -critic(actor(x).repeat(1, 2)).mean()"
+    first = comparison.first
+    assert told(first)[::3] == (Cause.CONTROL_FLOW, line)
+    assert first is not None and first.b_index is None
+    assert first.optimizer is not None
+    assert (first.optimizer.ordinal, first.optimizer.owner, first.optimizer.count) == (1, "Linear", 2)
+    assert comparison.decisive == first
+    later = value_of(comparison)  # the actor is another one now, and its next turn shows it
+    assert told(later)[::3] == (Cause.CONTROL_FLOW, line)
+    assert later.a_index is not None and later.b_index is not None and later.a_index > later.b_index
+
+
+def test_logging_beside_two_optimizers(both: Both) -> None:
+    """Steps of two optimizers with other cadences, and log lines now and then."""
+    logged = "print(x.mean().item()) if update % 5 == 2 else None"
+    comparison = both(two_optimizers(), two_optimizers(line=logged))
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 4)
+
+
+SCALED = """
+import numpy as np
+import torch
+ODD = {odd}
+torch.manual_seed(0)
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for update in range(6):
+    seen = np.full(4, np.inf if update in ODD else update, np.float32)
+    loss = (weight * torch.as_tensor(seen)).sum()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    {line}
+"""
+
+
+def test_a_scaler_that_skips_in_both(both: Both) -> None:
+    """A skipped attempt is a step like any other: log lines around it are all there is to find."""
+    a, b = (SCALED.format(odd={2}, line=line) for line in ("pass", "print(weight.sum().item())"))
+    comparison = both(a, b)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 12)
+
+
+def test_a_scaler_that_skips_in_one(both: Both) -> None:
+    """The overflow came with the data: that is the cause, and not that the scaler skipped."""
+    a, b = (SCALED.format(odd=odd, line="pass") for odd in ({2}, {2, 4}))
+    found = value_of(both(a, b))
+    assert told(found) == (Cause.OUTSIDE, "aten.mul.Tensor", 4, "loss = (weight * torch.as_tensor(seen)).sum()")
+    assert found.optimizer is not None and found.optimizer.count == 4
+
+
+ACCUMULATED = """
+import torch
+EVERY, ODD = {every}, {odd}
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in range(12):
+    x = torch.rand(8, 4)
+    loss = model(x * (2.0 if batch == ODD else 1.0)).pow(2).mean() / EVERY
+    loss.backward()
+    if batch % EVERY == EVERY - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_one_of_the_accumulated_batches(both: Both) -> None:
+    """The second of three batches of the third step."""
+    a, b = (ACCUMULATED.format(every=3, odd=odd) for odd in (-1, 7))
+    found = value_of(both(a, b))
+    assert told(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 2)
+
+
+def test_more_batches_to_a_step(both: Both) -> None:
+    """Another number of accumulated batches shows in what the loss is divided by, before it shows in the steps."""
+    a, b = (ACCUMULATED.format(every=every, odd=-1) for every in (2, 3))
+    found = value_of(both(a, b))
+    assert told(found)[:3] == (Cause.ARGUMENTS, "aten.div.Tensor", 0)
+
+
+# --- a long time before the first step --------------------------------------------------------------------------------
+
+ROLLOUT = """
+import torch
+ODD = {odd}
+torch.manual_seed(0)
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+state = torch.zeros(2)
+with torch.no_grad():
+    for step in range(25_000):
+        state = torch.tanh(state + weight)
+        {line}
+        state = state * (0.5 if step == ODD else 0.25) + 1
+loss = (weight * state).sum()
+loss.backward()
+optimizer.step()
+"""
+
+
+def test_a_rollout_of_a_hundred_thousand_ops(both: Both) -> None:
+    """No step cuts it, log lines lie in between, and the one number that differs is found where it is."""
+    logged = "print(end=str(state.sum().item())[:0]) if step % 500 == 0 else None"
+    a = ROLLOUT.format(odd=-1, line="pass")
+    b = ROLLOUT.format(odd=24_000, line=logged)
+    comparison = both(a, b)
+    found = value_of(comparison)
+    assert told(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 0)
+    assert "0.25 in A, 0.5 in B" in found.because
+    assert found.a_index is not None and found.b_index is not None
+    assert found.b_index - found.a_index == comparison.structure.only_b == 2 * 49
+    assert found.identical_before == found.a_index
+
+
+# --- what comes from outside ------------------------------------------------------------------------------------------
+
+SIMULATOR = """
+import numpy as np
+import torch
+ODD = {odd}
+torch.manual_seed(0)
+state = np.zeros(4, np.float32)
+seen = torch.from_numpy(state)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(4):
+    values = []
+    for step in range(10):
+        state[:] = update + step + (0.5 if (update, step) == ODD else 0.0)
+        values.append(model(seen))
+    loss = torch.stack(values).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_buffer_that_a_simulator_rewrites(both: Both) -> None:
+    """One of forty writes into memory that torch only looks at: outside, at the first op that sees it."""
+    comparison = both(SIMULATOR.format(odd=None), SIMULATOR.format(odd=(2, 6)))
+    found = value_of(comparison)
+    assert told(found) == (Cause.OUTSIDE, "aten.addmm.default", 2, "values.append(model(seen))")
+    assert found.module == "Linear"
+    assert comparison.first == found
+
+
+def test_a_buffer_that_a_simulator_rewrites_alike(both: Both) -> None:
+    """Forty writes that no op made, and no finding."""
+    assert both(SIMULATOR.format(odd=None), SIMULATOR.format(odd=None)).verdict is Verdict.IDENTICAL
+
+
+CHOICE = """
+import numpy as np
+import torch
+ODD = {odd}
+weight = torch.nn.Parameter(torch.zeros(3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for update in range(5):
+    scores = torch.as_tensor(np.float32([update % 3 == k for k in range(3)]) * (2 if update == ODD else 1))
+    chosen = scores.argmax()
+    loss = (weight[chosen] - 1).pow(2)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_values_that_become_equal_again(both: Both) -> None:
+    """Other scores, the same choice: found at the scores, and nothing that is read out parts."""
+    comparison = both(CHOICE.format(odd=-1), CHOICE.format(odd=2))
+    found = value_of(comparison)
+    assert told(found) == (Cause.OUTSIDE, "aten.argmax.default", 2, "chosen = scores.argmax()")
+    assert [pair.a == pair.b for pair in found.outputs] == [True]
+    assert comparison.curves == ()
+
+
+def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
+    """What a file brought in comes from outside, at the line that loads it."""
+    for name, number in (("a.pt", 0.5), ("b.pt", 0.25)):
+        torch.save({"0.weight": torch.full((8, 4), number)}, tmp_path / name)
+    line = "model.load_state_dict(torch.load(CHECKPOINT), strict=False)"
+    top = "CHECKPOINT = {!r}"
+    a, b = (
+        training(top.format(str(tmp_path / name))).replace("\nfor update", f"\n{line}\nfor update")
+        for name in ("a.pt", "b.pt")
+    )
+    found = value_of(both(a, b))
+    assert told(found) == (Cause.OUTSIDE, "aten.copy_.default", 0, line)
+    assert "(float32[8,4]) came from outside" in found.because
+
+
+# --- other ends, other programs ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_ends_early(both: Both) -> None:
+    """Equal as far as it went; at which op the other goes on is told."""
+    a, b = training(top="UPDATES = 5"), training(top="UPDATES = 3")
+    comparison = both(a.replace("range(5)", "range(UPDATES)"), b.replace("range(5)", "range(UPDATES)"))
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first_value is None
+    assert told(comparison.first) == (Cause.ENDED, "aten.randn.default", 3, "x = torch.randn(8, 4)")
+    assert comparison.first is not None and "2 optimizer steps more" in comparison.first.because
+
+
+def test_programs_that_have_nothing_in_common(both: Both) -> None:
+    """No op is blamed."""
+    comparison = both(training(), SIMULATOR.format(odd=None))
+    assert comparison.verdict is Verdict.UNKNOWN
+    assert "different programs" in comparison.why
