@@ -87,6 +87,7 @@ class Walk:
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
         self._lonely: tuple[list[Indices], list[Indices]] = ([], [])
+        self._all_lonely: tuple[list[Indices], list[Indices]] = ([], [])
 
     def run(self) -> Walk:
         for block in self._from_base():
@@ -193,7 +194,7 @@ class Walk:
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._count(a, at_a, b, at_b)
         if unequal is None:
-            self._check_use(a, b, at_a, at_b)
+            self._check_use(a, at_a, b, at_b, self._lonely)
         else:
             pair = found.a[inside][unequal], found.b[inside][unequal]
             self._found_value(a, int(pair[0]), b, int(pair[1]))
@@ -217,6 +218,8 @@ class Walk:
         before = self.equal
         if judged.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, judged.a.index)
+        if decided.cause is Cause.CONTROL_FLOW:  # it computes with what one side alone wrote: that op is the harm
+            self._check_use(a, np.array([i]), b, np.array([j]), self._all_lonely)
         self.value = make_finding(judged.a, judged.b, decided, before)
         self.first = self.first or self.value
 
@@ -232,8 +235,9 @@ class Walk:
         self.hunks.one_sided("only-a", a.first + only_a, beside_a)
         self.hunks.one_sided("only-b", b.first + only_b, beside_b)
         self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
-        self._lonely[0].append(a.first + only_a)
-        self._lonely[1].append(b.first + only_b)
+        for lonely in (self._lonely, self._all_lonely):
+            lonely[0].append(a.first + only_a)
+            lonely[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
             self.first = self._one_sided_finding(a, b, (only_a, only_b), (beside_a, beside_b), at_a, "")
         if self.harmful is None:
@@ -271,11 +275,13 @@ class Walk:
         if first and harmful and (first.a_index, first.b_index) == (harmful.a_index, harmful.b_index):
             self.first = harmful
 
-    def _check_use(self, a: Stretch, b: Stretch, at_a: Indices, at_b: Indices) -> None:
+    def _check_use(
+        self, a: Stretch, at_a: Indices, b: Stretch, at_b: Indices, one_sided_rows: tuple[list[Indices], list[Indices]]
+    ) -> None:
         """Whether a matched op computes with bytes that a one-sided op wrote."""
         if self.harmful is not None:
             return
-        lonely = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in self._lonely)
+        lonely = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in one_sided_rows)
         used = bytes_used_by_matched(self.scene, (a, at_a), (b, at_b), (lonely[0], lonely[1]))
         if used is not None:
             writer, user = used

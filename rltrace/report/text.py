@@ -129,7 +129,7 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
         return "First difference in values, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:
         return "First difference"
-    return "Before it, a harmless difference in structure" if shown is not None else "First difference in structure"
+    return "Before it, the first difference in structure" if shown is not None else "First difference in structure"
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------

@@ -240,7 +240,8 @@ def test_an_attempt_left_out(both: Both) -> None:
     assert first is not None and first.b_index is None
     assert first.optimizer is not None
     assert (first.optimizer.ordinal, first.optimizer.owner, first.optimizer.count) == (1, "Linear", 2)
-    assert comparison.decisive == first
+    harm = comparison.decisive  # of what the attempt did, the first op that shows later on
+    assert harm is not None and (harm.cause, harm.phase, harm.b_index) == (Cause.CONTROL_FLOW, "optimizer", None)
     later = value_of(comparison)  # the actor is another one now, and its next turn shows it
     assert told(later)[::3] == (Cause.CONTROL_FLOW, line)
     assert later.a_index is not None and later.b_index is not None and later.a_index > later.b_index
