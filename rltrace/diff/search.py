@@ -19,8 +19,10 @@ from rltrace.diff.view import StreamView
 STRUCTURE, VALUES, MARKED = 1, 2, 3
 """Columns of ``StreamTrace.marks``."""
 
-Watch = Callable[[str, Probe, int], None]
-"""(stream, probe, rows in all)."""
+Watch = Callable[[str, str, Probe, int], None]
+"""(stream, one of RESPECTS, probe, rows in all)."""
+
+RESPECTS = {STRUCTURE: "structure", VALUES: "values", MARKED: "marked"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Bisection:
         equal = bool(self._a[at, column] == self._b[at, column])
         self.probes.append(Probe(int(self._rows[at]), equal))
         if self.watch:
-            self.watch(self.a.name, self.probes[-1], self.shorter)
+            self.watch(self.a.name, RESPECTS[column], self.probes[-1], self.shorter)
         return equal
 
     def _within(self, column: int, start: int, stop: int, certain: bool) -> First:
