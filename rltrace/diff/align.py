@@ -29,7 +29,7 @@ from rltrace.diff.sequences import (
     reach_an_end,
 )
 from rltrace.diff.table import best_pairs, is_small
-from rltrace.diff.tokens import StretchTokens
+from rltrace.diff.tokens import StretchTokens, mix
 
 ALIGN_BUDGET = 3_000_000
 """Elementary Myers steps per stretch: about two seconds of Python."""
@@ -122,7 +122,7 @@ class _Work:
     def run(self) -> None:
         """From the surest means to the weakest, each in what the ones before left."""
         left: list[Box] = []
-        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self.exact)):
+        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self._fed(self.exact))):
             left += self._by_structure(self._reach(box) if self._is_open(box) else box)
         self._by_moving(self.exact)
         for box in left:
@@ -143,8 +143,7 @@ class _Work:
     def _by_structure(self, box: Box) -> Iterator[Box]:
         """The longest alignment by structure, then by execution index; boxes that this leaves."""
         if is_small(box):
-            fed = self.a.fed, self.b.fed
-            levels = (self.structure, self._telling(self.exact), fed, self.identity, self.exact)
+            levels = (self.structure, self._telling(self.exact), self._fed(self.exact), self.identity, self.exact)
             yield from self._split(box, self._best(box, levels))
             return
         for part in self._split(box, self._myers(box, self.structure)):
@@ -164,11 +163,12 @@ class _Work:
         if np.array_equal(*computed):
             self._add(left_a, left_b)
             return
-        content = [t[left] for t, left in zip(self._telling(self.content), (left_a, left_b), strict=True)]
+        content = self._telling(self.content)
         if is_small((0, len(left_a), 0, len(left_b))):
-            at_a, at_b = best_pairs([(content[0], content[1]), computed])
+            levels = [(a[left_a], b[left_b]) for a, b in (content, self._fed(self.content))]
+            at_a, at_b = best_pairs([*levels, computed])
         else:
-            at_a, at_b = self._longest(content[0], content[1], box)
+            at_a, at_b = self._longest(content[0][left_a], content[1][left_b], box)
         self._add(left_a[at_a], left_b[at_b])
 
     def _left(self, box: Box) -> Pairs:
@@ -178,6 +178,10 @@ class _Work:
 
     def _telling(self, tokens: Pair) -> Pair:
         return self.a.telling(tokens[0], 0), self.b.telling(tokens[1], 1)
+
+    def _fed(self, tokens: Pair) -> Pair:
+        """``tokens`` together with the values that the inputs come from."""
+        return mix(tokens[0], self.a.sources), mix(tokens[1], self.b.sources)
 
     # --- the open end -----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.diff.align import Alignment
 from rltrace.diff.findings import RowAt
@@ -18,13 +19,14 @@ from rltrace.diff.pairs import candidates, difference
 from rltrace.diff.scene import Scene
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import Stretch
-from rltrace.trace.schema import Origin
+from rltrace.trace.schema import Origin, RowFlag
 
 
 def without_lookalikes(scene: Scene, a: Stretch, b: Stretch, found: Alignment) -> Alignment:
     """``found`` without pairs, up to the first true difference, that are two ops rather than one."""
     elsewhere = a.tokens.identity[found.a] != b.tokens.identity[found.b]
-    doubtful = np.flatnonzero(elsewhere & candidates(a, found.a, b, found.b))
+    unequal = candidates(a, found.a, b, found.b)
+    doubtful = np.flatnonzero(elsewhere & unequal)
     if not len(doubtful):
         return found
     partner = np.full(len(a), -1, np.int64)
@@ -34,11 +36,24 @@ def without_lookalikes(scene: Scene, a: Stretch, b: Stretch, found: Alignment) -
         i, j = int(found.a[k]), int(found.b[k])
         if not difference(a, i, b, j).found:
             continue
+        if _same_draw(a, b, found, k, unequal):
+            break
         wide = bool(k) and elsewhere[k - 1] and not drop[k - 1] and (found.a[k - 1], found.b[k - 1]) == (i - 1, j - 1)
         if _is_one(scene, (a, i), (b, j), partner, wide):
             break
         drop[k], partner[i] = True, -1
     return replace(found, a=found.a[~drop], b=found.b[~drop], moved=found.moved[~drop]) if drop.any() else found
+
+
+def _same_draw(a: Stretch, b: Stretch, found: Alignment, k: int, unequal: NDArray[np.bool_]) -> bool:
+    """Whether two draws are one: they have no inputs to tell, so the rows before or after them have to be equal."""
+    i, j = int(found.a[k]), int(found.b[k])
+    if not a.rows.flags(i) & b.rows.flags(j) & RowFlag.RNG:
+        return False
+    return any(
+        0 <= n < len(found.a) and not unequal[n] and (int(found.a[n]), int(found.b[n])) == (i + n - k, j + n - k)
+        for n in (k - 1, k + 1)
+    )
 
 
 def _is_one(scene: Scene, a: tuple[Stretch, int], b: tuple[Stretch, int], partner: Indices, wide: bool) -> bool:

@@ -60,7 +60,10 @@ def _match(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
     if not same_bytes(target_a, x.slot, target_b, y.slot):
         return InputsMatch.DIFFER
     same_step = target_a.step == a.step and target_b.step == b.step
-    return InputsMatch.LINKED if matched and same_step else InputsMatch.UNKNOWN
+    proven = matched or bool(
+        target_a.rows.outputs(target_a.place)
+    )  # equal bytes, whichever of two equal ops wrote them
+    return InputsMatch.LINKED if proven and same_step else InputsMatch.UNKNOWN
 
 
 def input_is_equal(scene: Scene, a: RowAt, b: RowAt, place: int) -> bool:

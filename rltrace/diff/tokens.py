@@ -47,8 +47,13 @@ class StretchTokens:
         return mix(self.structure, self.values)
 
     @cached_property
-    def fed(self) -> Tokens:
-        """``exact`` together with the values of the rows that the inputs come from, as far as those are in the stretch.
+    def content(self) -> Tokens:
+        """What the row computes, wherever it was called from."""
+        return mix(self.computation, self.values)
+
+    @cached_property
+    def sources(self) -> Tokens:
+        """The values of the rows that the inputs come from, as far as those are in the stretch.
 
         An argmax may return the same in every round; what it was computed from tells the rounds apart.
         """
@@ -57,12 +62,7 @@ class StretchTokens:
         inside = (distance > 0) & (distance <= owner) & (self.links & 2 == 0)
         sources = np.zeros(len(self.links), np.uint64)
         sources[inside] = self.values[(owner - distance)[inside]]
-        return mix(self.exact, cell_sums(sources, self.link_offsets, DIGESTS))
-
-    @cached_property
-    def content(self) -> Tokens:
-        """What the row computes, wherever it was called from."""
-        return mix(self.computation, self.values)
+        return cell_sums(sources, self.link_offsets, DIGESTS)
 
     def telling(self, tokens: Tokens, side: int) -> Tokens:
         """``tokens``, those of rows whose values tell nothing replaced by ones that equal no other of any side."""

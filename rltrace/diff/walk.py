@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.align import Alignment, align, with_fewest_moves
+from rltrace.diff.align import Alignment
 from rltrace.diff.blocks import Block, blocks, first_block
 from rltrace.diff.causes import judge
 from rltrace.diff.cuts import (
@@ -21,21 +21,19 @@ from rltrace.diff.cuts import (
     in_step_and_equal,
     one_sided,
     row_or_none,
-    safe_cut,
     same_beginning,
 )
-from rltrace.diff.elsewhere import without_lookalikes
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
 from rltrace.diff.matching import Matching
 from rltrace.diff.model import Cause, EnvironmentDifference, Finding
 from rltrace.diff.onesided import bytes_used_by_matched, control_flow
-from rltrace.diff.pairs import candidates, difference
-from rltrace.diff.reorder import settle_order
+from rltrace.diff.pairs import difference
 from rltrace.diff.scene import Scene
 from rltrace.diff.search import Unreadable
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
+from rltrace.diff.window import aligned, cut_of, first_unequal
 from rltrace.trace.schema import RowFlag
 
 WINDOW_ROWS = 1 << 16
@@ -145,9 +143,9 @@ class Walk:
             if broken:
                 a, b = same_beginning(a, b)
             last = not broken and stop_a == block.a1 and stop_b == block.b1
-            found = self._aligned(a, b, open_end=not last)
+            found = aligned(self.scene, a, b, open_end=not last)
             whole = last or (in_step(a, b) if broken else in_step_and_equal(a, b))
-            cut_a, cut_b = (len(a), len(b)) if whole else self._cut(a, b, found)
+            cut_a, cut_b = (len(a), len(b)) if whole else cut_of(a, b, found)
             final = last and not block.ended
             if found.unsure is not None and found.unsure < (cut_a, cut_b):
                 cut_a, cut_b = found.unsure
@@ -161,28 +159,12 @@ class Walk:
                 self._stop(f"alignment unsure from row {a0:,} of A and row {b0:,} of B on")
             a0, b0 = a0 + cut_a, b0 + cut_b
 
-    def _cut(self, a: Stretch, b: Stretch, found: Alignment) -> tuple[int, int]:
-        """Where a window is cut: before a first difference in its second half, which may be but the missing context."""
-        unequal = self._first_unequal(a, found.a, b, found.b)
-        limit = None if unequal is None or 2 * found.a[unequal] < len(a) else int(found.a[unequal])
-        cut = safe_cut(found, limit)
-        return cut if cut != (0, 0) or limit is None else safe_cut(found)
-
-    def _aligned(self, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
-        if in_step_and_equal(a, b) if open_end else in_step(a, b):  # cut off in a long loop, rows only seem in step
-            rows = np.arange(len(a))
-            found = Alignment(len(a), len(b), rows, rows, np.zeros(len(a), dtype=bool), None)
-        else:
-            found = align(a.tokens, b.tokens, open_end=open_end)
-        found = without_lookalikes(self.scene, a, b, settle_order(a, b, found))
-        return with_fewest_moves(found)
-
     def _take(self, a: Stretch, b: Stretch, found: Alignment, cut: tuple[int, int], final: bool) -> None:
         """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""
         inside = (found.a < cut[0]) & (found.b < cut[1])
         at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
         self.matching.add(a.first + at_a, b.first + at_b)
-        unequal = self._first_unequal(a, at_a, b, at_b)
+        unequal = first_unequal(a, at_a, b, at_b)
         if unequal is not None:
             at_a, at_b, moved = at_a[:unequal], at_b[:unequal], moved[:unequal]
         ends = cut if unequal is None else before(found, inside, unequal)
@@ -201,12 +183,6 @@ class Walk:
 
     def _look(self, rows_a: int, rows_b: int) -> None:
         self.done = (self.done[0] + rows_a, self.done[1] + rows_b)
-
-    def _first_unequal(self, a: Stretch, at_a: Indices, b: Stretch, at_b: Indices) -> int | None:
-        for k in np.flatnonzero(candidates(a, at_a, b, at_b)).tolist():
-            if difference(a, int(at_a[k]), b, int(at_b[k])).found:
-                return int(k)
-        return None
 
     def _found_value(self, a: Stretch, i: int, b: Stretch, j: int) -> None:
         row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)

@@ -262,7 +262,7 @@ class Editor:
 
     def _again(self) -> bool:
         """A part of the program runs once more, on variables of its own, with observations of its own."""
-        place = self._place(after=1)
+        place = self._place()
         part = [item.do for item in self.items[place : place + self.random.randint(1, 12)]]
         part = [do for do in part if not do.draws and do.name not in ("step", "alias", "seed")]
         part = [do for do in part if do.line not in self.settled]
@@ -321,8 +321,9 @@ class Editor:
                 self.items[k] = Item(changed, item.origin)
         return True
 
-    def _place(self, after: int = 0) -> int:
-        return self.random.randint(self.start, max(self.start, len(self.items) - after))
+    def _place(self) -> int:
+        """Somewhere before the last op: what is added after it may as well be a run that went on."""
+        return self.random.randint(self.start, max(self.start, *self._ops()))
 
     def _insert(self, place: int, new: Sequence[Do]) -> bool:
         self.items[place:place] = [Item(do, None) for do in new]
@@ -363,7 +364,7 @@ class Truth:
 
     @property
     def identical(self) -> bool:
-        return self.rows[0] == self.rows[1]
+        return self.rows[0] == self.rows[1] and self.value is None
 
 
 def truth(a: Machine, items_a: Sequence[Item], b: Machine, items_b: Sequence[Item]) -> Truth:

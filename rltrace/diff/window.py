@@ -1,0 +1,49 @@
+"""One window of two streams aligned, with all that tells extra, moved and renamed ops from other values.
+
+Owns the order of those means, and where a window that goes on is cut.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rltrace.diff.align import Alignment, align, with_fewest_moves
+from rltrace.diff.cuts import in_step, in_step_and_equal, safe_cut
+from rltrace.diff.elsewhere import without_lookalikes
+from rltrace.diff.harmless import without_differences
+from rltrace.diff.pairs import candidates, difference
+from rltrace.diff.reorder import settle_order
+from rltrace.diff.scene import Scene
+from rltrace.diff.sequences import Indices
+from rltrace.diff.view import Stretch
+
+
+def aligned(scene: Scene, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
+    """``open_end``: the stretches were cut off and go on."""
+    by_place = in_step_and_equal(a, b) if open_end else in_step(a, b)  # cut off in a long loop, rows only seem in step
+    found = _by_place(a) if by_place else align(a.tokens, b.tokens, open_end=open_end)
+    found = with_fewest_moves(without_lookalikes(scene, a, b, settle_order(a, b, found)))
+    if by_place or open_end or first_unequal(a, found.a, b, found.b) is None:
+        return found
+    return without_differences(a.tokens, b.tokens) or found
+
+
+def _by_place(a: Stretch) -> Alignment:
+    rows = np.arange(len(a))
+    return Alignment(len(a), len(a), rows, rows, np.zeros(len(a), dtype=bool), None)
+
+
+def first_unequal(a: Stretch, at_a: Indices, b: Stretch, at_b: Indices) -> int | None:
+    """The first of these pairs that differs in anything that counts; None: all are equal."""
+    for k in np.flatnonzero(candidates(a, at_a, b, at_b)).tolist():
+        if difference(a, int(at_a[k]), b, int(at_b[k])).found:
+            return int(k)
+    return None
+
+
+def cut_of(a: Stretch, b: Stretch, found: Alignment) -> tuple[int, int]:
+    """Where a window is cut: before a first difference in its second half, which may be but a lack of what follows."""
+    unequal = first_unequal(a, found.a, b, found.b)
+    limit = None if unequal is None or 2 * found.a[unequal] < len(a) else int(found.a[unequal])
+    cut = safe_cut(found, limit)
+    return cut if cut != (0, 0) or limit is None else safe_cut(found)

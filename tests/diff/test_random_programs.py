@@ -1,0 +1,119 @@
+"""Random scripts (loops, calls, recursion, optimizers out of step), random edits: the answer is what truly happened."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import recorded
+
+from rltrace.diff import compare, walk
+from rltrace.diff.model import Cause, Comparison, Verdict
+from scripts import Editor, Item, Truth, Writer, truth
+
+HARMLESS = (("log", "again", "reorder"), ("log", "again", "rename"))
+HARMFUL = (
+    ("value", "argument", "shape", "outside", "seed", "alias", "draw", "live"),
+    ("value", "outside", "seed", "alias", "draw", "live", "log", "rename"),
+    ("value", "argument", "shape", "again", "log"),
+)
+"""Kinds of edits that are made together. Others may hide each other: which of two equal ops moved, nobody can tell."""
+
+
+def compared(random: Random, kinds: tuple[str, ...], most: int = 4) -> tuple[Comparison, Truth, list[str]]:
+    """Record a script and its edited twin, in either order, and compare them."""
+    ran = Writer(random).script().run()
+    editor = Editor(random, ran)
+    for _ in range(random.randint(0, most)):
+        editor.edit(kinds)
+    sides = [[Item(do, place) for place, do in enumerate(ran)], editor.items]
+    if random.random() < 0.5:
+        sides.reverse()
+    with tempfile.TemporaryDirectory() as folder:
+        a, b = (recorded(Path(folder) / f"{n}.zarr", [i.do for i in side]) for n, side in zip("ab", sides, strict=True))
+        return compare(a.path, b.path), truth(a, sides[0], b, sides[1]), editor.made
+
+
+def is_ambiguous(comparison: Comparison) -> bool:
+    """More was added than there was; or rows at the very end, which may as well be a run that went on."""
+    ended = any(f is not None and f.cause is Cause.ENDED for f in (comparison.first, comparison.decisive))
+    return ended or "different programs" in comparison.why
+
+
+def fewest(a: list[object], b: list[object]) -> tuple[int, int, int]:
+    """Rows that one side alone has, on each, and the fewest of the others that have to be moved."""
+    common = sum((Counter(a) & Counter(b)).values())
+    table = [0] * (len(b) + 1)
+    for x in a:
+        corner = 0
+        for j, y in enumerate(b):
+            above = table[j + 1]
+            table[j + 1] = corner + 1 if x == y else max(above, table[j])
+            corner = above
+    return len(a) - common, len(b) - common, common - table[-1]
+
+
+def holds(comparison: Comparison, expected: Truth, made: list[str]) -> None:
+    """The comparison says what is true: verdict, first difference, cause, and what was added or moved."""
+    if is_ambiguous(comparison):
+        return
+    different = expected.value is not None or expected.harmful
+    wanted = Verdict.IDENTICAL if expected.identical else Verdict.DIVERGED if different else Verdict.SAME_VALUES
+    assert comparison.verdict is wanted, comparison.why
+    value = comparison.first_value
+    assert (value and (value.a_index, value.b_index)) == expected.value
+    assert value is None or value.cause is expected.cause, value.because
+    structure = comparison.structure
+    if value is None and "rename" not in made:
+        assert (structure.only_a, structure.only_b, structure.reordered) == fewest(*expected.rows)
+    elif value is None and set(made) == {"rename"}:
+        assert ((structure.only_a, structure.only_b), structure.reordered) == (expected.only, expected.moved)
+    if expected.identical or expected.only == (0, 0):
+        assert comparison.first == value
+    else:
+        first = comparison.first
+        assert first is not None and first.cause is Cause.CONTROL_FLOW
+        if "again" not in made:  # which of two equal ops is the extra one, nobody can tell
+            on_a = first.a_index is not None
+            assert (first.a_index if on_a else first.b_index) == expected.one_sided[0 if on_a else 1]
+
+
+examples = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@examples
+@given(st.randoms(use_true_random=False), st.sampled_from(HARMLESS))
+def test_what_changes_no_value_is_no_difference(random: Random, kinds: tuple[str, ...]) -> None:
+    """Log lines, parts that run once more, moved ops, renamed functions: same values, and exactly those as hunks."""
+    comparison, expected, made = compared(random, kinds)
+    assert expected.value is None and not expected.harmful
+    holds(comparison, expected, made)
+
+
+@examples
+@given(st.randoms(use_true_random=False), st.sampled_from(HARMFUL))
+def test_the_first_of_several_edits_is_reported(random: Random, kinds: tuple[str, ...]) -> None:
+    """Values, arguments, shapes, observations, seeds, unseen writes, extra draws and live ops: the first, its cause."""
+    holds(*compared(random, kinds))
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(st.randoms(use_true_random=False), st.sampled_from((*HARMLESS, *HARMFUL)))
+def test_a_window_never_invents_a_difference(
+    monkeypatch: pytest.MonkeyPatch, random: Random, kinds: tuple[str, ...]
+) -> None:
+    """The same where a stretch is aligned a few rows at a time: right, or said to be unsure."""
+    monkeypatch.setattr(walk, "WINDOW_ROWS", 96)
+    comparison, expected, _ = compared(random, kinds)
+    if comparison.verdict is not Verdict.UNKNOWN:
+        different = expected.value is not None or expected.harmful
+        assert is_ambiguous(comparison) or (comparison.verdict is Verdict.DIVERGED) == different, comparison.why
+        value = comparison.first_value
+        assert value is None or (value.a_index, value.b_index, value.cause) == (*expected.value, expected.cause)  # type: ignore[misc]
