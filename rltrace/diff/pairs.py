@@ -55,7 +55,7 @@ def difference(a: Stretch, i: int, b: Stretch, j: int) -> Difference:
         structure=structure,
         value=value_a != value_b,
         outputs=not marked and (_event_differs(a, i, b, j) if event else outputs_differ(a, i, b, j)),
-        marked=marked and marked_differs(a, i, b, j),
+        marked=marked and (value_a != value_b or marked_differs(a, i, b, j)),
     )
 
 

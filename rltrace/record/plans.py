@@ -35,6 +35,7 @@ ALLOCATIONS = frozenset(
         "aten::empty_strided",
         "aten::empty_permuted",
         "aten::empty_quantized",
+        "aten::_make_dep_token",
         "aten::new_empty",
         "aten::new_empty_strided",
         "aten::_empty_affine_quantized",
@@ -99,8 +100,12 @@ FACTORS = frozenset(
 )
 """Multiply their first tensor by ``beta`` and do not read it where that is 0, whatever it holds."""
 
-IN_TRAINING = {"aten::rrelu_with_noise": ("noise",), "aten::rrelu_with_noise_": ("noise",)}
-"""Arguments that are overwritten in training, and left alone unread otherwise."""
+IN_TRAINING = {
+    "aten::rrelu_with_noise": ("noise",),
+    "aten::rrelu_with_noise_": ("noise",),
+    "aten::rrelu_with_noise_backward": ("noise",),
+}
+"""Arguments that are overwritten in training (or, by a backward, read) and left alone otherwise."""
 
 
 class Role(Enum):
@@ -236,7 +241,7 @@ def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] 
         end = at + _tensors_in(value)
         if name in plan.writes and (trains or name not in in_training):
             written += range(at, end)
-        if plan.writes.get(name) or name in in_training:
+        if plan.writes.get(name) or (name in in_training and (name in plan.writes or not trains)):
             unread += range(at, end)
         at = end
     factor = _factor(args, kwargs or {}) if plan.schema in FACTORS else None

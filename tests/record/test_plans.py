@@ -110,6 +110,9 @@ def test_places_are_counted_over_lists_and_names() -> None:
     noisy = plan(OP.rrelu_with_noise.default)
     assert written_places(noisy, (x, x, 0.1, 0.3, True), {}) == WrittenPlaces((1,), (1,))
     assert written_places(noisy, (x, x, 0.1, 0.3, False), {}) == WrittenPlaces((), (1,))
+    back = plan(OP.rrelu_with_noise_backward.default)
+    assert written_places(back, (x, x, x, 0.1, 0.3, True, False), {}) == WrittenPlaces((), ())
+    assert written_places(back, (x, x, x, 0.1, 0.3, False, False), {}) == WrittenPlaces((), (2,))
     assert written_places(norm, (x, None, None, x, x, True, 0.1, 1e-5), {}).all == (1, 2)
     assert written_places(norm, (x, x, x, None, None, True, 0.1, 1e-5), {}).all == ()
 
