@@ -29,6 +29,7 @@ from rltrace.diff.model import (
     Verdict,
 )
 from rltrace.diff.order import Placed, earliest
+from rltrace.diff.pools import PoolResult, compare_pools, is_pool
 from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
@@ -85,6 +86,7 @@ class _Comparing:
     watch: Watch | None
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
+    pools: list[PoolResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     hidden: tuple[int, int] | None = None
     """Numbers, on both sides, of the first step that differs, where its ops cannot be read."""
@@ -122,9 +124,13 @@ class _Comparing:
         settings = tuple(d for d in environment_differences([(a, b)]) if selects_kernels(d.name))
         others = {stream.name: stream for stream in b.streams}
         for stream in a.streams:
-            if stream.name in others:
+            if stream.name in others and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream), StreamView(b, others[stream.name])
                 self.streams.append((a, compare_streams(view_a, view_b, settings, self.progress, self.watch)))
+        pools = compare_pools(a, b)
+        if pools is not None:
+            self.pools.append(pools)
+            self.notes += [pools.note, pools.undecided] if pools.undecided else [pools.note]
         if not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, without=_recorded_on_both(a, b))))
 
@@ -142,6 +148,7 @@ class _Comparing:
             level=level,
             streams=tuple(result for _, result in self.streams),
             steps=tuple(result for _, result in self.steps),
+            pools=tuple(self.pools),
             lonely=tuple(finding for _, finding, _ in lonely),
             decisive=decisive,
             unfinished=self._unfinished(level),
@@ -162,7 +169,8 @@ class _Comparing:
             holes=holes,
             marked=whole_marked([result.marked for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
-            compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams},
+            compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
+            | {pool.name: pool.matched for pool in self.pools},
             unfinished=tuple(side for side, _ in evidence.unfinished),
             advice=self._advice(verdict, decisive, holes),
             decisive=decisive if verdict is Verdict.DIVERGED else None,

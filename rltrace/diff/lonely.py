@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rltrace.diff.findings import Decided, make_finding, row_at
 from rltrace.diff.model import Cause, Finding, InputsMatch
+from rltrace.diff.pools import is_pool
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace, Trace
@@ -24,9 +25,10 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
         finished = all(p.state == "complete" for p in other.processes)
         for process in trace.processes:
             for stream in process.streams:
-                if stream.rows and stream.name not in names and finished and recorded_throughout(process):
-                    view = StreamView(process, stream)
-                    found += _finding(side, process.name, view)
+                if is_pool(stream.name) or stream.name in names or not stream.rows:
+                    continue
+                if finished and recorded_throughout(process):
+                    found += _finding(side, process.name, StreamView(process, stream))
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rltrace.diff.model import Finding, Verdict
+from rltrace.diff.pools import PoolResult
 from rltrace.diff.steps import StepResult
 from rltrace.diff.streams import StreamResult
 
@@ -20,6 +21,8 @@ class Evidence:
     level: str
     streams: tuple[StreamResult, ...]
     steps: tuple[StepResult, ...]
+    pools: tuple[PoolResult, ...]
+    """Ops of pool threads, which have no order."""
     lonely: tuple[Finding, ...]
     """Streams that one side alone has."""
     decisive: Finding | None
@@ -28,7 +31,7 @@ class Evidence:
 
     @property
     def matched(self) -> int:
-        return sum(r.matched for r in self.streams)
+        return sum(r.matched for r in (*self.streams, *self.pools))
 
     @property
     def one_sided(self) -> bool:
@@ -37,7 +40,8 @@ class Evidence:
 
     @property
     def looked_at(self) -> tuple[int, int]:
-        return sum(r.looked_at[0] for r in self.streams), sum(r.looked_at[1] for r in self.streams)
+        extents = [*(r.looked_at for r in self.streams), *(r.rows for r in self.pools)]
+        return sum(a for a, _ in extents), sum(b for _, b in extents)
 
 
 def decide(evidence: Evidence) -> tuple[Verdict, str]:
@@ -51,7 +55,7 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
         )
     if evidence.decisive is not None:
         return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)
-    undecided = next((r.undecided for r in evidence.streams if r.undecided), None)
+    undecided = next((r.undecided for r in (*evidence.streams, *evidence.pools) if r.undecided), None)
     if undecided is not None:
         return Verdict.UNKNOWN, undecided
     left_open = [r.open for r in evidence.streams] + [r.open for r in evidence.steps]

@@ -34,6 +34,10 @@ def process_name() -> str:
     return f"{rank}/main"
 
 
+POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
+"""Modules whose threads take tasks as timing has it."""
+
+
 class _FirstOp:
     """Stands in for the recorder of a thread until that thread dispatches its first op."""
 
@@ -85,7 +89,8 @@ class Streams:
 
     def open_here(self) -> StreamRecorder:
         """The stream of the calling thread, made at its first op."""
-        stream = self._open(f"{self._name}/thread:{threading.current_thread().name}")
+        role = "pool" if getattr(self._local, "pooled", False) else "thread"
+        stream = self._open(f"{self._name}/{role}:{threading.current_thread().name}")
         self._local.stream = stream
         self._engines[threading.get_ident()].enter(stream)
         return stream
@@ -140,6 +145,7 @@ class Streams:
         if not self._on or thread.name.startswith("rltrace-"):
             run(thread)
             return
+        self._local.pooled = _serves_a_pool(thread)
         ident = threading.get_ident()
         engine = self._engines[ident] = self._make_engine()
         engine.enter(_FirstOp(self))
@@ -158,6 +164,11 @@ class Streams:
             self._all.append(stream)
             self._committer.add(stream)
             return stream
+
+
+def _serves_a_pool(thread: threading.Thread) -> bool:
+    """Whether a pool of the standard library started it; before it runs, as it forgets its target then."""
+    return getattr(getattr(thread, "_target", None), "__module__", None) in POOLS
 
 
 def _run_recorded(streams: Streams, run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

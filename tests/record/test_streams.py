@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def test_a_second_thread_of_one_name_has_a_number(record: Record) -> None:
     assert widths == [[1], [2], [3]]
 
 
+def test_a_pools_thread_is_told_from_others(record: Record) -> None:
+    """Of both kinds of pool in the standard library: which task runs on which thread is a matter of timing."""
+
+    def program() -> None:
+        with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
+            pool.submit(lambda: torch.ones(2).sin()).result()
+        with ThreadPool(1) as pool:
+            pool.apply(lambda: torch.ones(2).cos())
+
+    first, second = names(record(program))[1:]
+    assert first == "rank0/main/pool:loader_0"
+    assert second.startswith("rank0/main/pool:")
+
+
 def test_a_thread_without_ops_has_no_stream(record: Record) -> None:
     """Not every thread computes."""
 
@@ -83,7 +98,8 @@ def test_pool_threads_are_recorded(record: Record) -> None:
             assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
 
     got = record(program)
-    assert [row.value for row in other(got, "pool_0").named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
+    pool = Recorded(got.path, "rank0/main/pool:pool_0")
+    assert [row.value for row in pool.named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
 
 
 def test_what_another_thread_wrote_is_unknown_and_read(record: Record) -> None:

@@ -1,0 +1,92 @@
+"""Threads of a pool: which of them takes a task, and when, is a matter of timing, so their ops have no order.
+
+Owns the comparison of all pool threads of one process as a heap of rows. Equal heaps are no difference; unequal ones
+are not explained, and leave the verdict open: whose task differs cannot be told from rows without an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.reader import ProcessTrace
+
+LIMIT = 1 << 23
+"""Rows of a side that are compared at most."""
+_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class PoolResult:
+    """What became of the pool threads of one process."""
+
+    name: str
+    """``rank0/main/pool``."""
+    matched: int
+    """Ops of A that have an equal one in B."""
+    rows: tuple[int, int]
+    threads: tuple[int, int]
+    undecided: str | None
+    """Why it cannot be said whether they are equal; None: they are."""
+
+    @property
+    def note(self) -> str:
+        """What has to be known of them to read a verdict right."""
+        a, b = self.threads
+        threads = f"{a:,}" if a == b else f"{a:,} and {b:,}"
+        return (
+            f"{self.name}: which of its threads ({threads}) runs a task is a matter of timing, so their"
+            f" {max(self.rows):,} ops were compared without their order"
+        )
+
+
+def is_pool(name: str) -> bool:
+    """Whether a stream is that of a pool's thread."""
+    return "/pool:" in name
+
+
+def compare_pools(a: ProcessTrace, b: ProcessTrace) -> PoolResult | None:
+    """Compare the pool threads of two processes; None where neither has any."""
+    views = [[StreamView(p, s) for s in p.streams if is_pool(s.name) and s.rows] for p in (a, b)]
+    if not any(views):
+        return None
+    rows = (sum(v.rows for v in views[0]), sum(v.rows for v in views[1]))
+    name = f"{a.name}/pool"
+    matched, undecided = 0, None
+    if max(rows) > LIMIT:
+        undecided = f"the threads of {name} ran {max(rows):,} ops: too many to compare without their order"
+    else:
+        try:
+            matched = _common(_heap(views[0]), _heap(views[1]))
+        except HoleError as hole:
+            undecided = f"ops of {name} cannot be read: {hole}"
+        else:
+            if matched < max(rows):
+                undecided = (
+                    f"of the ops of {name}, {rows[0] - matched:,} of A and {rows[1] - matched:,} of B have no equal one"
+                    " on the other side, and without an order it cannot be told whether that matters"
+                )
+    return PoolResult(name, matched, rows, (len(views[0]), len(views[1])), undecided)
+
+
+def _heap(views: Sequence[StreamView]) -> NDArray[np.uint64]:
+    """What each row of all ``views`` is and computed, sorted."""
+    parts = [
+        view.read(at, min(at + _AT_ONCE, view.rows)).hashes.results
+        for view in views
+        for at in range(0, view.rows, _AT_ONCE)
+    ]
+    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
+
+
+def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
+    """Size of what two heaps share, repeated entries counted as often as both have them."""
+    kinds_a, counts_a = np.unique(a, return_counts=True)
+    kinds_b, counts_b = np.unique(b, return_counts=True)
+    _, in_a, in_b = np.intersect1d(kinds_a, kinds_b, assume_unique=True, return_indices=True)
+    return int(np.minimum(counts_a[in_a], counts_b[in_b]).sum())
