@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from rltrace.diff.findings import RowAt
 from rltrace.diff.pairs import Difference
 from rltrace.trace.schema import Column
@@ -15,10 +17,37 @@ def skeleton_text(row: RowAt) -> str:
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
         return f"it was called with other numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
-    for what, describe in (("tensors", _layouts), ("arguments", skeleton_text), ("op", lambda row: row.op)):
+    for what, describe in (("tensors", _layouts), ("arguments", _call), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
             return f"it was called with other {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
     return "it was called with other arguments"
+
+
+def _call(row: RowAt) -> str:
+    """The arguments in order, numbers in their places; ``T`` is a tensor. What equals its default torch leaves out."""
+    rows, i = row.rows, row.place
+    numbers = {
+        "i": iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
+        "f": iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()),
+    }
+    payload = row.view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
+    words = payload if isinstance(payload, list) else []
+    return f"({', '.join(_argument(word, numbers) for word in words)})"
+
+
+def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:
+    match word:
+        case [str(name), item] if name.endswith("="):
+            return f"{name}{_argument(item, numbers)}"
+        case list():
+            return f"[{', '.join(_argument(item, numbers) for item in word)}]"
+        case dict():
+            return ", ".join(map(str, word.values()))
+        case "c":
+            return f"{next(numbers['f'], '?')}+{next(numbers['f'], '?')}j"
+        case "i" | "f":
+            return str(next(numbers[str(word)], "?"))
+    return str(word)
 
 
 def input_text(row: RowAt, place: int) -> str:

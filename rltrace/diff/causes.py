@@ -85,6 +85,10 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     writers = _writers(scene, a, x, b, y)
     if writers is not None:
         return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
+    if (x.distance == Origin.MIXED) != (y.distance == Origin.MIXED):
+        one, other = ("A", "B") if x.distance == Origin.MIXED else ("B", "A")
+        why = f"{what} was last written by several ops in {one}, and by a single one in {other}"
+        return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, why)
     if Origin.UNKNOWN in (x.distance, y.distance):
         why = f"{what} differs; it was written by another stream, or in memory that cannot be followed"
         return Decided(Cause.UNKNOWN, InputsMatch.DIFFER, why)

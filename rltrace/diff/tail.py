@@ -5,6 +5,7 @@ Owns the line between a run that ended earlier, a trace that is not finished, an
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +13,16 @@ import numpy as np
 from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
 from rltrace.diff.model import Cause, Finding, InputsMatch
 from rltrace.diff.onesided import control_flow
-from rltrace.diff.view import StreamView
+from rltrace.diff.sequences import Indices
+from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.schema import Column, RowFlag, Step
 
 FINISHED = "complete"
 LONGEST_HARMLESS = 1 << 16
 """Rows. A longer tail is no logging."""
+MOST_SPARE = 4_096
+"""Rows of the shorter side that are looked at, one by one."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,16 @@ class Tail:
     harmless: int = 0
 
 
-def judge_tail(shorter: StreamView, longer: StreamView, shorter_is_a: bool, rows: int, equal: int) -> Tail:
-    """``rows`` rows at the end of ``longer`` have no counterpart in ``shorter``."""
+def judge_tail(
+    shorter: StreamView, longer: StreamView, shorter_is_a: bool, rows: int, equal: int, spare: Indices
+) -> Tail:
+    """The last ``rows`` of ``longer`` have no partner; ``spare``: rows that ``shorter`` alone has."""
     side, other = ("A", "B") if shorter_is_a else ("B", "A")
     state = shorter.process.state
     if state != FINISHED:
         why = shorter.process.why
         return Tail(open=f"equal so far, but {side} is {state}" + (f" ({why})" if why else ""))
-    if is_harmless(shorter, longer, rows):
+    if is_harmless(shorter, longer, rows, spare):
         return Tail(harmless=rows)
     try:
         row: RowAt = row_at(longer, longer.rows - rows)
@@ -59,8 +65,11 @@ def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) 
     return make_finding(None, row, decided, equal) if longer_is_b else make_finding(row, None, decided, equal)
 
 
-def is_harmless(shorter: StreamView, longer: StreamView, rows: int) -> bool:
-    """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing."""
+def is_harmless(shorter: StreamView, longer: StreamView, rows: int, spare: Indices) -> bool:
+    """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing.
+
+    A line that was moved from the beginning of a loop to its end is neither: ``spare`` has its ops.
+    """
     start = longer.rows - rows
     ended = bool(len(longer.steps)) and bool(np.any(longer.steps[:, Step.END_ROW] > np.uint64(start)))
     if ended or rows > LONGEST_HARMLESS or dict(shorter.process.exit or {}) != dict(longer.process.exit or {}):
@@ -72,4 +81,16 @@ def is_harmless(shorter: StreamView, longer: StreamView, rows: int) -> bool:
     if stretch.flags(RowFlag.RNG).any():
         return False
     sites = longer.keys("sites", np.unique(stretch.rows.column(Column.SITE)))
-    return not np.isin(sites, shorter.process.tables["sites"].keys).any()
+    known = np.isin(sites, shorter.process.tables["sites"].keys).any()
+    return not known or _ran_before(shorter, spare, stretch)
+
+
+def _ran_before(shorter: StreamView, spare: Indices, tail: Stretch) -> bool:
+    """Whether the shorter side ran every op of the tail as well, where the other had none."""
+    if not len(tail) <= len(spare) <= MOST_SPARE:
+        return False
+    try:
+        have = Counter(int(shorter.read(row, row + 1).tokens.identity[0]) for row in spare.tolist())
+    except HoleError:
+        return False
+    return not Counter(tail.tokens.identity.tolist()) - have

@@ -245,6 +245,10 @@ class Walk:
         before = self.equal + int(np.searchsorted(a.first + at_a, beside[1][0]))
         return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
 
+    def one_sided_rows(self, of_a: bool) -> Indices:
+        """Rows, by number, that this side alone has, as far as they were looked at."""
+        return np.concatenate([np.empty(0, np.int64), *self._all_lonely[0 if of_a else 1]])
+
     def _share_harm(self) -> None:
         """Where the first op of one side is the harmful one, the finding says so."""
         first, harmful = self.first, self.harmful

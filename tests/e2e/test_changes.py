@@ -116,6 +116,29 @@ def test_lines_that_changed_places(both: Both) -> None:
     assert {hunk.kind for hunk in structure.hunks} == {"reordered"}
 
 
+def test_a_line_at_the_other_end_of_a_loop(both: Both) -> None:
+    """Gradients are cleared after a step instead of before the next: another op is the last, and no run ended early."""
+    clear = "    optimizer.zero_grad()\n"
+    moved = training().replace(clear, "").replace("    optimizer.step()\n", f"    optimizer.step()\n{clear}")
+    assert both(training(), moved).verdict is Verdict.SAME_VALUES
+
+
+def test_a_write_that_one_version_makes(both: Both) -> None:
+    """One element of a weight, written through ``.data`` by an op that is recorded: no write that went unseen."""
+    comparison = both(training(), training(end="model[0].weight.data[0, 0] = 1.0"))
+    found = value_of(comparison)
+    assert told(found)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 1)
+    assert "several ops in B, and by a single one in A" in found.because
+
+
+def test_an_argument_that_has_a_default(both: Both) -> None:
+    """torch leaves out what equals a default; what is left is told in words that can be read."""
+    a, b = (training().replace("Tanh()", f"Dropout({rate})") for rate in (0.5, 0.25))
+    found = value_of(both(a, b))
+    assert told(found)[:2] == (Cause.ARGUMENTS, "aten.bernoulli_.float")
+    assert found.because.endswith("with other arguments: (T) in A, (T, 0.75) in B")
+
+
 def test_line_numbers_that_moved(both: Both) -> None:
     """Comments and imports added on top, and another folder: identical."""
     top = "# seeds\n# are set below\nimport math\n\n\ndef unused(x):\n    return math.sin(x)\n"
