@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from rltrace.commands.console import ExitCode, color_option, emit, progress_visible, use_color
+
+if TYPE_CHECKING:
+    from rltrace.diff import Comparison
 
 
 @click.command(name="diff")
@@ -18,16 +23,30 @@ from rltrace.commands.console import ExitCode, color_option, emit, progress_visi
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
-def command(a: Path, b: Path, form: str, strict: bool, color: str, no_tui: bool) -> int:
+@click.pass_context
+def command(ctx: click.Context, a: Path, b: Path, form: str, strict: bool, color: str, no_tui: bool) -> int:
     """Compare traces A and B: the first op where they differ, what kind of difference it is, and what to do next.
 
     Ends with 0 if the two computed the same (with --strict: ran the same ops in the same order, too), 1 if they
     diverged, 2 if they cannot be compared, 3 if it cannot be said: a trace is unfinished or damaged.
 
+    In a terminal, the result opens on a screen of its own, in which both runs can be walked through op by op; with
+    --format or --no-tui, or where the output goes elsewhere, it is printed.
+
     \b
       rltrace diff a.zarr b.zarr
       rltrace diff a.zarr b.zarr --format json | jq .first_value.op
     """
+    from rltrace.commands.terminal import can_open, show_diff
+
+    asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or asked):
+        comparison = show_diff(a, b, strict=strict)
+        return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
+    return _print(a, b, form, strict, color)
+
+
+def _print(a: Path, b: Path, form: str, strict: bool, color: str) -> int:
     from rltrace.diff import compare
 
     progress = _Progress() if progress_visible() else None
@@ -45,6 +64,10 @@ def command(a: Path, b: Path, form: str, strict: bool, color: str, no_tui: bool)
 
         colored = use_color(color)
         emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
+    return _status(comparison)
+
+
+def _status(comparison: Comparison) -> int:
     if comparison.agrees is None:
         return ExitCode.UNDECIDED
     return ExitCode.IDENTICAL if comparison.agrees else ExitCode.DIVERGED

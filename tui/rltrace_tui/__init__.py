@@ -1,0 +1,1 @@
+"""The terminal interface: draws what ``rltrace.diff`` and ``rltrace.report`` return, and computes nothing."""

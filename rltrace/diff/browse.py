@@ -1,0 +1,276 @@
+"""Two streams side by side, line by line, for whoever looks at them: which row of A stands beside which of B.
+
+Owns the order of the lines and what folds into one. Built from digests alone, so it reads no rows until a stretch is
+opened, and never more of them than that stretch. Decides no verdict: the findings of a comparison are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.matching import Matching
+from rltrace.diff.model import Finding
+from rltrace.diff.pairing import Lines, Relation, in_step_lines, one_sided_lines, pair_rows, window_end
+from rltrace.diff.pieces import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, pieces
+from rltrace.diff.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.schema import Column, Step
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: a row of each side or of one, or a fold."""
+
+    a: int | None
+    """Row of A; of a fold: its first one."""
+    b: int | None
+    relation: Relation | None
+    """None: a fold."""
+    moved: bool = False
+    piece: Piece | None = None
+    """What folds here."""
+
+
+class Browser:
+    """The lines of one pair of streams."""
+
+    def __init__(self, a: StreamView, b: StreamView, findings: Iterable[Finding] = ()) -> None:
+        self.a, self.b = a, b
+        self.hide_receivers = False
+        own = [f for f in findings if f.stream == a.name]
+        self.pins = {(f.a_index, f.b_index) for f in own if f.a_index is not None or f.b_index is not None}
+        """Rows of findings: these are pairs, whatever else is."""
+        self.pieces = list(pieces(a, b, self.pins))
+
+    # --- lines --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return self._all
+
+    @pieces.setter
+    def pieces(self, pieces: list[Piece]) -> None:
+        self._all = pieces
+        self.__dict__.pop("_starts", None)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """The first line of each piece, and the number of lines."""
+        return np.cumsum([0, *(self._height(piece) for piece in self._all)])
+
+    def _height(self, piece: Piece) -> int:
+        if not piece.is_open:
+            return 1
+        if piece.lines is None:
+            return piece.rows
+        return len(piece.lines.shown(self.hide_receivers))
+
+    def set_hide_receivers(self, hide: bool) -> None:
+        """Leave rows out that only pass a difference on, or put them back."""
+        self.hide_receivers = hide
+        self.__dict__.pop("_starts", None)
+
+    def piece_at(self, line: int) -> int:
+        """Number of the piece that holds a line."""
+        return int(np.searchsorted(self._starts, line, side="right")) - 1
+
+    def first_line(self, piece: int) -> int:
+        return int(self._starts[piece])
+
+    def line(self, number: int) -> Line:
+        """Line ``number``, from 0; reads nothing."""
+        at = self.piece_at(number)
+        piece, offset = self._all[at], number - int(self._starts[at])
+        if not piece.is_open:
+            return Line(piece.a0, piece.b0, None, piece=piece)
+        if piece.lines is None:
+            return Line(piece.a0 + offset, piece.b0 + offset, Relation.EQUAL, piece=piece)
+        return self._row_line(piece.lines, int(piece.lines.shown(self.hide_receivers)[offset]), piece)
+
+    def _row_line(self, lines: Lines, k: int, piece: Piece) -> Line:
+        a, b = int(lines.a[k]), int(lines.b[k])
+        return Line(
+            a if a >= 0 else None,
+            b if b >= 0 else None,
+            Relation(int(lines.relation[k])),
+            bool(lines.moved[k]),
+            piece,
+        )
+
+    # --- where a row is -----------------------------------------------------------------------------------------------
+
+    def piece_of(self, side: str, row: int) -> int:
+        """Number of the piece that holds a row of ``"a"`` or ``"b"``."""
+        ends = np.array([piece.a1 if side == "a" else piece.b1 for piece in self._all])
+        return min(int(np.searchsorted(np.maximum.accumulate(ends), row, side="right")), len(self._all) - 1)
+
+    def line_of(self, side: str, row: int) -> int:
+        """The line that shows a row, or the fold that holds it."""
+        for at in range(self.piece_of(side, row), len(self._all)):
+            piece = self._all[at]
+            start = int(self._starts[at])
+            if not piece.is_open:
+                if (piece.a0 <= row < piece.a1) if side == "a" else (piece.b0 <= row < piece.b1):
+                    return start
+            elif piece.lines is None:
+                offset = row - (piece.a0 if side == "a" else piece.b0)
+                if 0 <= offset < piece.rows:
+                    return start + offset
+            else:
+                rows = piece.lines.a if side == "a" else piece.lines.b
+                found = np.flatnonzero(rows[piece.lines.shown(self.hide_receivers)] == row)
+                if len(found):
+                    return start + int(found[0])
+        return max(0, len(self) - 1)
+
+    # --- opening and folding ------------------------------------------------------------------------------------------
+
+    def opened(self, piece: Piece) -> list[Piece]:
+        """What stands in the place of a folded piece once it is open; reads its rows unless all are equal."""
+        if piece.equal:
+            return [replace(piece, is_open=True)]
+        if piece.trouble:
+            return [piece]
+        try:
+            return self._read(piece)
+        except HoleError as error:
+            return [replace(piece, trouble=str(error))]
+
+    def put(self, at: int, old: Piece, new: list[Piece]) -> None:
+        """Put ``new`` in the place of ``old``, which stood at number ``at``; nothing happens where it is gone."""
+        if at < len(self._all) and self._all[at] is old:
+            self.pieces = [*self._all[:at], *new, *self._all[at + 1 :]]
+
+    def open(self, at: int) -> None:
+        """Open piece ``at`` in place."""
+        piece = self._all[at]
+        if not piece.is_open:
+            self.put(at, piece, self.opened(piece))
+
+    def fold(self, at: int) -> int:
+        """Fold piece ``at``, with all that was cut from the same stretch; the number of the fold."""
+        piece = self._all[at]
+        whole = piece.part_of
+        if whole is None or (piece.equal and piece.is_open):
+            self.put(at, piece, [replace(piece, is_open=False)] if piece.lines is None else [piece])
+            return at
+        first = last = at
+        while first > 0 and self._all[first - 1].part_of is whole:
+            first -= 1
+        while last + 1 < len(self._all) and self._all[last + 1].part_of is whole:
+            last += 1
+        self.pieces = [*self._all[:first], whole, *self._all[last + 1 :]]
+        return first
+
+    def reveal(self, side: str, row: int) -> int:
+        """Open whatever hides a row; the line that shows it."""
+        for _ in range(3):  # a stretch, a fold within it
+            line = self.line_of(side, row)
+            at = self.piece_at(line)
+            piece = self._all[at]
+            if piece.is_open or piece.trouble:
+                return line
+            self.open(at)
+        return self.line_of(side, row)
+
+    # --- next origin --------------------------------------------------------------------------------------------------
+
+    def seek(self, line: int, direction: int, cancelled: Callable[[], bool] = lambda: False) -> tuple[str, int] | None:
+        """The next row after ``line`` (before it, with -1) where a difference may begin: (side, row). Reads its way."""
+        at = self.piece_at(line)
+        numbers = range(at, len(self._all)) if direction > 0 else range(at, -1, -1)
+        for number in numbers:
+            piece = self._all[number]
+            if cancelled():
+                return None
+            if piece.equal or piece.trouble:
+                continue
+            parts = [piece] if piece.lines is not None else self.opened(piece)
+            found = [k for part in parts if part.lines is not None for k in self._stops(part.lines)]
+            ahead = [stop for stop in found if number != at or self._beyond(stop, line, direction)]
+            if ahead:
+                return ahead[0] if direction > 0 else ahead[-1]
+        return None
+
+    def _stops(self, lines: Lines) -> Iterator[tuple[str, int]]:
+        kinds = (Relation.DIFFERS, Relation.ONLY_A, Relation.ONLY_B)
+        before = Relation.EQUAL
+        for k in np.flatnonzero(np.isin(lines.relation, kinds) | (lines.relation == Relation.EQUAL)).tolist():
+            relation = Relation(int(lines.relation[k]))
+            if relation in kinds and (relation is Relation.DIFFERS or relation is not before):
+                yield ("a", int(lines.a[k])) if lines.a[k] >= 0 else ("b", int(lines.b[k]))
+            before = relation
+
+    def _beyond(self, stop: tuple[str, int], line: int, direction: int) -> bool:
+        found = self.line_of(*stop)
+        return found > line if direction > 0 else found < line
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, piece: Piece) -> list[Piece]:
+        """The rows of a stretch, its identical runs folded."""
+        a1, b1 = min(piece.a1, piece.a0 + MOST_ROWS), min(piece.b1, piece.b0 + MOST_ROWS)
+        a, b = self.a.read(piece.a0, a1), self.b.read(piece.b0, b1)
+        rest: list[Piece] = []
+        if (a1, b1) != (piece.a1, piece.b1):
+            ends = window_end(a, b) if len(a) and len(b) else (len(a), len(b))
+            if ends == (0, 0):
+                return [replace(piece, trouble="the two sides are too different here to be aligned")]
+            a, b = a.cut(a.first, a.first + ends[0]), b.cut(b.first, b.first + ends[1])
+            rest = [replace(piece, a0=a.end, b0=b.end, part_of=piece)]
+        if piece.in_step:
+            lines = in_step_lines(a, b)
+        elif not len(a) or not len(b):
+            lines = one_sided_lines(a, b)
+        else:
+            lines = pair_rows(a, b, self.pins)
+        return [
+            Piece(
+                *bounds,
+                equal=equal,
+                in_step=equal,
+                lines=None if equal else part,
+                is_open=not equal,
+                part_of=piece,
+            )
+            for bounds, equal, part in lines.runs((piece.a0, piece.b0), SHORTEST_FOLD, CONTEXT)
+        ] + rest
+
+    def step_of(self, piece: Piece) -> int | None:
+        """The step in which a piece begins; None without steps, or where it cannot be read."""
+        view, row = (self.a, piece.a0) if piece.a1 > piece.a0 else (self.b, piece.b0)
+        if not view.process.step_count:
+            return None
+        attempt = view.attempt_after(row)
+        if attempt is not None:
+            return int(attempt[Step.STEP])
+        try:
+            rows, place = view.row(row)
+        except HoleError:
+            return None
+        return int(rows.columns[place, Column.STEP])
+
+
+class Partners(Matching):
+    """Which row of B stands beside a row of A, as far as pieces are known; opens none."""
+
+    def __init__(self, browser: Browser) -> None:
+        super().__init__(0)
+        self._browser = browser
+
+    def partner(self, row: int) -> int | None:
+        piece = self._browser.pieces[self._browser.piece_of("a", row)]
+        if piece.in_step:
+            return row - piece.a0 + piece.b0
+        if piece.lines is None:
+            return None
+        found = np.flatnonzero(piece.lines.a == row)
+        return int(piece.lines.b[found[0]]) if len(found) and piece.lines.b[found[0]] >= 0 else None

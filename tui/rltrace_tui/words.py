@@ -1,0 +1,240 @@
+"""Lines of text from what the library returned: verdict, evidence, bars and curves.
+
+Owns glyphs and layout within a width. Pure functions; no widget, nothing is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from textual.content import Content
+
+from rltrace.diff.model import Cause, Comparison, Finding, Pair, Probe, Verdict
+from rltrace.diff.pairing import Relation
+from rltrace.diff.timeline import Curve, StepState, Timeline
+from rltrace.report.finding import INPUTS, sentence
+
+LABEL = 8
+HEADLINES = {
+    Verdict.IDENTICAL: ("IDENTICAL", "$text-success"),
+    Verdict.SAME_VALUES: ("SAME VALUES", "$text-success"),
+    Verdict.DIVERGED: ("DIVERGED", "$text-error"),
+    Verdict.UNKNOWN: ("UNKNOWN", "$text-warning"),
+}
+
+GLYPHS = {
+    Relation.EQUAL: "=",
+    Relation.DIFFERS: "≠",
+    Relation.RECEIVES: "~",
+    Relation.UNSURE: "?",
+    Relation.ONLY_A: "<",
+    Relation.ONLY_B: ">",
+    Relation.UNPAIRED: "?",
+}
+
+STATES = {
+    StepState.SAME: "=",
+    StepState.DIFFERS: "≠",
+    StepState.OTHER_OPS: "±",
+    StepState.ONE_SIDED: "·",
+    StepState.UNKNOWN: "?",
+}
+BARS = " ▁▂▃▄▅▆▇█"
+
+Lines = list[Content]
+
+
+def plain(text: str, style: str = "") -> Content:
+    return Content.styled(text, style) if style else Content(text)
+
+
+def labelled(label: str, text: str, width: int, style: str = "") -> Lines:
+    """``label`` in a column of its own, ``text`` wrapped beside it."""
+    room = max(10, width - LABEL)
+    lines = wrap(text, room, break_long_words=True, break_on_hyphens=False) or [""]
+    heads = [label] + [""] * (len(lines) - 1)
+    return [
+        Content.assemble((f"{head:<{LABEL}}", "$text-muted"), (line, style))
+        for head, line in zip(heads, lines, strict=True)
+    ]
+
+
+# --- verdict --------------------------------------------------------------------------------------------------------
+
+
+def verdict_lines(comparison: Comparison, finding: Finding | None, width: int) -> Lines:
+    """The verdict, where it is, why, and what is known of the evidence."""
+    word, style = HEADLINES[comparison.verdict]
+    lines = [Content.assemble((word, f"bold {style}"), (f"  {_where(finding)}" if finding else "", ""))]
+    if comparison.verdict is not Verdict.DIVERGED or finding is None:
+        lines += [plain(line) for line in wrap(sentence(comparison.why), width)]
+    if finding is not None:
+        lines += finding_lines(finding, width)
+    for note in comparison.notes:
+        lines += labelled("note", sentence(note), width)
+    for hole in comparison.holes[:5]:
+        lines += labelled("damage", f"{hole.side.upper()}: {hole.why}", width, "$text-warning")
+    for command in comparison.advice:
+        lines += labelled("next", command, width, "$text-accent")
+    return lines
+
+
+def _where(finding: Finding) -> str:
+    row = finding.a_index if finding.a_index is not None else finding.b_index
+    parts = [] if row is None else [f"op {row:,}"]
+    parts += [] if finding.step is None else [f"step {finding.step:,}"]
+    parts += [finding.cause.value] if finding.cause is not Cause.UNKNOWN else []
+    return "  ".join(parts)
+
+
+def finding_lines(finding: Finding, width: int) -> Lines:
+    """One finding: op, place, cause, how the inputs are known, digests."""
+    lines: Lines = []
+    if finding.op is not None:
+        module = f"   {finding.module}" if finding.module else ""
+        lines += labelled("op", finding.op + module, width, "bold")
+    if finding.site is not None:
+        site = finding.site
+        lines += labelled("at", f"{site.file}:{site.line} {site.function}", width)
+        lines += labelled("", " ".join(site.source.split()), width, "$text-muted") if site.source else []
+    lines += labelled("because", sentence(finding.because), width)
+    both = finding.a_index is not None and finding.b_index is not None
+    if finding.op is not None and both:
+        lines += labelled("inputs", INPUTS[finding.inputs_match], width)
+        lines += pair_lines("kernel", finding.kernel, width)
+    for pair in finding.outputs[:2]:
+        lines += pair_lines("output", pair, width) if both and pair.a != pair.b else []
+    unit = "ops" if finding.op is not None else "steps"
+    return [*lines, *labelled("before", f"{finding.identical_before:,} identical {unit}", width)]
+
+
+def pair_lines(label: str, pair: Pair[str], width: int) -> Lines:
+    """The same fact on both sides, on one line where it is equal."""
+    if pair.a is None and pair.b is None:
+        return []
+    if pair.a == pair.b:
+        return labelled(label, f"= {pair.a}", width)
+    first = labelled(label, f"≠ A {pair.a or '–'}", width)
+    return [*first, *labelled("", f"  B {pair.b or '–'}", width)]
+
+
+def environment_lines(comparison: Comparison, width: int) -> Lines:
+    """What differs between the machines and processes."""
+    if not comparison.environment:
+        return [plain(line, "$text-muted") for line in wrap("No recorded fact differs.", width)]
+    lines: Lines = []
+    for fact in comparison.environment:
+        a, b = fact.a or "(unset)", fact.b or "(unset)"
+        short = f"≠ {fact.name}  {a} | {b}"
+        if len(short) <= width:
+            lines.append(Content.assemble(("≠ ", "$text-warning"), (fact.name, "bold"), f"  {a} | {b}"))
+            continue
+        lines.append(Content.assemble(("≠ ", "$text-warning"), (fact.name, "bold")))
+        for side, value in (("A", a), ("B", b)):
+            lines += [plain(line) for line in wrap(value, width, initial_indent=f"  {side} ", subsequent_indent="    ")]
+    return lines
+
+
+# --- bars -----------------------------------------------------------------------------------------------------------
+
+
+def bisect_bar(probes: Sequence[Probe], rows: int, width: int) -> str:
+    """Where the search looked: ``=`` known equal, ``≠`` known to differ after, ``?`` not known."""
+    if rows <= 0 or width <= 0:
+        return ""
+    equal = max((p.row for p in probes if p.equal), default=0)
+    unequal = min((p.row for p in probes if not p.equal), default=None)
+    left = min(width, equal * width // rows)
+    right = width if unequal is None else max(left, math.ceil(unequal * width / rows))
+    middle = right - left
+    if unequal is not None and middle == 0:
+        left, middle = max(0, left - 1), 1
+    return "=" * left + "?" * middle + "≠" * (width - left - middle)
+
+
+def search_line(label: str, probes: Sequence[Probe], rows: int, width: int) -> Content:
+    """What was asked, how far it is known, how many probes that took, and the latest of them."""
+    count = f"{len(probes)} probe{'' if len(probes) == 1 else 's'}"
+    room = max(10, (width - 22) // 2)
+    told = f"{label:<12}[{bisect_bar(probes, rows, room)}] {count}"
+    return Content(f"{told}  {probe_text(probes, width - len(told) - 2)}")
+
+
+def probe_text(probes: Sequence[Probe], width: int) -> str:
+    """The latest probes that fit."""
+    words = [f"#{n} {probe.row:,} {'=' if probe.equal else '≠'}" for n, probe in enumerate(probes, 1)]
+    chosen: list[str] = []
+    for word in reversed(words):
+        if len("   ".join([word, *chosen])) > width:
+            break
+        chosen.insert(0, word)
+    return "   ".join(chosen)
+
+
+def state_bar(timeline: Timeline, width: int) -> str:
+    """One character for a step, or for several: the worst of them."""
+    order = list(STATES)
+    rank = {StepState.SAME: 0, StepState.UNKNOWN: 1, StepState.ONE_SIDED: 2, StepState.OTHER_OPS: 3}
+    count = len(timeline.states)
+    if not count or width <= 0:
+        return ""
+    cells = min(width, count)
+    found = []
+    for k in range(cells):
+        part = timeline.states[k * count // cells : max(k * count // cells + 1, (k + 1) * count // cells)]
+        found.append(STATES[max(part, key=lambda state: rank.get(state, len(order)))])
+    return "".join(found)
+
+
+def axis(count: int, mark: int | None, width: int) -> str:
+    """Step numbers under a bar of ``count`` steps, with ``▼`` above the marked one."""
+    cells = min(width, count)
+    text = [" "] * width
+    if cells <= 0:
+        return ""
+    ends = [(0, "0"), (max(0, cells - len(f"{count - 1:,}")), f"{count - 1:,}")]
+    for at, word in ends if count > 1 else ends[:1]:
+        text[at : at + len(word)] = word[: width - at]
+    if mark is not None:
+        word = f"▼{mark:,}"
+        at = min(mark * cells // count, max(0, width - len(word)))
+        text[at : at + len(word)] = word
+    return "".join(text[:width]).rstrip()
+
+
+def spark(points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int) -> str:
+    """A curve in blocks: for each cell the last number of its steps; a space where none was read."""
+    cells = min(width, steps)
+    if cells <= 0:
+        return ""
+    values: list[float | None] = [None] * cells
+    for step, value in points:
+        if 0 <= step < steps:
+            values[step * cells // steps] = value
+    return "".join(_block(value, low, high) for value in values)
+
+
+def _block(value: float | None, low: float, high: float) -> str:
+    if value is None:
+        return " "
+    if not math.isfinite(value):
+        return "!"
+    share = 0.5 if high <= low else (value - low) / (high - low)
+    return BARS[1 + min(7, max(0, int(share * 8)))]
+
+
+def bounds(curve: Curve) -> tuple[float, float]:
+    """The smallest and the largest finite number of both sides."""
+    finite = [value for _, value in (*curve.a, *curve.b) if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+
+
+def curve_lines(curve: Curve, steps: int, width: int) -> Iterator[Content]:
+    """The curves of A and B on one scale, each with its last number."""
+    low, high = bounds(curve)
+    for side, points in (("A", curve.a), ("B", curve.b)):
+        last = f"{points[-1][1]:.6g}" if points else ""
+        room = width - 2 - 12
+        yield Content.assemble((f"{side} ", "bold"), spark(points, steps, low, high, room), f"  {last}")
