@@ -29,6 +29,9 @@ from rltrace.trace.writer import ProcessWriter, create_trace
 STEP = 640
 """Ops of a step: about what Stable-Baselines3 PPO runs per optimizer step, rollout included."""
 
+FREE, FREE_OPS = 320, 8
+"""Place in a step of ops that don't depend on each other, and how many there are."""
+
 BATCH = 102
 """Steps of a commit: almost a whole segment."""
 
@@ -44,6 +47,10 @@ class Edit:
     """Every digest differs from here on."""
     log_at: float | None = None
     """Two ops more in one step, from a log line."""
+    swap: bool = False
+    """In every step, eight independent ops ran in another order."""
+    log_always: bool = False
+    """In every step, one op more, from a log line."""
 
 
 EDITS = (
@@ -52,6 +59,8 @@ EDITS = (
     Edit("values part for good, half-way", apart_from=0.5),
     Edit("values part for good, at 99 %", apart_from=0.99),
     Edit("two ops more in one step, half-way", log_at=0.5),
+    Edit("another order of independent ops in every step", swap=True),
+    Edit("one op more in every step", log_always=True),
 )
 
 
@@ -84,7 +93,9 @@ def template(steps: int) -> Rows:
     is_loss = place == STEP - 1
     columns[is_loss, Column.FLAGS] = RowFlag.VALUE_FLOAT
     columns[is_loss, Column.FLOATS] = 1
-    links = np.tile([pack_link(1, 0), pack_link(2, 0)], int(columns[:, Column.LINKS].sum()) // 2)
+    has_links = place[place > 2]
+    back = np.where((has_links >= FREE) & (has_links < FREE + FREE_OPS), has_links - FREE, 0)
+    links = np.stack([pack_link(1, 0) + (back << 12), pack_link(2, 0) + (back << 12)], axis=1).reshape(-1)
     empty = np.empty(0, np.int64)
     return Rows(0, columns, links, empty, np.zeros(steps), np.zeros(rows, np.uint64))
 
@@ -126,21 +137,37 @@ def numbered(rows: Rows, first: int, total: int, edit: Edit) -> tuple[Rows, list
     digests = mixed(seen)
     losses = (digests[STEP - 1 :: STEP] >> np.uint64(11)).astype(np.float64) / 2**53
     done = Rows(0, rows.columns.copy(), rows.links, rows.integers, losses, digests)
+    order = np.arange(len(rows))
     steps = len(rows) // STEP
-    ends = [STEP * (k + 1) for k in range(steps)]
-    at = None if edit.log_at is None else int(edit.log_at * total) - first
-    if at is None or not 0 <= at < steps:
-        return done, ends
-    cut = at * STEP + 320
-    same = done.cut(cut, cut + 2)
-    log = Rows(0, same.columns.copy(), same.links, same.integers, same.floats, same.digests)
-    log.columns[:, Column.SITE] = 0
-    rest = done.cut(cut, len(done))
-    links = rest.links.copy()
-    links[[0, 1, 3]] += np.int64(2) << 12  # what these rows read stands two rows further back now
-    rest = Rows(0, rest.columns, links, rest.integers, rest.floats, rest.digests)
-    parts = [done.cut(0, cut), log, rest]
-    return Rows.join(parts), [end + (2 if end > cut else 0) for end in ends]
+    if edit.swap:
+        free = order.reshape(steps, STEP)[:, FREE : FREE + FREE_OPS]
+        keys = mixed(free.astype(np.uint64) + np.uint64(first * STEP))
+        free[:] = np.take_along_axis(free, np.argsort(keys, axis=1), axis=1)
+    if edit.log_always:
+        logged = np.arange(steps) * STEP + FREE
+        order = np.insert(order, logged, -1 - logged)
+    if edit.log_at is not None and 0 <= (at := int(edit.log_at * total) - first) < steps:
+        cut = at * STEP + FREE
+        order = np.insert(order, [cut, cut], [-1 - cut, -2 - cut])
+    return rearranged(done, order)
+
+
+def rearranged(rows: Rows, order: np.ndarray) -> tuple[Rows, list[int]]:
+    """Rows in another order, by their old places, and where each step ends; -1 - n is a log row that is like row n."""
+    extra = order < 0
+    source = np.where(extra, -1 - order, order)
+    place = np.empty(len(rows), np.int64)
+    place[source[~extra]] = np.flatnonzero(~extra)
+    columns = rows.columns[source]
+    columns[extra, Column.SITE] = columns[extra, Column.LINKS] = 0
+    counts = columns[:, Column.LINKS].astype(np.int64)
+    owner = np.repeat(np.arange(len(order)), counts)
+    nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    cells = rows.links[rows.link_offsets[source[owner]] + nth]
+    distance = owner - place[source[owner] - (cells >> 12)]  # no link of these rows leads out of its step
+    links = (distance << 12) | (cells & 0xFFF)
+    done = Rows(0, columns, links, rows.integers, rows.floats, rows.digests[source])
+    return done, (place[STEP - 1 :: STEP] + 1).tolist()
 
 
 def rows_at(rows: Rows, first: int) -> Rows:
@@ -179,13 +206,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ops", type=int, default=10_000_000)
     parser.add_argument("--folder", type=Path, default=Path("bench-out"))
+    parser.add_argument("--only", default="", help="compare only traces whose description holds this text")
     options = parser.parse_args()
     folder = options.folder / "diff_speed"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     a = write(folder / "a.zarr", options.ops, Edit("a"))
     lines = []
-    for number, edit in enumerate(EDITS):
+    for number, edit in enumerate(edit for edit in EDITS if options.only in edit.name):
         b = write(folder / f"b{number}.zarr", options.ops, edit)
         runs = [compare(a, b) for _ in range(3)]
         seconds, memory, report = sorted(runs, key=lambda r: r[0])[1]

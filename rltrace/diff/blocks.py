@@ -24,7 +24,7 @@ Steps = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of both sides that end with the same step, or that no step ends any more."""
+    """Rows of both sides that end with the same step, or that no step ends any more; adjacent equal steps are one."""
 
     a0: int
     a1: int
@@ -33,9 +33,16 @@ class Block:
     ended: bool
     """An attempt of both sides ends the block; False: the programs ended first."""
     same: bool
-    """The digests of the step alone say that every row is equal."""
+    """The digests of its steps alone say that every row is equal."""
     recorded: bool
     """Both sides have its ops as rows."""
+    reordered: bool = False
+    """The digests of the step in any order alone say that both sides hold the same rows, in another order."""
+
+    @property
+    def told(self) -> bool:
+        """Whether digests alone tell all about it."""
+        return self.same or self.reordered
 
 
 def match_steps(a: ProcessTrace, a_steps: Steps, b: ProcessTrace, b_steps: Steps) -> tuple[Indices, Indices]:
@@ -51,15 +58,24 @@ def match_steps(a: ProcessTrace, a_steps: Steps, b: ProcessTrace, b_steps: Steps
 def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     """All blocks of two streams, in order."""
     at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
-    a0 = b0 = 0
-    before_a = before_b = -1
-    for i, j in zip(at_a.tolist(), at_b.tolist(), strict=True):
-        a1, b1 = int(a.steps[i, Step.END_ROW]), int(b.steps[j, Step.END_ROW])
-        single = i == before_a + 1 and j == before_b + 1
-        recorded = _recorded(a, before_a + 1, i) and _recorded(b, before_b + 1, j)
-        yield Block(a0, a1, b0, b1, True, single and recorded and _same(a, i, b, j), recorded)
-        a0, b0, before_a, before_b = a1, b1, i, j
-    yield _rest(a, b, (a0, b0), (before_a + 1, before_b + 1))
+    if not len(at_a):
+        yield _rest(a, b, (0, 0), (0, 0))
+        return
+    before_a, before_b = np.concatenate([[-1], at_a[:-1]]), np.concatenate([[-1], at_b[:-1]])
+    a1, b1 = _ends(a, at_a), _ends(b, at_b)
+    a0, b0 = _starts(a1), _starts(b1)
+    recorded = _recorded(a, before_a, at_a) & _recorded(b, before_b, at_b)
+    single = recorded & (at_a == before_a + 1) & (at_b == before_b + 1)
+    own_a, own_b = a.steps[at_a], b.steps[at_b]
+    same = single & (own_a[:, OWN] == own_b[:, OWN]).all(axis=1)
+    reordered = single & ~same & (a1 - a0 == b1 - b0) & _same_in_any_order(own_a, own_b)
+    follows = np.concatenate([[False], same[1:] & same[:-1]])
+    first = np.flatnonzero(~follows)
+    last = np.concatenate([first[1:] - 1, [len(at_a) - 1]])
+    columns = (a0[first], a1[last], b0[first], b1[last], same[first], recorded[first], reordered[first])
+    for x0, x1, y0, y1, is_same, is_recorded, is_reordered in zip(*(c.tolist() for c in columns), strict=True):
+        yield Block(x0, x1, y0, y1, True, is_same, is_recorded, is_reordered)
+    yield _rest(a, b, (int(a1[-1]), int(b1[-1])), (int(at_a[-1]) + 1, int(at_b[-1]) + 1))
 
 
 def first_block(a: StreamView, b: StreamView, base: int) -> Block | None:
@@ -116,14 +132,34 @@ def recorded_at(view: StreamView, step: int) -> bool:
     return not windows or any(first <= step and (end is None or step < end) for first, end in windows)
 
 
-def _recorded(view: StreamView, first: int, last: int) -> bool:
-    flags = view.steps[first : last + 1, Step.FLAGS]
-    return bool(np.all(flags & np.uint64(StepFlag.RECORDED)))
+OWN = [Step.STRUCTURE, Step.VALUES]
+"""Digests of a step's rows, in their order."""
+
+STATE = [Step.PARAMETERS, Step.GRADIENTS]
 
 
-def _same(a: StreamView, i: int, b: StreamView, j: int) -> bool:
-    columns = [Step.STRUCTURE, Step.VALUES]
-    return bool(np.array_equal(a.steps[i, columns], b.steps[j, columns]))
+def _same_in_any_order(a: Steps, b: Steps) -> NDArray[np.bool_]:
+    """Which steps hold the same rows in another order, and leave the same parameters behind as far as that is known."""
+    same = (a[:, Step.ANY_ORDER] == b[:, Step.ANY_ORDER]) & (a[:, Step.ANY_ORDER] != 0)
+    digested = (a[:, Step.FLAGS] & b[:, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
+    found: NDArray[np.bool_] = same & (~digested | (a[:, STATE] == b[:, STATE]).all(axis=1))
+    return found
+
+
+def _ends(view: StreamView, at: Indices) -> Indices:
+    ends: Indices = view.steps[at, Step.END_ROW].astype(np.int64)
+    return ends
+
+
+def _starts(ends: Indices) -> Indices:
+    return np.concatenate([[0], ends[:-1]])
+
+
+def _recorded(view: StreamView, before: Indices, at: Indices) -> NDArray[np.bool_]:
+    """Whether every attempt after ``before`` up to ``at`` has its ops as rows."""
+    left_out = np.concatenate([[0], np.cumsum((view.steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) == 0)])
+    recorded: NDArray[np.bool_] = left_out[at + 1] == left_out[before + 1]
+    return recorded
 
 
 def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:

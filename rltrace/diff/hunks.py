@@ -28,6 +28,8 @@ class HunkCounter:
     only_a: int = 0
     only_b: int = 0
     reordered: int = 0
+    reordered_steps: int = 0
+    """Steps that hold the same rows in another order, as their digests prove; how many rows moved nobody counted."""
     hunks: list[Hunk] = field(default_factory=list)
 
     def one_sided(self, kind: str, rows: Indices, other: Indices) -> None:
@@ -51,8 +53,13 @@ class HunkCounter:
             count = stop - start
             self._keep("reordered", (int(rows_a[start]), count, int(rows_b[start]), count))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more hunks are kept."""
+        return len(self.hunks) >= LARGEST
+
     def structure(self, whole: bool) -> Structure:
-        return Structure(self.only_a, self.only_b, self.reordered, tuple(self.hunks), whole)
+        return Structure(self.only_a, self.only_b, self.reordered, tuple(self.hunks), whole, self.reordered_steps)
 
     def _keep(self, kind: str, place: tuple[int, int, int, int]) -> None:
         first = row_at(self.b, place[2]) if kind == "only-b" else row_at(self.a, place[0])

@@ -134,6 +134,9 @@ class Structure:
     """At most 100; the counts are of all."""
     whole: bool = True
     """False: counted up to the first difference in values only; what follows from it is no news."""
+    reordered_steps: int = 0
+    """More steps that hold the same ops in another order, as their digests prove. Their rows were not read, so how many
+    ops moved is not counted in ``reordered``."""
 
 
 @dataclass(frozen=True)

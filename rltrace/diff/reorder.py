@@ -8,14 +8,57 @@ of that stays as it is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.diff.align import Alignment
 from rltrace.diff.pairs import candidates
-from rltrace.diff.sequences import Indices, codes_of
-from rltrace.diff.view import Stretch
+from rltrace.diff.route import WINDOW_ROWS
+from rltrace.diff.sequences import Indices, Tokens, codes_of, longest_increasing, match_nth
+from rltrace.diff.view import StreamView, Stretch
+from rltrace.errors import HoleError
+from rltrace.trace.anyorder import AnyOrder, input_digests
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import RowFlag
+
+Place = tuple[int, int, int]
+"""First row of A, first row of B, number of rows of either side."""
+
+
+def reordered_rows(view_a: StreamView, view_b: StreamView, place: Place) -> Alignment | None:
+    """The rows of a step that holds the same on both sides in another order, paired by what makes its digest.
+
+    None where they cannot be read, or are too many to be held at a time.
+    """
+    a0, b0, count = place
+    if count > WINDOW_ROWS:
+        return None
+    try:
+        a, b = view_a.read(a0, a0 + count), view_b.read(b0, b0 + count)
+    except HoleError:
+        return None
+    at_a, at_b = match_nth(_free_hashes(a), _free_hashes(b))
+    if len(at_a) != count:
+        return None
+    moved = np.ones(len(at_a), dtype=bool)
+    moved[longest_increasing(at_b)] = False
+    return Alignment(count, count, at_a, at_b, moved, None)
+
+
+def partners_of(view_a: StreamView, view_b: StreamView, place: Place) -> Indices:
+    """Rows of B's stream that the rows of such a step of A are; -1 where that cannot be found out."""
+    partner = np.full(place[2], -1, np.int64)
+    found = reordered_rows(view_a, view_b, place)
+    if found is not None:
+        partner[found.a] = place[1] + found.b
+    return partner
+
+
+def _free_hashes(step: Stretch) -> Tokens:
+    return AnyOrder(step.first).advance(step.rows, step.hashes, []).hashes
+
 
 LARGEST = 20_000
 """Rows that may be in question; where more differ, it is no matter of order."""
@@ -57,9 +100,19 @@ def _permuted(a: Stretch, b: Stretch, rows_a: Indices, rows_b: Indices) -> tuple
 Candidates = tuple[Indices, Indices, Indices]
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """Some rows, and of every link of theirs the digest of its bytes, whichever row was the first to read them."""
+
+    rows: Rows
+    known: NDArray[np.bool_]
+    digests: NDArray[np.uint64]
+
+
 def _with_matching_producers(a: Stretch, b: Stretch, alignment: Alignment, pairs: Candidates) -> np.ndarray:
     """Which pairs stand the test that what they read was written by matching rows; a group stands or falls as one."""
     at_a, at_b, group = pairs
+    inputs_a, inputs_b = _Inputs(a.rows, *input_digests(a.rows)), _Inputs(b.rows, *input_digests(b.rows))
     keep = np.ones(len(at_a), dtype=bool)
     for _ in range(ROUNDS):
         partner = np.full(len(a), -1, dtype=np.int64)
@@ -68,7 +121,7 @@ def _with_matching_producers(a: Stretch, b: Stretch, alignment: Alignment, pairs
         bad = {
             int(group[k])
             for k in np.flatnonzero(keep).tolist()
-            if not _producers_match(a.rows, int(at_a[k]), b.rows, int(at_b[k]), partner)
+            if not _producers_match(inputs_a, int(at_a[k]), inputs_b, int(at_b[k]), partner)
         }
         if not bad:
             return keep
@@ -76,18 +129,21 @@ def _with_matching_producers(a: Stretch, b: Stretch, alignment: Alignment, pairs
     return np.zeros(len(at_a), dtype=bool)
 
 
-def _producers_match(a: Rows, i: int, b: Rows, j: int, partner: Indices) -> bool:
-    for x, y in zip(a.inputs(i), b.inputs(j), strict=False):
-        if x.distance <= 0 or y.distance <= 0 or (x.digest is not None and x.digest == y.digest):
+def _producers_match(a: _Inputs, i: int, b: _Inputs, j: int, partner: Indices) -> bool:
+    first_a, first_b = int(a.rows.link_offsets[i]), int(b.rows.link_offsets[j])
+    for k, (x, y) in enumerate(zip(a.rows.inputs(i), b.rows.inputs(j), strict=False)):
+        if x.distance <= 0 or y.distance <= 0:
+            continue
+        if a.known[first_a + k] and b.known[first_b + k]:
+            if a.digests[first_a + k] != b.digests[first_b + k]:
+                return False
             continue
         target_a, target_b = i - x.distance, j - y.distance
         if target_a >= 0 and target_b >= 0:
             if partner[target_a] != target_b:
                 return False
-        elif (
-            target_a != target_b and not a.flags(i) & RowFlag.VIEW
-        ):  # before the stretches: they begin at matching rows
-            return False
+        elif target_a != target_b and not a.rows.flags(i) & RowFlag.VIEW:
+            return False  # before the stretches: they begin at matching rows
     return True
 
 

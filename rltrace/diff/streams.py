@@ -59,7 +59,7 @@ class StreamResult:
     def is_identical(self) -> bool:
         """Every op that both sides recorded is the same op at the same place, and nothing was added."""
         counts = self.structure
-        extra = counts.only_a or counts.only_b or counts.reordered or self.elsewhere
+        extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.elsewhere
         return self.same_rows or (self.first is None and self.undecided is None and not extra)
 
     @property

@@ -30,7 +30,8 @@ def process_of(process: ProcessTrace) -> ProcessSummary:
 def whole_structure(parts: list[Structure]) -> Structure:
     hunks = tuple(hunk for part in parts for hunk in part.hunks)[:100]
     only_a, only_b = sum(p.only_a for p in parts), sum(p.only_b for p in parts)
-    return Structure(only_a, only_b, sum(p.reordered for p in parts), hunks, all(p.whole for p in parts))
+    reordered, steps = sum(p.reordered for p in parts), sum(p.reordered_steps for p in parts)
+    return Structure(only_a, only_b, reordered, hunks, all(p.whole for p in parts), steps)
 
 
 def whole_marked(parts: list[Marked]) -> Marked:

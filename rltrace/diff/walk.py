@@ -6,13 +6,14 @@ is no news. Reads a bounded number of rows at a time, so memory stays flat howev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from rltrace.diff.align import Alignment
-from rltrace.diff.blocks import Block, blocks, first_block
+from rltrace.diff.batches import crosses_steps, without_extra_rows
+from rltrace.diff.blocks import Block
 from rltrace.diff.causes import judge
 from rltrace.diff.cuts import (
     before,
@@ -29,15 +30,18 @@ from rltrace.diff.matching import Matching
 from rltrace.diff.model import Cause, EnvironmentDifference, Finding
 from rltrace.diff.onesided import bytes_used_by_matched, control_flow
 from rltrace.diff.pairs import difference
+from rltrace.diff.reorder import partners_of, reordered_rows
+from rltrace.diff.route import WINDOW_ROWS, portions
 from rltrace.diff.scene import Scene
 from rltrace.diff.search import Unreadable
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.diff.window import aligned, cut_of, first_unequal
+from rltrace.errors import HoleError
 from rltrace.trace.schema import RowFlag
 
-WINDOW_ROWS = 1 << 16
-"""Rows of a side that are aligned at a time; a longer stretch is cut where both sides agree."""
+CHUNKS_FOR_ORDER = 24
+"""Chunks that are read at most to show which ops changed places, where digests prove that nothing else differs."""
 
 Progress = Callable[[str, int, int], None]
 """(stream, rows done, rows in all)."""
@@ -80,55 +84,80 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.hunks = HunkCounter(self.a, self.b)
-        self.matching = Matching(self.base)
+        self.matching = Matching(self.base, lambda a, b, count: partners_of(self.a, self.b, (a, b, count)))
         self.scene = Scene(self.a, self.b, self.matching, self.settings)
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
         self._lonely: tuple[list[Indices], list[Indices]] = ([], [])
         self._all_lonely: tuple[list[Indices], list[Indices]] = ([], [])
+        self._spent = 0
 
     def run(self) -> Walk:
-        for block in self._from_base():
-            if not block.recorded:
-                self.skipped = True
-                continue
-            if block.same:
-                self._equal_run(block)
-            else:
-                self._block(block)
-            if self.value is not None or self.undecided is not None:
-                break
+        for portion in portions(self.a, self.b, self.base, in_step=self.in_step):
+            if not self._at_once(portion):
+                for block in portion:
+                    self._one(block)
+                    if self.value is not None or self.undecided is not None:
+                        return self
             if self.progress:
-                self.progress(self.a.name, block.a1, self.a.rows)
+                self.progress(self.a.name, portion[-1].a1, self.a.rows)
         return self
 
-    def _from_base(self) -> Iterator[Block]:
-        """Blocks without the rows before ``base``; one that this leaves with one side only is joined to the next."""
-        start = (self.base, self.base)
-        first = first_block(self.a, self.b, self.base) if self.in_step else None
-        if first is not None:
-            yield first
-            if not first.ended:
-                return
-            start = (first.a1, first.b1)
-        held: tuple[int, int] | None = None
-        every = list(blocks(self.a, self.b))
-        for number, block in enumerate(every):
-            a0, b0 = held or (max(block.a0, start[0]), max(block.b0, start[1]))
-            a1, b1 = max(block.a1, a0), max(block.b1, b0)
-            held = None
-            if (a0 == a1) != (b0 == b1) and number + 1 < len(every) and (block.a0 < start[0] or block.b0 < start[1]):
-                held = (a0, b0)
-            elif a0 < a1 or b0 < b1:
-                same = block.same and (a0, b0) == (block.a0, block.b0)
-                yield Block(a0, a1, b0, b1, block.ended, same, block.recorded)
+    def _one(self, block: Block) -> None:
+        if not block.recorded:
+            self.skipped = True
+        elif block.same:
+            self.matching.add_run(block.a0, block.b0, block.a1 - block.a0)
+            self._is_equal(block)
+        elif block.reordered:
+            self._reordered(block)
+        else:
+            self._block(block)
 
-    def _equal_run(self, block: Block) -> None:
+    def _is_equal(self, block: Block) -> None:
+        """Digests tell that the block has the same rows on both sides."""
         count = block.a1 - block.a0
-        self.matching.add_run(block.a0, block.b0, count)
         self._look(count, count)
         self.matched += count
         self.equal += count
+
+    def _reordered(self, block: Block) -> None:
+        """The rows of the first ones are read, so that it can be shown what moved; digests tell of all the others."""
+        count, chunks = block.a1 - block.a0, self._chunks()
+        found = None
+        if not self.hunks.is_full and self._spent < CHUNKS_FOR_ORDER:
+            found = reordered_rows(self.a, self.b, (block.a0, block.b0, count))
+            self._spent += self._chunks() - chunks
+        if found is None:
+            self.matching.add_reordered(block.a0, block.b0, count)
+            self.hunks.reordered_steps += 1
+        else:
+            rows_a, rows_b = block.a0 + found.a, block.b0 + found.b
+            self.matching.add(rows_a, rows_b)
+            self.hunks.moved(rows_a[found.moved], rows_b[found.moved])
+        self._is_equal(block)
+
+    def _chunks(self) -> int:
+        return self.a.stream.chunks_read + self.b.stream.chunks_read
+
+    def _at_once(self, portion: list[Block]) -> bool:
+        """Take several steps together, where the one difference between them is rows that one side lacks throughout."""
+        first, last = portion[0], portion[-1]
+        if len(portion) == 1:
+            return False
+        try:
+            a, b = self.a.read(first.a0, last.a1), self.b.read(first.b0, last.b1)
+        except HoleError:
+            return False
+        ends_a, ends_b = np.array([p.a1 for p in portion]) - a.first, np.array([p.b1 for p in portion]) - b.first
+        found = without_extra_rows(a, b, ends_a, ends_b)
+        if found is None or crosses_steps(a, found.only_a, ends_a) or crosses_steps(b, found.only_b, ends_b):
+            return False
+        if first_unequal(a, found.a, b, found.b) is not None:
+            return False
+        self._lonely = ([], [])
+        self._take(a, b, found, (len(a), len(b)), final=False)
+        return True
 
     # --- one block --------------------------------------------------------------------------------------------
 

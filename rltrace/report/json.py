@@ -35,6 +35,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             "only_a": structure.only_a,
             "only_b": structure.only_b,
             "reordered": structure.reordered,
+            "reordered_steps": structure.reordered_steps,
             "whole": structure.whole,
             "hunks": [_hunk(hunk) for hunk in structure.hunks],
         },

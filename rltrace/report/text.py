@@ -149,10 +149,16 @@ def _structure(comparison: Comparison, style: Style) -> Iterator[str]:
         )
         if count
     ]
+    steps = structure.reordered_steps
+    if steps:
+        more = " more" if structure.reordered else ""
+        counts.append(f"{steps:,}{more} {'step holds' if steps == 1 else 'steps hold'} the same ops in another order")
     if not counts:
         return
     yield style.bold("Ops that one side alone has, or that changed places")
     yield f"  {', '.join(counts)}"
+    if steps:
+        yield "  (their digests prove it; which ops moved there was not looked at)"
     if not structure.whole:
         yield "  (counted up to the first difference in values)"
     yield from _limited([line for group in _alike(structure.hunks) for line in _hunks(group)])

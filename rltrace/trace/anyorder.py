@@ -43,8 +43,8 @@ class Unordered(NamedTuple):
 class AnyOrder:
     """The order-free hashes of a stream while it grows; remembers the rows of the step that has not ended yet."""
 
-    def __init__(self) -> None:
-        self._start = 0
+    def __init__(self, start: int = 0) -> None:
+        self._start = start
         """First row of the open step; of its rows so far what later ones can refer to:"""
         self._results: Hashes = np.empty(0, np.uint64)
         self._read_keys: Indices = np.empty(0, np.int64)
@@ -78,6 +78,16 @@ class AnyOrder:
     def _forget(self) -> None:
         self._results = np.empty(0, np.uint64)
         self._read_keys, self._read_digests = np.empty(0, np.int64), np.empty(0, np.uint64)
+
+
+def input_digests(rows: Rows) -> tuple[NDArray[np.bool_], Hashes]:
+    """For every link, whether a row among these digested the bytes it stands for, and their digest."""
+    links = _Links(rows, np.full(len(rows), rows.first), rows.first)
+    links.look_up(np.empty(0, np.int64), np.empty(0, np.uint64))
+    known, digests = np.zeros(len(rows.links), dtype=bool), np.zeros(len(rows.links), np.uint64)
+    known[links.known] = True
+    digests[links.known] = links.bytes
+    return known, digests
 
 
 class _Links:

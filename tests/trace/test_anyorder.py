@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -29,7 +30,7 @@ class Do:
     """One instruction of a step; its ``site`` is where it stands in the source."""
 
     kind: str
-    """"new", "draw", "add" (in place, reads), "fill" (overwrites), "view", "event", "scratch" (reads unwritten bytes)."""
+    """"new", "draw", "add" (in place, reads), "fill" (overwrites), "view", "event", "scratch"."""
     site: int
     reads: tuple[str, ...] = ()
     writes: str = ""
@@ -135,7 +136,7 @@ def digest(machine: Machine, start: int, cuts: Sequence[int] = ()) -> StepDigest
     """Digests of the rows from ``start`` on, with rows handed over in parts."""
     rows, taken = machine.rows(), Chains()
     at = sorted({0, start, len(rows), *(cut for cut in cuts if cut <= len(rows))})
-    for first, stop in zip(at, at[1:], strict=False):
+    for first, stop in pairwise(at):
         taken.hold(rows.cut(first, stop), tables(), [start] if first <= start <= stop else [])
         if first < start <= stop:
             taken.advance_to(start)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rltrace.trace import packing
 from rltrace.trace.codec import CodecError
 from rltrace.trace.journal import JournalWriter, parse_journal
-from rltrace.trace.packing import StepPart, StepPacker, add_part, steps_from_text, steps_to_text
+from rltrace.trace.packing import StepPacker, StepPart, add_part, steps_from_text, steps_to_text
 from rltrace.trace.reader import ProcessTrace, open_trace
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import STEP_CHUNK, Step

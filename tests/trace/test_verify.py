@@ -12,8 +12,8 @@ import pytest
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.journal import JournalWriter, parse_journal
 from rltrace.trace.rows import Rows
-from rltrace.trace.verify import verify
 from rltrace.trace.schema import Step
+from rltrace.trace.verify import verify
 from rltrace.trace.writer import ProcessWriter
 
 
