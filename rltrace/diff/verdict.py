@@ -116,4 +116,6 @@ def _different_programs(evidence: Evidence) -> bool:
     decisive = evidence.decisive
     if decisive is not None:
         return any(r.different_programs for r in evidence.streams if r.decisive is decisive)
+    if 0 in evidence.looked_at:
+        return False  # a side has nothing, which is told as what it is
     return any(2 * evidence.matched < rows for rows in evidence.looked_at)

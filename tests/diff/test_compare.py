@@ -215,6 +215,13 @@ def test_equal_so_far(record: Record, state: str) -> None:
     assert "equal so far" in comparison.why and state in comparison.why
 
 
+def test_killed_before_anything_was_committed(record: Record) -> None:
+    """A side without any op is unfinished, and no other program."""
+    comparison = compare(record(training()).path, record([], state="killed").path)
+    assert comparison.verdict is Verdict.UNKNOWN
+    assert "equal so far, but B is killed" in comparison.why
+
+
 def test_both_killed_at_the_same_row(record: Record) -> None:
     """Two unfinished traces that agree in everything are still unfinished."""
     comparison = compare(record(training(), state="killed").path, record(training(), state="killed").path)

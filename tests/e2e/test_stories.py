@@ -44,13 +44,13 @@ def unchanged(new_cli: Any) -> Path:
     return record(new_cli(), training())
 
 
-def record(cli: Any, code: str, **variables: str) -> Path:
-    """Record a program from a folder of its own."""
+def record(cli: Any, code: str, status: int = 0) -> Path:
+    """Record a program, which ends with ``status``, from a folder of its own."""
     folder = cli.folder / "checkout"
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(code)
-    result = cli.rltrace("record", "--quiet", "-o", "b.zarr", "--", sys.executable, folder / "train.py", **variables)
-    assert result.returncode == 0, result.stderr
+    result = cli.rltrace("record", "--quiet", "-o", "b.zarr", "--", sys.executable, folder / "train.py")
+    assert result.returncode == status, result.stderr
     trace: Path = cli.folder / "b.zarr"
     return trace
 
@@ -163,3 +163,15 @@ def test_memory_nobody_wrote(cli: Any) -> None:
     assert first["site"] == cli.place("buffers.py", "<module>", "print(half.mean().item())")
     assert found["first"] == first
     assert found["marked"]["differing"] == 1
+
+
+def test_a_run_that_raised(cli: Any, unchanged: Path) -> None:
+    """Equal up to an exception: the run that has it ended early, the op that it did not come to is told."""
+    trace = record(cli, training(end="assert update < 3, 'no such update'"), status=1)
+    status, found = cli.diff(unchanged, trace)
+    first = found["first"]
+    assert (status, found["verdict"], found["first_value"]) == (1, "diverged", None)
+    assert (first["cause"], first["op"], first["step"]) == ("ended", "aten.lift_fresh.default", 4)
+    assert "B ends here with AssertionError" in first["because"]
+    assert first["b_index"] is None and first["a_index"] == first["identical_before"]
+    assert first["site"]["source"].startswith("observations = torch.from_numpy(")
