@@ -106,12 +106,15 @@ def first_unequal_step(a: StreamView, b: StreamView) -> tuple[int, int] | None:
 
 
 def _rest(a: StreamView, b: StreamView, start: tuple[int, int], steps: tuple[int, int]) -> Block:
-    """What follows the last matched step; where only one side went on to more steps, up to the end of its next one."""
+    """What follows the last matched step; where only one side went on to more steps, up to the end of its next one.
+
+    Steps that cannot be read are no sign of that.
+    """
     a1, b1 = a.rows, b.rows
     more_a, more_b = len(a.steps) - steps[0], len(b.steps) - steps[1]
-    if more_a and not more_b:
+    if more_a and not more_b and b.process.has_all_steps:
         a1 = int(a.steps[steps[0], Step.END_ROW])
-    if more_b and not more_a:
+    if more_b and not more_a and a.process.has_all_steps:
         b1 = int(b.steps[steps[1], Step.END_ROW])
     recorded = recorded_at(a, step_after(a, steps[0])) and recorded_at(b, step_after(b, steps[1]))
     return Block(start[0], a1, start[1], b1, False, False, recorded)

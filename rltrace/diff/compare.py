@@ -229,11 +229,10 @@ class _Comparing:
         found = []
         for side, trace in (("a", self.a), ("b", self.b)):
             bad = [p for p in trace.processes if not is_finished(p, level)]
-            if bad or not trace.processes:
-                words = (
-                    f"{bad[0].name} is {bad[0].state} after op {bad[0].after_op:,}" if bad else "nothing was recorded"
-                )
-                found.append((side, words))
+            if bad:
+                found.append((side, f"{bad[0].name} is {bad[0].state} after op {bad[0].after_op:,}"))
+            elif trace.lost or not trace.processes:
+                found.append((side, next(iter(trace.lost), "nothing was recorded")))
         return tuple(found)
 
     def _holes(self) -> tuple[Hole, ...]:

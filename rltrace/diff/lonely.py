@@ -18,8 +18,13 @@ LOOKED_AT = 1 << 16
 
 
 def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
-    """(process, finding, whether the rest of the program may depend on it) of every stream that one side alone has."""
-    found = []
+    """(process, finding, whether the rest of the program may depend on it) of every stream that one side alone has.
+
+    None where a journal has lost records: the other side's stream may be there under no name, or its process gone.
+    """
+    found: list[tuple[str, Finding, bool]] = []
+    if a.lost or b.lost:
+        return found
     for side, trace, other in (("A", a, b), ("B", b, a)):
         names = {stream.name for process in other.processes for stream in process.streams if stream.rows}
         finished = all(p.state == "complete" for p in other.processes)

@@ -64,6 +64,7 @@ class Trace:
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
+        self._lost: list[str] = []
         self._journals = self._read_journals()
         if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
             self.other_holes.append(f"{JOURNAL} is another launch's")
@@ -97,8 +98,13 @@ class Trace:
     @property
     def holes(self) -> tuple[TraceHole, ...]:
         """All damage found so far; reading may find more."""
-        own = tuple(TraceHole("", None, None, None, why) for why in self.other_holes)
+        own = tuple(TraceHole("", None, None, None, why) for why in (*self.other_holes, *self._lost))
         return own + tuple(hole for process in self.processes for hole in process.holes)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Why more processes, streams or rows may have been recorded than the journals now tell of; empty: none were."""
+        return (*self._lost, *(why for process in self.processes for why in process.record_damage))
 
     def _take(self, record: Record) -> None:
         try:
@@ -139,13 +145,13 @@ class Trace:
         last = max([*self._journals, *there], default=-1)
         gaps = (number for number in range(last + 1) if number not in self._journals)
         self._missing = list(islice(gaps, MOST_NAMED))
-        self.other_holes += [f"{PROCESSES}/{number} is missing" for number in self._missing]
+        self._lost += [f"{PROCESSES}/{number} is missing" for number in self._missing]
         found = [self._process(number, journal) for number, journal in self._journals.items()]
         owners: dict[str, ProcessTrace] = {}
         for process in sorted(found, key=lambda process: bool(process.record_damage)):
             twin = owners.setdefault(process.name, process)
             if twin is not process:
-                self.other_holes.append(f"{process.base} says that it is {process.name}, which {twin.base} is")
+                self._lost.append(f"{process.base} says that it is {process.name}, which {twin.base} is")
         return [process for process in found if owners[process.name] is process]
 
     def _check_names(self) -> None:
@@ -155,7 +161,7 @@ class Trace:
         if self._heads is not None and not self._missing:
             return  # everything that had begun by the end of the launch is here
         if len(missing) > sum(birth.state == RUNNING for birth in self.births):
-            self.other_holes += [f"process {name} took its name and is not here" for name in missing]
+            self._lost += [f"process {name} took its name and is not here" for name in missing]
 
     def _names(self) -> list[str]:
         """Names that processes of this trace took."""

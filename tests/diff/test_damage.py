@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory import Memory, in_memory
 from programs import Do, Machine, training
+from tampering import Files, bases, load, records, rewrite, store
 
 from rltrace.diff import compare
 from rltrace.diff.model import Verdict
@@ -17,6 +20,7 @@ from rltrace.errors import RltraceError
 from rltrace.report.json import comparison_json
 from rltrace.report.text import render_comparison
 from rltrace.testing import TraceBuilder
+from rltrace.trace.journal import parse_journal
 
 
 def recorded_in_pieces(path: Path, program: list[Do], level: str = "op") -> Path:
@@ -69,7 +73,7 @@ def spoil(trace: Path, damage: list[tuple[float, str, float]]) -> None:
 
 
 @pytest.mark.parametrize("name", ["same", "other"])
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=damages)
 def test_damage_never_turns_the_answer(
     originals: dict[str, Path], name: str, damage: list[tuple[float, str, float]], tmp_path: Path
@@ -86,3 +90,112 @@ def test_damage_never_turns_the_answer(
     true = Verdict.IDENTICAL if name == "same" else Verdict.DIVERGED
     assert comparison.verdict in (true, Verdict.UNKNOWN), comparison.why
     assert render_comparison(comparison, color=False) and comparison_json(comparison)
+
+
+# --- several processes, one thing wrong at a time ---------------------------------------------------------------------
+
+
+def several(path: Path, noise: str = "") -> Files:
+    """A learner with a loader thread, and a worker that draws; with ``noise`` the learner parts in its second step."""
+    trace = TraceBuilder(path)
+    for step in range(3):
+        own = noise if step else ""
+        first = trace.op("aten.mm.default", inputs=[("outside", f"o{step}{own}")], outputs=[f"h{step}{own}"])
+        trace.op("aten.add.Tensor", inputs=[first], outputs=[f"s{step}{own}"])
+        trace.end_step(parameters=f"p{step}{own}", gradients="g", generators="r")
+        trace.commit()
+    trace.stream("rank0/main/thread:loader").op("aten.randperm.default", rng="l", outputs=["l"])
+    worker = trace.process("rank0/worker:1").stream()
+    for draw in range(2):
+        worker.op("aten.randn.default", rng=f"w{draw}", outputs=[f"w{draw}"])
+        worker.commit()
+    return load(trace.finish())
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Files]:
+    folder = tmp_path_factory.mktemp("several")
+    return {name: several(folder / f"{name}.zarr", "x" * (name == "other")) for name in ("a", "same", "other")}
+
+
+def under(files: Files, folder: str) -> Files:
+    return {key: data for key, data in files.items() if key.startswith(f"{folder}/")}
+
+
+def without(files: Files, folder: str) -> Files:
+    return {key: data for key, data in files.items() if not key.startswith(f"{folder}/")}
+
+
+def one_thing_wrong(files: Files, others: list[Files]) -> dict[str, Files]:
+    """Each file gone or another launch's, each folder too, each journal rolled back or hurt in each of its records."""
+    wrong: dict[str, Files] = {}
+    for key in (key for key in files if not key.endswith("zarr.json")):
+        wrong[f"{key} gone"] = {other: data for other, data in files.items() if other != key}
+        wrong |= {f"{key} of {n}": {**files, key: o[key]} for n, o in enumerate(others) if key in o}
+    for folder in sorted({"/".join(key.split("/")[:n]) for key in files for n in range(1, key.count("/") + 1)}):
+        wrong[f"{folder} gone"] = without(files, folder)
+        wrong |= {f"{folder} of {n}": {**without(files, folder), **under(o, folder)} for n, o in enumerate(others)}
+    for key in (key for key in files if key.endswith("/log")):
+        data = files[key]
+        ends = [0, *parse_journal(data).ends]
+        for start, end in pairwise(ends):
+            middle = (start + end) // 2
+            wrong[f"{key} cut at {start}"] = {**files, key: data[:start]}
+            hurt = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
+            wrong[f"{key} hurt at {middle}"] = {**files, key: hurt}
+    return wrong
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("name", ["same", "other"])
+def test_one_thing_wrong(launches: dict[str, Files], tmp_path: Path, name: str, ended: bool) -> None:
+    """No lost name, stream, process or record makes two runs equal or different that are not; without the end of the
+    launch, which vouches for the journals, neither."""
+    files = launches[name]
+    if not ended:
+        files = rewrite(files, "", lambda record: record if record["type"] == "launch" else None)
+    others = [launches["a"], launches["other" if name == "same" else "same"]]
+    true = "identical" if name == "same" else "diverged"
+    whole, spoilt = tmp_path / "whole.zarr", tmp_path / "spoilt.zarr"
+    whole.mkdir()
+    spoilt.mkdir()
+    folders = {whole: Memory(launches["a"])}
+    seen = set()
+    with in_memory(folders):
+        for number, (what, wrong) in enumerate(one_thing_wrong(files, others if ended else others[1:]).items()):
+            folders[spoilt] = Memory(wrong)
+            try:
+                comparison = compare(*((whole, spoilt) if number % 2 else (spoilt, whole)))
+            except RltraceError:
+                continue
+            assert comparison.verdict in (true, "unknown"), f"{what}: {comparison.why}"
+            seen.add(str(comparison.verdict))
+    assert seen == {true, "unknown"}
+
+
+def test_a_record_that_is_lost_leaves_it_open(launches: dict[str, Files], tmp_path: Path) -> None:
+    """Whatever a journal no longer tells of may be what differs: equal so far, and which record is said."""
+    whole = store(launches["a"], tmp_path / "whole.zarr")
+    for base in bases(launches["same"]):
+        for number in range(len(records(launches["same"], base))):
+            data = launches["same"][f"{base}journal/log"]
+            start = [0, *parse_journal(data).ends][number]
+            hurt = data[: start + 20] + b"?" + data[start + 21 :]
+            spoilt = store({**launches["same"], f"{base}journal/log": hurt}, tmp_path / "spoilt.zarr")
+            comparison = compare(whole, spoilt)
+            assert comparison.verdict is Verdict.UNKNOWN
+            assert any("journal" in hole.why for hole in comparison.holes)
+
+
+def test_both_sides_damaged(launches: dict[str, Files], tmp_path: Path) -> None:
+    """Holes of both sides are named, each with its side; what is left decides only if it can."""
+    key = "processes/0/streams/0/rows/c.{}.0"
+    sides = []
+    for name, gone in (("a", 0), ("other", 2)):
+        files = {k: data for k, data in launches[name].items() if k != key.format(gone)}
+        sides.append(store(files, tmp_path / f"{name}.zarr"))
+    comparison = compare(*sides)
+    assert {(hole.side, hole.first) for hole in comparison.holes} == {("a", 0), ("b", 4)}
+    assert comparison.verdict is Verdict.DIVERGED
+    assert comparison.first_value is not None
+    assert comparison.first_value.a_index == 2

@@ -106,13 +106,13 @@ def test_damaged_rows_are_named(cli: Any, how: str, part: str) -> None:
 
 @pytest.mark.parametrize("how", ["edited", "deleted"])
 def test_damaged_journals_are_named(cli: Any, how: str) -> None:
-    """Records that are whole are believed, and no other; without a journal nothing of a process is."""
+    """Records that are whole are believed, and no other; what the lost ones told may be anything, so it stays open."""
     damaged_copy(cli, "journal", how)
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1
     assert "journal" in result.stdout
     status, found = cli.diff("t.zarr", "damaged.zarr")
-    assert (status, found["verdict"]) in ((3, "unknown"), (0, "identical"))[: 1 if how == "deleted" else 2]
+    assert (status, found["verdict"]) == (3, "unknown")
     assert found["first"] is None
     assert found["holes"]
 

@@ -123,7 +123,7 @@ def check(trace: Trace, written: Sequence[WrittenProcess], what: str, hurt: str)
     for number, truth in enumerate(written):
         process = there.get(number)
         if process is None:
-            assert trace.other_holes, f"{what}: process {truth.name} is gone, and nothing says so"
+            assert trace.lost, f"{what}: process {truth.name} is gone, and nothing says so"
             whole = False
             continue
         lacks = _lacks(process, truth, what)

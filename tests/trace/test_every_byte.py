@@ -8,54 +8,26 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from memory import Memory, in_memory
 from samples import small_trace
 from tampering import SPECS, Files, bases, load, records
 from written import WrittenProcess, check, followed
 
 from rltrace.errors import RltraceError
-from rltrace.trace import codec, reader
+from rltrace.trace.births import parse_birth
 from rltrace.trace.files import UnreadableError
 from rltrace.trace.journal import parse_journal
 from rltrace.trace.reader import open_trace
+from rltrace.trace.root import name_file
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.stream import Counter, read_chunk
 
 EVERY_BYTE = bool(os.environ.get("RLTRACE_EVERY_BYTE"))
-
-
-class Memory:
-    """The files of a trace, as ``Folder`` gives them out."""
-
-    root = ""
-
-    def __init__(self, files: Files) -> None:
-        self.files = files
-        self.asked: set[str] = set()
-        self._names: dict[str, list[str]] = {}
-
-    def size(self, key: str) -> int:
-        return len(self.read(key, 1 << 40))
-
-    def read(self, key: str, limit: int) -> bytes:
-        self.asked.add(key)
-        if key not in self.files:
-            raise UnreadableError("is missing")
-        return self.files[key][:limit]
-
-    def holds(self, key: str) -> bool:
-        return key in self.files
-
-    def names(self, key: str) -> list[str]:
-        if key not in self._names:
-            start = len(key) + 1
-            self._names[key] = sorted({f[start:].split("/")[0] for f in self.files if f.startswith(f"{key}/")})
-        return self._names[key]
 
 
 @dataclass
@@ -74,8 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     with followed() as written:
         path = small_trace(tmp_path_factory.mktemp("whole") / "whole.zarr")
     memory = Memory(load(path))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "Folder", lambda path: memory)
+    with in_memory({path: memory}):
         trace = open_trace(path)
         assert check(trace, written, "whole", "")
     assert trace.holes == ()
@@ -83,21 +54,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 @pytest.fixture
-def memory(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> Memory:
-    """The folder that every reader opens."""
+def memory(whole: Whole) -> Iterator[Memory]:
+    """The folder that the reader opens."""
     memory = Memory(dict(whole.files))
-    decode, done = codec.decode, {}
-
-    def decode_once(spec: Any, encoded: bytes) -> np.ndarray:
-        key = spec.name, encoded
-        if key not in done:
-            done[key] = decode(spec, encoded)
-            done[key].flags.writeable = False
-        return done[key]
-
-    monkeypatch.setattr(reader, "Folder", lambda path: memory)
-    monkeypatch.setattr(codec, "decode", decode_once)
-    return memory
+    with in_memory({whole.path: memory}):
+        yield memory
 
 
 def read(whole: Whole, what: str, hurt: str) -> None:
@@ -128,8 +89,9 @@ class Gate:
     """Reads the trace again for every file content that the reader takes for something new.
 
     What the reader knows of a file comes through one function: chunks through ``read_chunk``, journals through
-    ``parse_journal``. Two contents with the same outcome there read the same, and are read once; numbers of bytes in a
-    refusal do not make it another one. With RLTRACE_EVERY_BYTE=1 every content is read, whatever comes through.
+    ``parse_journal``, births through ``parse_birth``, names through ``name_file``. Two contents with the same outcome
+    there read the same, and are read once; numbers of bytes in a refusal do not make it another one. With
+    RLTRACE_EVERY_BYTE=1 every content is read, whatever comes through.
     """
 
     def __init__(self, whole: Whole, memory: Memory) -> None:
@@ -165,9 +127,10 @@ class Gate:
                 return re.sub(r"\d+ bytes", "bytes", str(error))
             raise AssertionError(f"{key}: another content passes")
         if key.endswith("journal/log"):
-            found = parse_journal(data)
-            return repr(replace(found, length=0))
-        return data
+            return repr(replace(parse_journal(data), length=0))
+        if key.endswith(".name"):
+            return name_file(data) == key.split("/")[-1]
+        return repr(parse_birth(data)) if key.startswith("births/") else data
 
 
 @pytest.fixture
@@ -219,10 +182,10 @@ def test_every_file_missing_or_another_one(whole: Whole, memory: Memory) -> None
     """Each file gone, or with the content of each other file, is reported."""
     for key in whole.asked:
         data = memory.files.pop(key)
-        memory._names.clear()
+        memory.renamed()
         if not key.startswith("births/"):  # one is missed by nobody where its process has begun
             read(whole, f"{key} missing", key)
-        memory._names.clear()
+        memory.renamed()
         for other, content in whole.files.items():
             if content != data:
                 memory.files[key] = content

@@ -1,0 +1,71 @@
+"""Traces read from memory, so that thousands of damaged ones can be: by the real reader, their files on no disk.
+
+Owns a stand-in for ``Folder`` without links and odd files; those are tested on a disk. Decoding, a pure function of a
+chunk's bytes, is done once for the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tampering import Files
+
+from rltrace.trace import codec, reader
+from rltrace.trace.files import UnreadableError
+
+
+class Memory:
+    """The files of a trace, as ``Folder`` gives them out."""
+
+    root = ""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.asked: set[str] = set()
+        """Files that were read."""
+        self._names: dict[str, list[str]] = {}
+
+    def size(self, key: str) -> int:
+        return len(self.read(key, 1 << 40))
+
+    def read(self, key: str, limit: int) -> bytes:
+        self.asked.add(key)
+        if key not in self.files:
+            raise UnreadableError("is missing")
+        return self.files[key][:limit]
+
+    def holds(self, key: str) -> bool:
+        return key in self.files
+
+    def names(self, key: str) -> list[str]:
+        if key not in self._names:
+            start = len(key) + 1
+            self._names[key] = sorted({f[start:].split("/")[0] for f in self.files if f.startswith(f"{key}/")})
+        return self._names[key]
+
+    def renamed(self) -> None:
+        """Files came or went."""
+        self._names.clear()
+
+
+@contextmanager
+def in_memory(folders: dict[Path, Memory]) -> Iterator[None]:
+    """``open_trace`` of one of these (existing) paths reads from memory."""
+    decode, done = codec.decode, {}
+
+    def decode_once(spec: Any, encoded: bytes) -> np.ndarray:
+        key = spec.name, spec.chunk, encoded
+        if key not in done:
+            done[key] = decode(spec, encoded)
+            done[key].flags.writeable = False
+        return done[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "Folder", lambda path: folders[path])
+        patch.setattr(codec, "decode", decode_once)
+        yield
