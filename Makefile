@@ -42,6 +42,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/trace_io.py
 	$(BIN)/python benchmarks/diff_speed.py
 	$(BIN)/python benchmarks/record_cost.py
+	$(BIN)/python benchmarks/mechanisms.py
 
 # The libraries are many and heavy, so they have an environment of their own.
 verdicts: $(VERDICTS)/.complete

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from rltrace.digest import digest_address, digest_pages
+
 
 class States(NamedTuple):
     """A digest for each kind of generator, in the order of ``schema.GENERATORS``; 0 where there is none yet."""
@@ -38,7 +40,7 @@ def before_op(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 def state_digest(generator: torch.Generator) -> int:
     """Digest of one torch generator's state, cached normals included."""
     state = generator.get_state()
-    return xxh3_64_intdigest(state.numpy().data)
+    return digest_address(state.data_ptr(), state.numel(), 0)
 
 
 def all_states() -> States:
@@ -53,10 +55,7 @@ def all_states() -> States:
 def _of_devices() -> int:
     if not torch.cuda.is_initialized():
         return 0
-    digest = xxh3_64()
-    for generator in torch.cuda.default_generators:
-        digest.update(generator.get_state().numpy().data)
-    return digest.intdigest()
+    return digest_pages([state_digest(generator) for generator in torch.cuda.default_generators], 0)
 
 
 def _of_python() -> int:
