@@ -124,10 +124,11 @@ class _Work:
         left: list[Box] = []
         for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self._fed(self.exact))):
             left += self._by_structure(self._reach(box) if self._is_open(box) else box)
+        self._by_moving(self._fed(self.exact))
         self._by_moving(self.exact)
         for box in left:
             self._by_computation(box)
-        self._by_moving(self._telling(self.content))
+        self._by_moving(self.content, told=True)
 
     def _boxes(self, box: Box) -> Iterator[Box]:
         """A small box as it is; a large one cut where that is certain, from the surest means on."""
@@ -149,9 +150,11 @@ class _Work:
         for part in self._split(box, self._myers(box, self.structure)):
             yield from self._split(part, self._myers(part, self.identity))
 
-    def _by_moving(self, tokens: Pair) -> None:
-        """Rows left over on both sides with equal tokens: the nth with the nth, wherever they stand."""
+    def _by_moving(self, tokens: Pair, told: bool = False) -> None:
+        """Rows left over on both sides with equal tokens: the nth with the nth. ``told``: only rows with a value."""
         left_a, left_b = self._left((0, len(self.a), 0, len(self.b)))
+        if told:
+            left_a, left_b = left_a[self.a.told[left_a]], left_b[self.b.told[left_b]]
         if len(left_a) and len(left_b):
             at_a, at_b = match_nth(tokens[0][left_a], tokens[1][left_b])
             self._add(left_a[at_a], left_b[at_b], self.moved)

@@ -46,10 +46,15 @@ def without_lookalikes(scene: Scene, a: Stretch, b: Stretch, found: Alignment) -
 
 
 def _same_draw(a: Stretch, b: Stretch, found: Alignment, k: int, unequal: NDArray[np.bool_]) -> bool:
-    """Whether two draws are one: they have no inputs to tell, so the rows before or after them have to be equal."""
+    """Whether two draws are one: they have no inputs to tell, so the rows before or after have to be equal.
+
+    What stands before and after a stretch is matched.
+    """
     i, j = int(found.a[k]), int(found.b[k])
     if not a.rows.flags(i) & b.rows.flags(j) & RowFlag.RNG:
         return False
+    if (i, j) in ((0, 0), (len(a) - 1, len(b) - 1)) and a.first and b.first:
+        return True
     return any(
         0 <= n < len(found.a) and not unequal[n] and (int(found.a[n]), int(found.b[n])) == (i + n - k, j + n - k)
         for n in (k - 1, k + 1)

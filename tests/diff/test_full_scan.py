@@ -1,0 +1,102 @@
+"""The search against a full scan that uses none of it: values that part and meet again, holes, unfinished traces."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from fullscan import first_difference, rows_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs import Do, Machine
+
+from rltrace.diff import compare
+from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.testing import TraceBuilder
+from rltrace.trace.reader import open_trace
+from scripts import Editor, Writer
+
+IN_PLACE = ("value", "argument", "shape", "outside", "alias", "seed")
+examples = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def in_pieces(path: Path, program: Sequence[Do], rows: int, state: str) -> Path:
+    """Record with a commit every so many instructions, so that there is much to search and to damage."""
+    trace = TraceBuilder(path, alive=state == "running")
+    machine = Machine(trace)
+    for start in range(0, len(program), rows):
+        machine.run(program[start : start + rows])
+        trace.commit()
+    if state != "running":
+        return trace.finish(state)
+    return trace.path
+
+
+def damage(path: Path, random: Random) -> list[tuple[int, int]]:
+    """Flip a bit in some chunks of rows; (first row, rows) of what cannot be read then."""
+    segments = open_trace(path).processes[0].streams[0].segments
+    lost = random.sample(segments, random.randint(0, min(2, len(segments))))
+    for segment in lost:
+        file = path / "processes" / "0" / segment.files[random.randint(0, 1)].key
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(bytes(data))
+    return [(int(segment.first), int(segment.rows)) for segment in lost]
+
+
+def edited(random: Random) -> tuple[list[Do], list[Do]]:
+    """A script, and the same with values changed in place: rows stay where they are."""
+    ran = Writer(random).script().run()
+    editor = Editor(random, ran)
+    for _ in range(random.randint(0, 3)):
+        editor.edit(IN_PLACE)
+    return ran, [item.do for item in editor.items]
+
+
+def places(comparison: Comparison) -> set[int | None]:
+    """Rows that the comparison names, the end of a trace aside."""
+    found = (comparison.first, comparison.first_value, comparison.decisive)
+    return {f.a_index for f in found if f is not None and f.cause is not Cause.ENDED}
+
+
+@examples
+@given(st.randoms(use_true_random=False))
+def test_the_search_equals_a_full_scan(random: Random) -> None:
+    """Finished or not, cut anywhere: the row that a scan finds first, and none where it finds none."""
+    ran, other = edited(random)
+    state = random.choice(["complete", "killed", "running"])
+    if state != "complete":
+        other = other[: random.randint(1, len(other))]
+    with tempfile.TemporaryDirectory() as folder:
+        a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120), "complete")
+        b = in_pieces(Path(folder) / "b.zarr", other, random.randint(20, 120), state)
+        wanted = first_difference(rows_of(a), rows_of(b))
+        comparison = compare(a, b)
+    assert places(comparison) == (set() if wanted is None else {wanted})
+    if wanted is not None:
+        assert comparison.verdict is Verdict.DIVERGED
+    else:
+        assert comparison.verdict is (Verdict.IDENTICAL if state == "complete" else Verdict.UNKNOWN)
+
+
+@examples
+@given(st.randoms(use_true_random=False))
+def test_nothing_is_named_past_a_hole_unless_it_is_first(random: Random) -> None:
+    """With chunks unreadable on either side: the row that a scan of the whole traces finds, or that it is unknown."""
+    ran, other = edited(random)
+    with tempfile.TemporaryDirectory() as folder:
+        a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120), "complete")
+        b = in_pieces(Path(folder) / "b.zarr", other, random.randint(20, 120), "complete")
+        wanted = first_difference(rows_of(a), rows_of(b))
+        holes = damage(a, random) + damage(b, random)
+        comparison = compare(a, b)
+    named = places(comparison)
+    assert named <= {wanted}, comparison.why
+    if wanted is not None and all(first > wanted for first, _ in holes):
+        assert named == {wanted} and comparison.verdict is Verdict.DIVERGED
+    elif wanted is not None and not named:
+        assert comparison.verdict is Verdict.UNKNOWN and comparison.holes
+    elif wanted is None:
+        assert comparison.verdict in (Verdict.IDENTICAL, Verdict.UNKNOWN)
