@@ -106,6 +106,7 @@ class Bench:
         """Run a command under ``setting`` and one more NAME=VALUE."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
         environment |= {"OMP_NUM_THREADS": str(setting.threads), "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
+        environment["OMP_WAIT_POLICY"] = "passive"  # two programs run at a time: threads that wait must not spin
         if setting.hash_seed:
             environment["PYTHONHASHSEED"] = setting.hash_seed
         name, _, value = extra.partition("=")
