@@ -24,6 +24,7 @@ def verification_text(found: Verification) -> str:
     else:
         parts = "1 part" if len(found.damage) == 1 else f"{len(found.damage):,} parts"
         lines.append(f"{found.path} is DAMAGED in {parts} ({read}); the rest can be used")
+        lines.append(f"  hint: {_remedy(found)}")
     return "\n".join(lines)
 
 
@@ -38,7 +39,18 @@ def verification_json(found: Verification) -> dict[str, object]:
         "processes": [asdict(process) for process in found.processes],
         "damage": list(found.damage),
         "notes": list(found.notes),
+        "lost_steps": list(found.lost_steps) if found.lost_steps else None,
     }
+
+
+def _remedy(found: Verification) -> str:
+    """What to do about damage."""
+    if not found.lost_steps:
+        return "if this is a copy, copy it again"
+    first, end = found.lost_steps
+    return (
+        f"if this is a copy, copy it again; else rltrace record --steps {first}:{end} brings back the ops that are lost"
+    )
 
 
 def _process_line(process: Checked) -> str:

@@ -65,6 +65,8 @@ class Verification:
     """Each part that is not what was written."""
     notes: tuple[str, ...]
     """What is worth saying and no damage: torn tails, leftovers, rows a slice left out."""
+    lost_steps: tuple[int, int] | None = None
+    """Steps (half open) whose rows cannot all be read; None: none are known to be."""
 
     @property
     def ok(self) -> bool:
@@ -87,10 +89,10 @@ def verify(path: Path | str, progress: Callable[[int, int], None] | None = None)
         work.notes.append("nobody wrote down how the launch ended; it was killed, or it still runs")
     work.check_births()
     work.check_leftovers()
-    damage = [_hole_text(hole) for hole in trace.holes] + work.damage
-    return Verification(
-        trace.path, tuple(checked), work.chunks, work.bytes, tuple(dict.fromkeys(damage)), tuple(work.notes)
-    )
+    damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
+    lost = [steps for process in trace.processes for steps in _lost_steps(process)]
+    hull = (min(first for first, _ in lost), max(end for _, end in lost)) if lost else None
+    return Verification(trace.path, tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
 
 
 class _Work:
@@ -285,6 +287,18 @@ def _walk(root: str) -> Iterator[str]:
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in sorted(files + links):
             yield Path(folder, name).relative_to(root).as_posix()
+
+
+def _lost_steps(process: ProcessTrace) -> Iterator[tuple[int, int]]:
+    """(first, end) of the steps that each hole in the rows reaches into, as far as the steps are known."""
+    for stream in process.streams:
+        steps = process.steps[process.steps[:, Step.STREAM] == stream.index]
+        for first, rows, _ in stream.holes:
+            ended = int(np.searchsorted(steps[:, Step.END_ROW], first, side="right"))
+            last = int(np.searchsorted(steps[:, Step.END_ROW], first + rows, side="left"))
+            within = steps[ended : last + 1, Step.STEP]
+            if len(within):
+                yield int(within[0]), int(within[-1]) + 1
 
 
 def _hole_text(hole: Mapping[str, object] | tuple[object, ...]) -> str:

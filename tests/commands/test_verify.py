@@ -51,9 +51,11 @@ def test_damage_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], arr
     assert str(damaged.relative_to(path)) in out
     assert "rows 0 to 9" in out
     assert "DAMAGED in 1 part" in out
+    assert "record --steps 0:1" in out
     assert main(["verify", str(path), "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["sound"], len(found["damage"])) == ("rltrace.verify/1", False, 1)
+    assert found["lost_steps"] == [0, 1]
 
 
 def test_nothing_left_to_read_is_damage_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,3 +81,13 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.commit(0, random_rows(np.random.default_rng(0), 0, 50), plain_entries(), [step])
     writer.close("complete", {})
     assert any("digests of step 0" in text for text in verify(trace).damage)
+
+
+def test_lost_rows_are_told_as_steps(sample: Path) -> None:
+    """Which steps to record again: those that a hole reaches into, and no others."""
+    (sample / "processes/0/streams/0/rows/c.1.0").unlink()
+    assert verify(sample).lost_steps == (1, 2)
+    (sample / "processes/0/streams/0/cells/c.2").unlink()
+    assert verify(sample).lost_steps == (1, 3)
+    (sample / "processes/0/streams/1/rows/c.0.0").unlink()
+    assert verify(sample).lost_steps == (1, 3)
