@@ -6,12 +6,12 @@ opened, and never more of them than that stretch. Decides no verdict: the findin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from threading import RLock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rltrace.diff.matching import Matching
 from rltrace.diff.model import Finding
@@ -37,34 +37,30 @@ class Line:
 
 
 class Browser:
-    """The lines of one pair of streams."""
+    """The lines of one pair of streams. Threads may share it: they see whole states, and read one after the other."""
 
     def __init__(self, a: StreamView, b: StreamView, findings: Iterable[Finding] = ()) -> None:
         self.a, self.b = a, b
+        self.lock = RLock()
+        """Held by whoever reads rows of these streams."""
         self.hide_receivers = False
         own = [f for f in findings if f.stream == a.name]
         self.pins = {(f.a_index, f.b_index) for f in own if f.a_index is not None or f.b_index is not None}
         """Rows of findings: these are pairs, whatever else is."""
-        self.pieces = list(pieces(a, b, self.pins))
+        self._put_all(list(pieces(a, b, self.pins)))
 
     # --- lines --------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self._state[1][-1])
 
     @property
     def pieces(self) -> list[Piece]:
-        return self._all
+        return self._state[0]
 
-    @pieces.setter
-    def pieces(self, pieces: list[Piece]) -> None:
-        self._all = pieces
-        self.__dict__.pop("_starts", None)
-
-    @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        """The first line of each piece, and the number of lines."""
-        return np.cumsum([0, *(self._height(piece) for piece in self._all)])
+    def _put_all(self, new: list[Piece]) -> None:
+        """Another state, in one go: the pieces, and the first line of each (and the number of lines)."""
+        self._state = new, np.cumsum([0, *(self._height(piece) for piece in new)])
 
     def _height(self, piece: Piece) -> int:
         if not piece.is_open:
@@ -75,20 +71,22 @@ class Browser:
 
     def set_hide_receivers(self, hide: bool) -> None:
         """Leave rows out that only pass a difference on, or put them back."""
-        self.hide_receivers = hide
-        self.__dict__.pop("_starts", None)
+        with self.lock:
+            self.hide_receivers = hide
+            self._put_all(self.pieces)
 
     def piece_at(self, line: int) -> int:
         """Number of the piece that holds a line."""
-        return int(np.searchsorted(self._starts, line, side="right")) - 1
+        return int(np.searchsorted(self._state[1], line, side="right")) - 1
 
     def first_line(self, piece: int) -> int:
-        return int(self._starts[piece])
+        return int(self._state[1][piece])
 
     def line(self, number: int) -> Line:
         """Line ``number``, from 0; reads nothing."""
-        at = self.piece_at(number)
-        piece, offset = self._all[at], number - int(self._starts[at])
+        pieces_, starts = self._state
+        at = int(np.searchsorted(starts, number, side="right")) - 1
+        piece, offset = pieces_[at], number - int(starts[at])
         if not piece.is_open:
             return Line(piece.a0, piece.b0, None, piece=piece)
         if piece.lines is None:
@@ -109,14 +107,13 @@ class Browser:
 
     def piece_of(self, side: str, row: int) -> int:
         """Number of the piece that holds a row of ``"a"`` or ``"b"``."""
-        ends = np.array([piece.a1 if side == "a" else piece.b1 for piece in self._all])
-        return min(int(np.searchsorted(np.maximum.accumulate(ends), row, side="right")), len(self._all) - 1)
+        return min(bisect_right(self.pieces, row, key=lambda p: p.a1 if side == "a" else p.b1), len(self.pieces) - 1)
 
     def line_of(self, side: str, row: int) -> int:
         """The line that shows a row, or the fold that holds it."""
-        for at in range(self.piece_of(side, row), len(self._all)):
-            piece = self._all[at]
-            start = int(self._starts[at])
+        pieces_, starts = self._state
+        for at in range(self.piece_of(side, row), len(pieces_)):
+            piece, start = pieces_[at], int(starts[at])
             if not piece.is_open:
                 if (piece.a0 <= row < piece.a1) if side == "a" else (piece.b0 <= row < piece.b1):
                     return start
@@ -140,34 +137,36 @@ class Browser:
         if piece.trouble:
             return [piece]
         try:
-            return self._read(piece)
+            with self.lock:
+                return self._read(piece)
         except HoleError as error:
             return [replace(piece, trouble=str(error))]
 
     def put(self, at: int, old: Piece, new: list[Piece]) -> None:
         """Put ``new`` in the place of ``old``, which stood at number ``at``; nothing happens where it is gone."""
-        if at < len(self._all) and self._all[at] is old:
-            self.pieces = [*self._all[:at], *new, *self._all[at + 1 :]]
+        with self.lock:
+            if at < len(self.pieces) and self.pieces[at] is old:
+                self._put_all([*self.pieces[:at], *new, *self.pieces[at + 1 :]])
 
     def open(self, at: int) -> None:
         """Open piece ``at`` in place."""
-        piece = self._all[at]
+        piece = self.pieces[at]
         if not piece.is_open:
             self.put(at, piece, self.opened(piece))
 
     def fold(self, at: int) -> int:
         """Fold piece ``at``, with all that was cut from the same stretch; the number of the fold."""
-        piece = self._all[at]
+        piece = self.pieces[at]
         whole = piece.part_of
         if whole is None or (piece.equal and piece.is_open):
             self.put(at, piece, [replace(piece, is_open=False)] if piece.lines is None else [piece])
             return at
         first = last = at
-        while first > 0 and self._all[first - 1].part_of is whole:
+        while first > 0 and self.pieces[first - 1].part_of is whole:
             first -= 1
-        while last + 1 < len(self._all) and self._all[last + 1].part_of is whole:
+        while last + 1 < len(self.pieces) and self.pieces[last + 1].part_of is whole:
             last += 1
-        self.pieces = [*self._all[:first], whole, *self._all[last + 1 :]]
+        self._put_all([*self.pieces[:first], whole, *self.pieces[last + 1 :]])
         return first
 
     def reveal(self, side: str, row: int) -> int:
@@ -175,7 +174,7 @@ class Browser:
         for _ in range(3):  # a stretch, a fold within it
             line = self.line_of(side, row)
             at = self.piece_at(line)
-            piece = self._all[at]
+            piece = self.pieces[at]
             if piece.is_open or piece.trouble:
                 return line
             self.open(at)
@@ -186,9 +185,9 @@ class Browser:
     def seek(self, line: int, direction: int, cancelled: Callable[[], bool] = lambda: False) -> tuple[str, int] | None:
         """The next row after ``line`` (before it, with -1) where a difference may begin: (side, row). Reads its way."""
         at = self.piece_at(line)
-        numbers = range(at, len(self._all)) if direction > 0 else range(at, -1, -1)
+        numbers = range(at, len(self.pieces)) if direction > 0 else range(at, -1, -1)
         for number in numbers:
-            piece = self._all[number]
+            piece = self.pieces[number]
             if cancelled():
                 return None
             if piece.equal or piece.trouble:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align import align, with_fewest_moves
+from rltrace.diff.align import Alignment, align, with_fewest_moves
 from rltrace.diff.cuts import safe_cut
 from rltrace.diff.findings import RowAt
 from rltrace.diff.inputs import match_inputs
@@ -26,6 +26,8 @@ from rltrace.diff.view import Stretch
 
 BUDGET = 300_000
 """Elementary steps of an alignment: a fraction of a second."""
+
+PAIRS_TRIED = 256
 
 Numbers = NDArray[np.int64]
 Pin = tuple[int | None, int | None]
@@ -128,10 +130,25 @@ def pair_rows(a: Stretch, b: Stretch, pins: Collection[Pin] = ()) -> Lines:
 
 
 def window_end(a: Stretch, b: Stretch) -> tuple[int, int]:
-    """Rows of two stretches that go on, up to where they can be cut: both sides agree there. (0, 0): nowhere."""
+    """Rows of two stretches that go on, up to where they can be cut: both sides agree there. (0, 0): nowhere.
+
+    Where no long run of pairs is, any pair of the first half will do that no rows changed places across.
+    """
     found = align(a.tokens, b.tokens, open_end=True, budget=BUDGET)
     end = safe_cut(found)
+    if end == (0, 0):
+        end = _last_pair(found, len(a) // 2, len(b) // 2)
     return (0, 0) if found.unsure is not None and found.unsure < end else end
+
+
+def _last_pair(found: Alignment, most_a: int, most_b: int) -> tuple[int, int]:
+    """The rows up to and with the last pair before these rows that keeps all that changed places on one side."""
+    from_a, from_b = found.a[found.moved], found.b[found.moved]
+    kept = ~found.moved & (found.a < most_a) & (found.b < most_b)
+    for k in np.flatnonzero(kept)[::-1][:PAIRS_TRIED].tolist():
+        if np.array_equal(from_a < found.a[k], from_b < found.b[k]):
+            return int(found.a[k]) + 1, int(found.b[k]) + 1
+    return 0, 0
 
 
 def _inside(a: Stretch, b: Stretch, pins: Collection[Pin]) -> list[tuple[int, int]]:

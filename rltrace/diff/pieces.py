@@ -20,7 +20,7 @@ CONTEXT = 2
 SHORTEST_FOLD = 6
 """Identical rows that are worth a fold."""
 
-MOST_ROWS = 1 << 16
+MOST_ROWS = 1 << 13
 """Rows of a side that are read and aligned at a time."""
 
 
@@ -56,6 +56,9 @@ def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator
     first = max(0, base - CONTEXT) if base < max(a.rows, b.rows) else base
     if first >= SHORTEST_FOLD:
         yield Piece(0, first, 0, first, equal=True, in_step=True)
+        if first < base:
+            yield Piece(first, base, first, base, equal=True, in_step=True, is_open=True)
+        first = base
     else:
         first = 0
     yield from _merged(_steps(a, b, first, parted))

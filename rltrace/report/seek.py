@@ -7,6 +7,7 @@ once. Rows that cannot be read are passed over.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -24,9 +25,11 @@ def next_row(
     start: int,
     direction: int = 1,
     cancelled: Callable[[], bool] = lambda: False,
+    guard: AbstractContextManager[object] | None = None,
 ) -> int | None:
     """The first row from ``start`` on (up to it, with -1) that ``selector`` finds; None: there is none.
-    Raises SelectorError for ``nth``, which counts from the beginning of a step and is no property of a row.
+    ``guard`` is entered for each reading, where threads share the stream. Raises SelectorError for ``nth``, which
+    counts from the beginning of a step and is no property of a row.
     """
     if any(condition.key is Key.NTH for clause in selector.clauses for condition in clause):
         raise SelectorError("nth= cannot be looked for here; rltrace ops finds it")
@@ -38,7 +41,8 @@ def next_row(
         if cancelled():
             return None
         try:
-            rows = stream.read_segment(segment)
+            with guard or nullcontext():
+                rows = stream.read_segment(segment)
         except HoleError:
             mask.skip()
             continue

@@ -76,10 +76,10 @@ class RltraceApp(App[Comparison]):
     """``rltrace diff A B`` in a terminal. Returns the comparison; None: there is none."""
 
     TITLE = "rltrace"
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (76, "-normal"), (100, "-wide")]  # noqa: RUF012  Textual's
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (32, "-tall")]  # noqa: RUF012  own declaration
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (24, "-tall")]  # noqa: RUF012  own declaration
     DEFAULT_MODE = "overview"
     BINDINGS = [  # noqa: RUF012
         Binding("question_mark", "help", "Help", id="app.help", tooltip="What the focused part shows, and its keys"),
@@ -144,6 +144,8 @@ class RltraceApp(App[Comparison]):
 
         try:
             self.post_message(SearchDone(self.work.search(probed, walked)))
+            for name in self.work.streams[:1]:
+                self.work.stream(name)  # so that it is there when it is asked for
             self.post_message(CurvesRead(self.work.curves(lambda: worker.is_cancelled)))
         except CancelledError:
             return
@@ -174,7 +176,7 @@ class RltraceApp(App[Comparison]):
 
     def _handle_exception(self, error: Exception) -> None:
         """What nobody foresaw in a widget: a screen as well, unless it comes again."""
-        if self.failure is not None or os.environ.get("RLTRACE_DEBUG"):
+        if self.failure is not None or not self.overview.is_mounted or os.environ.get("RLTRACE_DEBUG"):
             super()._handle_exception(error)
             return
         self.fail(error)

@@ -37,8 +37,8 @@ class OpScreen(Screen[None]):
     AUTO_FOCUS = "#inputs"
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "upstream", "Upstream", id="op.upstream", tooltip="The op that made this input's numbers"),
-        Binding("backspace,u", "down", "Back down", id="op.down", tooltip="Back to where the walk came from"),
-        Binding("l", "list", "In the list", id="op.list", tooltip="This op among its neighbours"),
+        Binding("backspace,u", "down", "Back", id="op.down", tooltip="Back to where the walk came from"),
+        Binding("l", "list", "List", id="op.list", tooltip="This op among its neighbours"),
         Binding("o", "edit", "Source", id="op.edit", tooltip="Open the source line in $EDITOR"),
         Binding("y", "copy", "Copy", id="op.copy", tooltip="Copy all of this as text (over OSC 52)"),
     ]
@@ -71,7 +71,7 @@ class OpScreen(Screen[None]):
 
     def _load(self) -> None:
         try:
-            with self._work.lock:
+            with self._stream.browser.lock:
                 self._pair = self._stream.pairs.pair(*self._at)
             self._trouble = ""
         except HoleError as error:
@@ -145,7 +145,7 @@ class OpScreen(Screen[None]):
     def _walk(self, place: int) -> None:
         if self._pair is None or place >= len(self._pair.inputs):
             return
-        with self._work.lock:
+        with self._stream.browser.lock:
             found = self._stream.pairs.upstream(*self._at, place)
         if found is None:
             self.notify(f"input {place}: no recorded op is known to have made it", severity="warning")
@@ -176,17 +176,17 @@ class OpScreen(Screen[None]):
 
 
 def input_text(entered: PairedInput) -> str:
-    """``0 = float32[4]  read here on both sides, equal  from op 12``."""
+    """``= input 0  float32[4]  from op 12  read here on both sides, equal``."""
     glyph, what = MATCHES.get(entered.match, ("?", entered.match))
     shown = entered.a or entered.b
     assert shown is not None
     if shown.origin == "overwritten":
-        return f"{entered.place}   {shown.layout}  only written"
+        return f"  input {entered.place}  {shown.layout}  only written"
     sides = [side for side in (entered.a, entered.b) if side is not None]
     origins = list(dict.fromkeys(f"op {s.producer:,}" if s.producer is not None else s.origin for s in sides))
     digests = list(dict.fromkeys(s.digest for s in sides if s.digest))
     told = f"  {' | '.join(digests)}" if digests else ""
-    return f"{entered.place} {glyph} {shown.layout}  from {' | '.join(origins)}{told}  {what}".rstrip()
+    return f"{glyph} input {entered.place}  {shown.layout}  from {' | '.join(origins)}{told}  {what}".rstrip()
 
 
 def _both(pair: OpPair, ask):  # type: ignore[no-untyped-def]

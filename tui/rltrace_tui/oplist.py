@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rich.segment import Segment
 from rich.style import Style
 from textual import work
+from textual.binding import Binding
 from textual.cache import LRUCache
 from textual.events import Click, MouseMove
 from textual.geometry import Region, Size
@@ -25,7 +26,7 @@ from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.schema import Column
 from rltrace_tui.words import GLYPHS
-from rltrace_tui.work import Stream, Work
+from rltrace_tui.work import Stream
 
 EXPLAINED = (
     "Ops: A on the left, B on the right, each pair of rows on one line; ▶ marks the finding of the verdict. A number"
@@ -63,6 +64,14 @@ class OpList(ScrollView, can_focus=True):
     COMPONENT_CLASSES = {  # noqa: RUF012
         "oplist--cursor", "oplist--origin", "oplist--receiver", "oplist--side", "oplist--fold", "oplist--unsure",
     }  # fmt: skip
+    BINDINGS = [  # noqa: RUF012
+        Binding("j,down", "move(1)", "Down", show=False, id="oplist.down", tooltip="Down"),
+        Binding("k,up", "move(-1)", "Up", show=False, id="oplist.up", tooltip="Up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="oplist.pagedown", tooltip="A page down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="oplist.pageup", tooltip="A page up"),
+        Binding("home", "end(0)", "Top", show=False, id="oplist.top", tooltip="First line"),
+        Binding("end", "end(1)", "Bottom", show=False, id="oplist.bottom", tooltip="Last line"),
+    ]
     explained = EXPLAINED
     cursor = reactive(0, repaint=False)
     detail = reactive(0)
@@ -73,12 +82,12 @@ class OpList(ScrollView, can_focus=True):
     class Chosen(Message):
         """Somebody wants to see more of the line under the cursor."""
 
-    def __init__(self, state: Work, id: str) -> None:
+    def __init__(self, id: str) -> None:
         super().__init__(id=id)
-        self._work = state
         self.stream: Stream | None = None
         self._strips: LRUCache[tuple[object, ...], Strip] = LRUCache(KEPT)
         self._generation = 0
+        self._prefetched = 0
 
     # --- content ------------------------------------------------------------------------------------------------------
 
@@ -129,7 +138,9 @@ class OpList(ScrollView, can_focus=True):
         for line in {before, self.cursor}:
             self.refresh(Region(0, line - self.scroll_offset.y, self.size.width, 1))
         self.post_message(self.Moved())
-        self._prefetch()
+        if abs(self.cursor - self._prefetched) >= self.page // 2:
+            self._prefetched = self.cursor
+            self._prefetch()
 
     def _keep_in_view(self, center: bool) -> None:
         height, top = max(1, self.scrollable_content_region.height), self.scroll_offset.y
@@ -140,6 +151,15 @@ class OpList(ScrollView, can_focus=True):
         else:
             target = self.cursor if self.cursor < top else self.cursor - height + 1
         self.scroll_to(y=max(0, target), animate=False, force=True, immediate=True)
+
+    def action_move(self, by: int) -> None:
+        self.move(self.cursor + by)
+
+    def action_page(self, direction: int) -> None:
+        self.move(self.cursor + direction * self.page)
+
+    def action_end(self, last: int) -> None:
+        self.move(len(self.browser) - 1 if last and self.browser else 0)
 
     @property
     def page(self) -> int:
@@ -161,7 +181,7 @@ class OpList(ScrollView, can_focus=True):
             return
         for at in (cursor - page, cursor + page):
             if 0 <= at < len(browser):
-                with self._work.lock:
+                with browser.lock:
                     if at < len(browser):
                         line = browser.line(at)
                         _touch(browser.a, line.a)
@@ -178,7 +198,7 @@ class OpList(ScrollView, can_focus=True):
         key = (number, width, at_cursor, self.has_focus, self._generation, self.app.theme)
         strip = self._strips.get(key)
         if strip is None:
-            with self._work.lock:
+            with browser.lock:
                 strip = self._draw(browser, number, width, at_cursor)
             self._strips[key] = strip
         return strip
@@ -261,7 +281,7 @@ def fold_text(browser: Browser, line: Line) -> str:
     if not a or not b:
         return f"⋯ {where}{count} of {'A' if a else 'B'} alone ⋯"
     sizes = count if a == b else f"{a:,} ops of A, {b:,} of B"
-    return f"⋯ {where}{sizes}, not all identical ⋯"
+    return f"⋯ {where}{sizes}, not looked at yet ⋯"
 
 
 def _touch(view: StreamView, index: int | None) -> None:

@@ -22,8 +22,6 @@ from rltrace_tui.prompt import Prompt
 from rltrace_tui.work import Stream, Work
 
 FIND, GO = "Find", "Go to"
-AT_ONCE = 4_096
-"""Rows that are read and paired without a worker."""
 
 
 class Opened(Message):
@@ -37,9 +35,9 @@ class Opened(Message):
 class Sought(Message):
     """A search along the ops came to its end."""
 
-    def __init__(self, stream: Stream, found: tuple[str, int] | None, what: str) -> None:
+    def __init__(self, stream: Stream, line: int | None, what: str) -> None:
         super().__init__()
-        self.stream, self.found, self.what = stream, found, what
+        self.stream, self.line, self.what = stream, line, what
 
 
 class OpsScreen(Screen[None]):
@@ -47,26 +45,20 @@ class OpsScreen(Screen[None]):
 
     AUTO_FOCUS = "OpList"
     BINDINGS = [  # noqa: RUF012
-        Binding("enter", "inspect", "Inspect", id="ops.inspect", tooltip="This op in full; opens a fold"),
-        Binding("n", "seek(1)", "Next ≠", id="ops.next", tooltip="Next op that differs without receiving a difference"),
+        Binding("enter", "inspect", "Open", id="ops.inspect", tooltip="This op in full; opens a fold"),
+        Binding("n", "seek(1)", "Next", id="ops.next", tooltip="Next op that differs without receiving a difference"),
         Binding("N", "seek(-1)", "Previous ≠", show=False, id="ops.previous", tooltip="Previous such op"),
-        Binding("space", "fold", "Fold", id="ops.toggle", tooltip="Open or fold what is under the cursor"),
+        Binding("space", "fold", "Fold", show=False, id="ops.toggle", tooltip="Open or fold what is under the cursor"),
         Binding("slash", "find", "Find", id="ops.find", tooltip="Find ops by a selector: op=*mm,module=critic*"),
         Binding("full_stop", "again(1)", "Find next", key_display=".", show=False, id="ops.again",
                 tooltip="Find again"),
         Binding("comma", "again(-1)", "Find previous", key_display=",", show=False, id="ops.back",
                 tooltip="Find again, backwards"),
-        Binding("g", "go", "Go to", id="ops.go", tooltip="Go to an op (184213, or b184214) or a step (s37)"),
+        Binding("g", "go", "Go", id="ops.go", tooltip="Go to an op (184213, or b184214) or a step (s37)"),
         Binding("i", "hide", "Receivers", show=False, id="ops.hide", tooltip="Hide ops that only pass a difference on"),
         Binding("d", "detail", "Detail", show=False, id="ops.detail", tooltip="Show place, kernel, module or phase"),
         Binding("s", "stream", "Stream", show=False, id="ops.stream", tooltip="The next stream of ops"),
         Binding("y", "copy", "Copy", show=False, id="ops.copy", tooltip="Copy this line (over OSC 52)"),
-        Binding("j,down", "move(1)", "Down", show=False, id="ops.down", tooltip="Down"),
-        Binding("k,up", "move(-1)", "Up", show=False, id="ops.up", tooltip="Up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="ops.pagedown", tooltip="A page down"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="ops.pageup", tooltip="A page up"),
-        Binding("home", "end(0)", "Top", show=False, id="ops.top", tooltip="First line"),
-        Binding("end", "end(1)", "Bottom", show=False, id="ops.bottom", tooltip="Last line"),
         Binding("escape", "leave", "Back", show=False, id="ops.leave", tooltip="Stop looking, or go back"),
     ]  # fmt: skip
 
@@ -79,7 +71,7 @@ class OpsScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
-        yield OpList(self._work, id="oplist")
+        yield OpList(id="oplist")
         yield Static(id="status")
         yield Prompt(id="prompt")
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
@@ -106,23 +98,10 @@ class OpsScreen(Screen[None]):
             self._reveal(("a", a) if a is not None else ("b", int(b or 0)))
 
     def _reveal(self, row: tuple[str, int]) -> None:
-        browser = self.list.browser
-        assert browser is not None
-        with self._work.lock:
-            line = browser.reveal(*row)
-        self.list.changed(line)
+        if self.list.stream is not None:
+            self._seek(self.list.stream, lambda _: row, "row")
 
     # --- keys ---------------------------------------------------------------------------------------------------------
-
-    def action_move(self, by: int) -> None:
-        self.list.move(self.list.cursor + by)
-
-    def action_page(self, direction: int) -> None:
-        self.list.move(self.list.cursor + direction * self.list.page)
-
-    def action_end(self, last: int) -> None:
-        browser = self.list.browser
-        self.list.move(len(browser) - 1 if last and browser else 0)
 
     def action_inspect(self) -> None:
         line = self.list.line
@@ -144,19 +123,15 @@ class OpsScreen(Screen[None]):
         piece = browser.pieces[at]
         if piece.is_open:
             self.list.changed(browser.first_line(browser.fold(at)))
-        elif piece.equal or piece.rows <= AT_ONCE:
-            with self._work.lock:
-                new = browser.opened(piece)
-            self._put(Opened(stream, at, piece, new))
+        elif piece.equal:
+            self._put(Opened(stream, at, piece, browser.opened(piece)))
         else:
             self._open(stream, at, piece)
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _open(self, stream: Stream, at: int, piece: Piece) -> None:
         self._working("reading …")
-        with self._work.lock:
-            new = stream.browser.opened(piece)
-        self.post_message(Opened(stream, at, piece, new))
+        self.post_message(Opened(stream, at, piece, stream.browser.opened(piece)))
 
     def on_opened(self, message: Opened) -> None:
         self._busy = ""
@@ -193,7 +168,7 @@ class OpsScreen(Screen[None]):
             first = row or 0
 
         def look(stop: Callable[[], bool]) -> tuple[str, int] | None:
-            found = next_row(view.process, view.stream, selector, first, direction, stop)
+            found = next_row(view.process, view.stream, selector, first, direction, stop, stream.browser.lock)
             return None if found is None else (side, found)
 
         self._seek(stream, look, self._text)
@@ -203,23 +178,23 @@ class OpsScreen(Screen[None]):
         worker = get_current_worker()
         self._working("looking …  (Escape stops)")
         try:
-            with self._work.lock:
-                found = look(lambda: worker.is_cancelled)
+            found = look(lambda: worker.is_cancelled)
+            line = None if found is None else stream.browser.reveal(*found)
         except SelectorError as error:
             self.app.call_from_thread(self.notify, str(error), severity="warning")
-            found = None
+            line = None
         if not worker.is_cancelled:
-            self.post_message(Sought(stream, found, what))
+            self.post_message(Sought(stream, line, what))
 
     def on_sought(self, message: Sought) -> None:
         self._busy = ""
         if self.list.stream is not message.stream:
             return
-        if message.found is None:
+        if message.line is None:
             self.notify(f"no further {message.what}")
             self._draw_status()
         else:
-            self._reveal(message.found)
+            self.list.changed(message.line)
 
     def _working(self, what: str) -> None:
         self._busy = what
@@ -321,5 +296,5 @@ class OpsScreen(Screen[None]):
             return ""
         if line.relation is None:
             return "space opens the fold"
-        with self._work.lock:
+        with browser.lock:
             return self._work.where(browser, line)

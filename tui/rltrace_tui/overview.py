@@ -129,8 +129,9 @@ class OverviewScreen(Screen[None]):
             mark = shown.step if shown is not None and shown.stream.startswith(timeline.process) else None
             if len(self._work.timelines) > 1:
                 lines.append(words.plain(timeline.process, "bold"))
-            bar = words.state_bar(timeline, width - 2)
-            lines += [Content(f"  {words.axis(len(timeline.states), mark, width - 2)}"), Content(f"  {bar}")]
+            bar = words.state_bar(timeline, width - words.ROOM)
+            axis = words.axis(len(timeline.states), mark, width - words.ROOM)
+            lines += [Content(f"  {axis}"), Content(f"  {bar}")]
         if self._work.comparison is not None and not lines:
             lines.append(words.plain("Neither program made an optimizer step.", "$text-muted"))
         return lines + self._curve_lines(width)

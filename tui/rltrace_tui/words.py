@@ -41,6 +41,15 @@ STATES = {
     StepState.ONE_SIDED: "·",
     StepState.UNKNOWN: "?",
 }
+WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER_OPS, StepState.DIFFERS)
+"""States, the worst last."""
+
+ROOM = 16
+"""Columns beside a curve: its name and its last number."""
+
+WIDEST_STEP = 8
+"""Characters for one step."""
+
 BARS = " ▁▂▃▄▅▆▇█"
 
 Lines = list[Content]
@@ -173,46 +182,52 @@ def probe_text(probes: Sequence[Probe], width: int) -> str:
     return "   ".join(chosen)
 
 
+def cells(steps: int, width: int) -> int:
+    """Characters for that many steps: several for each where they are few, at most the width where they are many."""
+    if steps <= 0 or width <= 0:
+        return 0
+    return width if steps > width else steps * min(WIDEST_STEP, width // steps)
+
+
+def place(step: int, steps: int, room: int) -> int:
+    """The first character that stands for a step."""
+    return step * room // steps if room >= steps else ((step + 1) * room - 1) // steps
+
+
 def state_bar(timeline: Timeline, width: int) -> str:
-    """One character for a step, or for several: the worst of them."""
-    order = list(STATES)
-    rank = {StepState.SAME: 0, StepState.UNKNOWN: 1, StepState.ONE_SIDED: 2, StepState.OTHER_OPS: 3}
-    count = len(timeline.states)
-    if not count or width <= 0:
-        return ""
-    cells = min(width, count)
+    """What the steps are; where several share a character, the worst of them."""
+    count, room = len(timeline.states), cells(len(timeline.states), width)
     found = []
-    for k in range(cells):
-        part = timeline.states[k * count // cells : max(k * count // cells + 1, (k + 1) * count // cells)]
-        found.append(STATES[max(part, key=lambda state: rank.get(state, len(order)))])
+    for k in range(room):
+        first = k * count // room
+        part = timeline.states[first : max(first + 1, (k + 1) * count // room)]
+        found.append(STATES[max(part, key=WORSE.index)])
     return "".join(found)
 
 
-def axis(count: int, mark: int | None, width: int) -> str:
-    """Step numbers under a bar of ``count`` steps, with ``▼`` above the marked one."""
-    cells = min(width, count)
+def axis(steps: int, mark: int | None, width: int) -> str:
+    """Step numbers over a bar: ``▼`` at the marked one, the first and the last where there is room."""
+    room = cells(steps, width)
     text = [" "] * width
-    if cells <= 0:
-        return ""
-    ends = [(0, "0"), (max(0, cells - len(f"{count - 1:,}")), f"{count - 1:,}")]
-    for at, word in ends if count > 1 else ends[:1]:
-        text[at : at + len(word)] = word[: width - at]
-    if mark is not None:
-        word = f"▼{mark:,}"
-        at = min(mark * cells // count, max(0, width - len(word)))
-        text[at : at + len(word)] = word
-    return "".join(text[:width]).rstrip()
+    wanted = [] if mark is None or not room else [(min(place(mark, steps, room), max(0, width - 8)), f"▼{mark:,}")]
+    last = f"{steps - 1:,}"
+    wanted += [(0, "0"), (max(0, room - len(last)), last)] if room else []
+    for at, word in wanted:
+        around = text[max(0, at - 1) : at + len(word) + 1]
+        if not "".join(around).strip() and at + len(word) <= width:
+            text[at : at + len(word)] = word
+    return "".join(text).rstrip()
 
 
 def spark(points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int) -> str:
-    """A curve in blocks: for each cell the last number of its steps; a space where none was read."""
-    cells = min(width, steps)
-    if cells <= 0:
-        return ""
-    values: list[float | None] = [None] * cells
+    """A curve in blocks: for each character the last number of its steps; a space where none was read."""
+    room = cells(steps, width)
+    values: list[float | None] = [None] * room
     for step, value in points:
         if 0 <= step < steps:
-            values[step * cells // steps] = value
+            first = place(step, steps, room)
+            for at in range(first, max(first + 1, place(step + 1, steps, room) if room >= steps else 0)):
+                values[at] = value
     return "".join(_block(value, low, high) for value in values)
 
 
@@ -236,5 +251,4 @@ def curve_lines(curve: Curve, steps: int, width: int) -> Iterator[Content]:
     low, high = bounds(curve)
     for side, points in (("A", curve.a), ("B", curve.b)):
         last = f"{points[-1][1]:.6g}" if points else ""
-        room = width - 2 - 12
-        yield Content.assemble((f"{side} ", "bold"), spark(points, steps, low, high, room), f"  {last}")
+        yield Content.assemble((f"{side} ", "bold"), spark(points, steps, low, high, width - ROOM), f"  {last}")

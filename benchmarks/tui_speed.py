@@ -1,0 +1,135 @@
+"""What the terminal interface costs on two long traces. Prints Markdown.
+
+python benchmarks/tui_speed.py [--ops 10000000] [--folder bench-out]
+
+Runs the real application without a terminal on traces of ``diff_speed`` that part for good half-way, and times what a
+person waits for: from the verdict to the first screen, a jump, a page. A frame draws every line of the list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from diff_speed import Edit, evict, write
+from measure import machine, table
+
+from rltrace.diff import Comparison
+from rltrace_tui.app import RltraceApp, SearchDone
+
+JUMPS = 200
+SIZE = (140, 40)
+
+
+class Timed(RltraceApp):
+    """Notes when the verdict was there, and when it was on the screen."""
+
+    verdict = shown = 0.0
+
+    def on_search_done(self, message: SearchDone) -> None:
+        self.verdict = message.time
+        super().on_search_done(message)
+        self.call_after_refresh(self._note)
+
+    def _note(self) -> None:
+        self.shown = time.monotonic()
+
+
+async def drive(a: Path, b: Path) -> dict[str, list[float]]:
+    """Seconds of everything that is measured."""
+    app = Timed(a, b)
+    told: dict[str, list[float]] = {}
+    begin = time.monotonic()
+    async with app.run_test(size=SIZE) as pilot:
+        while not app.shown:
+            await pilot.pause(0.005)
+        told["start to verdict"] = [app.verdict - begin]
+        told["verdict to first screen"] = [app.shown - app.verdict]
+        with timed(told, "opening the ops at the finding"):
+            await pilot.press("2")
+            await pilot.pause()
+        oplist, browser = app.ops.list, app.ops.list.browser
+        assert browser is not None
+
+        def frame() -> None:
+            oplist.changed(oplist.cursor)
+            for y in range(oplist.size.height):
+                oplist.render_line(y)
+
+        browser.open(0)  # five million identical rows
+        oplist.changed(0)
+        chance = random.Random(0)
+        for _ in range(JUMPS):
+            oplist.move(chance.randrange(len(browser)))
+            with timed(told, "a jump anywhere, segments not read before"):
+                frame()
+        for _ in range(JUMPS):
+            with timed(told, "a page down"):
+                oplist.action_page(1)
+                for y in range(oplist.size.height):
+                    oplist.render_line(y)
+            while not all(worker.is_finished for worker in list(app.workers)):
+                await asyncio.sleep(0.001)
+        for step in chance.sample(range(7_900, 15_000), 20):
+            with timed(told, "opening a step that differs"):
+                row = app.work.first_row_of(browser, step)
+                assert row is not None
+                oplist.changed(browser.reveal("a", row))
+                frame()
+        for _ in range(JUMPS):
+            with timed(told, "a frame that is drawn again"):
+                frame()
+        assert isinstance(app.work.comparison, Comparison)
+    return told
+
+
+@contextmanager
+def timed(told: dict[str, list[float]], name: str) -> Iterator[Callable[[], None]]:
+    begin = time.perf_counter()
+    yield lambda: None
+    told.setdefault(name, []).append(time.perf_counter() - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ops", type=int, default=10_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("bench-out"))
+    parser.add_argument("--traces", type=Path, nargs=2, help="Two traces that exist, instead of new ones.")
+    options = parser.parse_args()
+    folder = options.folder / "tui_speed"
+    if options.traces:
+        a, b = options.traces
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        a = write(folder / "a.zarr", options.ops, Edit("a"))
+        b = write(folder / "b.zarr", options.ops, Edit("b", apart_from=0.5))
+    evict(a)
+    evict(b)
+    told = asyncio.run(drive(a, b))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    lines = []
+    for name, seconds in told.items():
+        ordered = sorted(seconds)
+        lines.append([name, len(ordered), milliseconds(ordered[len(ordered) // 2]), milliseconds(ordered[-1])])
+    print(machine())
+    print(
+        f"\nTwo traces of {options.ops:,} ops; a terminal of {SIZE[0]} × {SIZE[1]}. Peak memory {peak / 1e6:,.0f} MB.\n"
+    )
+    print(table(["what", "times", "median", "longest"], lines))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"
+
+
+if __name__ == "__main__":
+    main()

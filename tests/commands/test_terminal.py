@@ -1,0 +1,107 @@
+"""When the terminal interface opens, and what the command ends with when it was left."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import Do, recorded, training
+
+from rltrace.commands import terminal
+from rltrace.commands.main import main
+from rltrace.diff import Comparison, compare
+from rltrace.errors import UsageError
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[Path, Path]:
+    other = [Do("aten.randn.default", (), "w1", 1, noise="x"), *training()[1:]]
+    return recorded(tmp_path / "a.zarr", training()).path, recorded(tmp_path / "b.zarr", other).path
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """As if somebody sat at a terminal: what the interface was opened on. It is left with the comparison."""
+    asked: list[object] = []
+
+    def show(a: Path, b: Path, *, strict: bool) -> Comparison:
+        asked.append((a, b, strict))
+        return compare(a, b, strict=strict)
+
+    monkeypatch.setattr(terminal, "can_open", lambda: True)
+    monkeypatch.setattr(terminal, "show_diff", show)
+    return asked
+
+
+def test_status_is_that_of_the_verdict(traces: tuple[Path, Path], opened: list[object]) -> None:
+    """Leaving the interface ends with what the report would have ended with."""
+    assert main(["diff", *map(str, traces), "--strict"]) == 1
+    assert opened == [(*traces, True)]
+
+
+@pytest.mark.parametrize("option", [["--no-tui"], ["--format", "text"], ["--format", "json"]])
+def test_report_on_request(
+    traces: tuple[Path, Path], opened: list[object], option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--no-tui and --format print, at a terminal too."""
+    assert main(["diff", *map(str, traces), *option]) == 1
+    assert opened == [] and "diverged" in capsys.readouterr().out.lower()
+
+
+def test_left_before_the_verdict(traces: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No verdict, no word on the runs: 130, as after Ctrl-C. A failure of the search: 2."""
+    monkeypatch.setattr(terminal, "can_open", lambda: True)
+    monkeypatch.setattr(terminal, "show_diff", lambda *_, **__: None)
+    assert main(["diff", *map(str, traces)]) == 130
+
+    def broken(*_: object, **__: object) -> None:
+        raise UsageError("they cannot be compared")
+
+    monkeypatch.setattr(terminal, "show_diff", broken)
+    assert main(["diff", *map(str, traces)]) == 2
+
+
+@pytest.mark.parametrize(("term", "opens"), [("xterm-256color", True), ("dumb", False), ("", False)])
+def test_opens_at_a_terminal_that_can_draw(monkeypatch: pytest.MonkeyPatch, term: str, opens: bool) -> None:
+    """Both ends have to be a terminal, and it has to be able to draw."""
+
+    class End:
+        def __init__(self, tty: bool) -> None:
+            self.isatty = lambda: tty
+
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stdin", End(True))
+    monkeypatch.setattr(sys, "stdout", End(True))
+    assert terminal.can_open() is opens
+    monkeypatch.setattr(sys, "stdout", End(False))
+    assert not terminal.can_open()
+
+
+def test_real_terminal(traces: tuple[Path, Path]) -> None:
+    """In a pseudo-terminal the interface draws the verdict; q leaves, with exit status 1 and nothing left behind."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "rltrace.commands.main", "diff", *map(str, traces)]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True)
+    os.close(slave)
+    seen, pressed = b"", False
+    try:
+        while select.select([master], [], [], 60)[0]:
+            try:
+                seen += os.read(master, 1 << 16)
+            except OSError:  # the other end is closed: it ended
+                break
+            if not pressed and b"DIVERGED" in seen and b"Overview" in seen:
+                pressed = True
+                os.write(master, b"q")
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    assert pressed and b"Traceback" not in seen

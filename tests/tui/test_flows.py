@@ -1,0 +1,444 @@
+"""The flows of the interface, as a person would press them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import Do, Machine, training
+from textual.pilot import Pilot
+from tui_support import play, press, screen_text, settled
+
+from rltrace.diff import compare
+from rltrace.diff.model import Verdict
+from rltrace.diff.pairing import Relation
+from rltrace_tui.app import ProbeMade, RltraceApp, SearchDone
+from rltrace_tui.failure import FailureScreen
+from rltrace_tui.help import HelpScreen
+from rltrace_tui.op import OpScreen
+from rltrace_tui.ops import OpsScreen
+from rltrace_tui.pane import Pane
+
+Parted = tuple[Path, Path]
+Scene = Pilot[Any]
+
+
+def pane(app: RltraceApp, name: str) -> str:
+    return app.overview.query_one(f"#{name}", Pane).text
+
+
+def test_first_screen_answers_without_a_key(parted: Parted) -> None:
+    """Where, what kind, because of what, what differs in the environment: what ``compare`` found, in words."""
+
+    async def scene(_: Scene, app: RltraceApp) -> None:
+        found = compare(*parted).decisive
+        assert found is not None and found.site is not None
+        verdict = pane(app, "verdict")
+        assert f"DIVERGED  op {found.a_index:,}  step 1  kernel" in verdict
+        assert "aten.mm.default" in verdict and f"train.py:{found.site.line}" in verdict
+        assert "≠ cpu.capability" in pane(app, "environment")
+        assert "=≠≠≠" in pane(app, "timeline")
+
+    app = play(*parted, scene)
+    assert app.return_value is None and app.work.comparison is not None
+    assert app.work.comparison.verdict is Verdict.DIVERGED
+
+
+def test_search_is_watched_as_it_happens(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real probes arrive as messages before the verdict does, and the same ones the comparison returns."""
+    told: list[object] = []
+    for kind, name in ((ProbeMade, "on_probe_made"), (SearchDone, "on_search_done")):
+        handler = getattr(RltraceApp, name)
+
+        def watched(self: RltraceApp, message: object, handler: Any = handler) -> None:
+            told.append(message)
+            handler(self, message)
+
+        monkeypatch.setattr(RltraceApp, name, watched)
+        assert kind
+
+    async def scene(_: Scene, app: RltraceApp) -> None:
+        assert "same values" in pane(app, "search")
+
+    app = play(*parted, scene)
+    assert isinstance(told[-1], SearchDone)
+    probes = tuple(message.probe for message in told if isinstance(message, ProbeMade))
+    assert probes and app.work.comparison is not None and probes == app.work.comparison.search.probes
+
+
+def test_enter_shows_the_op_and_walks_upstream_and_back(parted: Parted) -> None:
+    """Enter: the op of the verdict; Enter on an input: the op that made it; Backspace: back."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "enter")
+        assert isinstance(app.screen, OpScreen)
+        start = app.screen._at
+        assert app.screen._pair is not None and "aten.mm" in app.screen._pair.shown.op
+        producer = app.screen._pair.inputs[0].a
+        assert producer is not None
+        await press(pilot, app, "enter")
+        assert app.screen._at[0] == producer.producer
+        await press(pilot, app, "backspace")
+        assert app.screen._at == start
+        await press(pilot, app, "escape")
+        assert app.screen is app.overview
+
+    play(*parted, scene)
+
+
+def test_walk_passes_over_copies(record: Callable[..., Machine]) -> None:
+    """Upstream of an op that reads a clone of a clone stands the op that computed the numbers."""
+    program = [
+        Do("aten.randn.default", (), "w1", 1),
+        Do("aten.mm.default", ("w1",), "x", 2),
+        Do("aten.clone.default", ("x",), "y", 3),
+        Do("aten.clone.default", ("y",), "z", 4),
+        Do("aten.sum.default", ("z",), "s", 5),
+    ]
+    a, b = record(program), record([*program[:4], Do("aten.sum.default", ("z",), "s", 5, noise="other")])
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "3", "enter")
+        assert isinstance(app.screen, OpScreen)
+        assert app.screen._at == (1, 1)
+
+    play(a.path, b.path, scene)
+
+
+def test_ops_open_at_the_origin(parted: Parted) -> None:
+    """Key 2: the cursor stands on the finding, what is identical before it is one fold."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2")
+        found = app.work.shown
+        line = app.ops.list.line
+        assert found is not None and line is not None
+        assert (line.a, line.b, line.relation) == (found.a_index, found.b_index, Relation.DIFFERS)
+        first = app.ops.list.browser.line(0)  # type: ignore[union-attr]
+        assert first.relation is None and first.piece is not None and first.piece.equal
+
+    play(*parted, scene)
+
+
+def test_next_origin_passes_over_receivers(record: Callable[..., Machine]) -> None:
+    """n goes to the next op that differs by itself, and leaves those alone that only receive; N goes back."""
+    changed = other_kernels(training(), [("aten.mm.default", 2), ("aten.rand.default", 6)])
+    a, b = record(training()), record(changed)
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2")
+        start = app.ops.list.line
+        await press(pilot, app, "n")
+        line = app.ops.list.line
+        assert line is not None and start is not None
+        assert line.relation is Relation.DIFFERS and line.a != start.a
+        await press(pilot, app, "N")
+        assert app.ops.list.line == start
+
+    play(a.path, b.path, scene)
+
+
+def other_kernels(program: list[Do], changed: list[tuple[str, int]]) -> list[Do]:
+    from tui_support import other_kernel
+
+    for name, nth in changed:
+        program = other_kernel(program, name, nth)
+    return program
+
+
+def test_find_and_go(parted: Parted) -> None:
+    """/ goes to the next op that a selector finds, g to a row of either side or to a step."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2", "home", "slash", *"op=aten.add_", "enter")
+        line = app.ops.list.line
+        assert line is not None and line.a is not None
+        first = line.a
+        assert "aten.add_" in cursor_text(app)
+        await press(pilot, app, "full_stop")
+        assert "aten.add_" in cursor_text(app) and app.ops.list.line.a > first  # type: ignore[union-attr, operator]
+        await press(pilot, app, "comma")
+        assert app.ops.list.line.a == first  # type: ignore[union-attr]
+        await press(pilot, app, "g", *"b20", "enter")
+        assert app.ops.list.line.b == 20  # type: ignore[union-attr]
+        await press(pilot, app, "g", *"s2", "enter")
+        stream = app.ops.list.browser.a  # type: ignore[union-attr]
+        assert app.ops.list.line.a == int(stream.steps[1][7])  # type: ignore[union-attr]
+        await press(pilot, app, "g", *"s99", "enter")
+        assert any("there is no s99" in n.message for n in app._notifications)
+
+    play(*parted, scene)
+
+
+def cursor_text(app: RltraceApp) -> str:
+    oplist = app.ops.list
+    return oplist.render_line(oplist.cursor - oplist.scroll_offset.y).text
+
+
+def test_cursor_moves_and_the_list_follows(parted: Parted) -> None:
+    """Arrows, pages, Home and End move the cursor, never the list alone; the line of the cursor is always in view."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2", "home")
+        oplist = app.ops.list
+        assert oplist.cursor == 0
+        await press(pilot, app, "space")
+        last = len(oplist.browser) - 1  # type: ignore[arg-type]
+        for key, cursor in (
+            ("down", 1),
+            ("pagedown", 1 + oplist.page),
+            ("up", oplist.page),
+            ("end", last),
+            ("home", 0),
+        ):
+            await press(pilot, app, key)
+            assert oplist.cursor == cursor
+            assert 0 <= cursor - oplist.scroll_offset.y < oplist.size.height
+
+    play(*parted, scene, size=(80, 18))
+
+
+def test_folds_open_and_close(parted: Parted) -> None:
+    """Space opens a fold into its rows and folds them again; nothing else moves."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2", "home")
+        browser = app.ops.list.browser
+        assert browser is not None
+        before, folded = len(browser), browser.pieces[0].rows
+        await press(pilot, app, "space")
+        assert len(browser) == before - 1 + folded
+        await press(pilot, app, "space")
+        assert len(browser) == before
+
+    play(*parted, scene)
+
+
+def test_receivers_hide(parted: Parted) -> None:
+    """i leaves out what only passes a difference on, and puts it back."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2")
+        browser = app.ops.list.browser
+        assert browser is not None
+        before = {browser.line(k).relation for k in range(len(browser))}
+        await press(pilot, app, "i")
+        after = {browser.line(k).relation for k in range(len(browser))}
+        assert before - after == {Relation.RECEIVES} and Relation.DIFFERS in after
+        await press(pilot, app, "i")
+        assert {browser.line(k).relation for k in range(len(browser))} == before
+
+    play(*parted, scene)
+
+
+def test_copies(parted: Parted) -> None:
+    """y puts into the clipboard what is under the cursor: the report, a line, an op."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "y")
+        assert app.clipboard.startswith("DIVERGED")
+        await press(pilot, app, "2", "y")
+        assert "≠ aten.mm" in app.clipboard
+        await press(pilot, app, "enter", "y")
+        assert "kernel" in app.clipboard and "AVX512" in app.clipboard and "\x1b" not in app.clipboard
+
+    play(*parted, scene)
+
+
+def test_curves_are_picked(record: Callable[..., Machine]) -> None:
+    """Both runs' numbers stand on one scale; ] goes to the next place that read one."""
+    more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
+    a, b = record(more), record(other_kernels(more, [("aten.mm.default", 2)]))
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        assert "1/2  parts at step 1" in pane(app, "timeline")
+        await press(pilot, app, "right_square_bracket")
+        assert "2/2" in pane(app, "timeline")
+
+    play(a.path, b.path, scene)
+
+
+READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.append(e.item())")
+
+
+def test_help_explains_the_focused_part(parted: Parted) -> None:
+    """? says what the pane shows and which keys work; Escape closes it."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        assert any("where the two runs first differ" in line for line in screen_text(app))
+        await press(pilot, app, "escape")
+        assert app.screen is app.overview
+
+    play(*parted, scene, size=(140, 40))
+
+
+@pytest.mark.parametrize("size", [(140, 40), (80, 24), (62, 18)])
+def test_any_size(parted: Parted, size: tuple[int, int]) -> None:
+    """Every screen draws at every size that is promised, and nothing is wider than the terminal."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        for keys in ((), ("2",), ("enter",)):
+            await press(pilot, app, *keys)
+            lines = screen_text(app)
+            assert len(lines) == size[1] and max(map(len, lines)) <= size[0]
+            assert any("aten.mm" in line for line in lines), lines
+
+    play(*parted, scene, size=size)
+
+
+def test_resize_goes_with_the_terminal(parted: Parted) -> None:
+    """A terminal that shrinks says what it needs, and shows everything again when it has grown."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await pilot.resize_terminal(40, 10)
+        await settled(pilot, app)
+        shown = [line.strip() for line in screen_text(app) if line.strip()]
+        assert shown == ["rltrace needs 60 columns and 16 lines"]
+        await pilot.resize_terminal(100, 30)
+        await settled(pilot, app)
+        assert any("DIVERGED" in line for line in screen_text(app))
+
+    play(*parted, scene)
+
+
+def test_identical(record: Callable[..., Machine]) -> None:
+    """Two equal runs: the verdict, one fold, no op to go to."""
+    a, b = record(training()), record(training())
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        assert "IDENTICAL" in pane(app, "verdict")
+        await press(pilot, app, "3")
+        assert app.screen is app.overview
+        await press(pilot, app, "2")
+        assert isinstance(app.screen, OpsScreen) and app.ops.list.browser is not None
+        assert len(app.ops.list.browser) == 1
+        assert "identical ops" in cursor_text(app)
+
+    play(a.path, b.path, scene)
+
+
+def test_one_sided_ops(record: Callable[..., Machine]) -> None:
+    """An op that B alone runs stands on a line of its own, marked ``>``; the rows after it stand side by side again."""
+    log = Do("aten.mean.default", ("e",), "log", 50)
+    logged = [x for do in training(2) for x in ([do, log] if do.name == "aten.sub.Tensor" else [do])]
+    a, b = record(training(2)), record(logged)
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2")
+        line, browser = app.ops.list.line, app.ops.list.browser
+        assert line is not None and browser is not None
+        assert (line.a, line.relation) == (None, Relation.ONLY_B)
+        after = browser.line(app.ops.list.cursor + 1)
+        assert after.a is not None and after.b == after.a + 1 and after.relation is Relation.EQUAL
+        assert " > " in cursor_text(app)
+
+    play(a.path, b.path, scene)
+
+
+def test_unfinished(record: Callable[..., Machine]) -> None:
+    """A killed run is equal so far, and the screen says so."""
+    a, b = record(training(2), state="killed"), record(training(4))
+
+    async def scene(_: Scene, app: RltraceApp) -> None:
+        assert "UNKNOWN" in pane(app, "verdict") and "killed" in pane(app, "verdict")
+
+    play(a.path, b.path, scene)
+
+
+def test_damaged(record: Callable[..., Machine]) -> None:
+    """A trace with a chunk that was changed: the hole is told, the rows before it are shown, nothing breaks."""
+    a, b = record(training()), record(other_kernels(training(), [("aten.mm.default", 2)]))
+    files = sorted((b.path / "processes/0/streams/0/rows").rglob("*"))
+    chunk = next(path for path in files if path.is_file() and path.name != "zarr.json")
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data)
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        assert "UNKNOWN" in pane(app, "verdict") and "damage" in pane(app, "verdict")
+        await press(pilot, app, "2", "space", "n")
+        assert not isinstance(app.screen, FailureScreen) and app.failure is None
+
+    play(a.path, b.path, scene)
+
+
+def test_step_level(record: Callable[..., Machine]) -> None:
+    """Traces without ops: the step that differs, and no way to ops that are not there."""
+    a = record(training(), level="step")
+    b = record(other_kernels(training(), [("aten.mm.default", 2)]), level="step")
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        assert "DIVERGED  step 1" in pane(app, "verdict")
+        await press(pilot, app, "2", "3")
+        assert app.screen is app.overview
+
+    play(a.path, b.path, scene)
+
+
+def test_failure_is_readable(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong in the search becomes a screen; the application stays, and remembers it for the exit status."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error", "a.zarr")
+
+    monkeypatch.setattr("rltrace_tui.work.compare", broken)
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        assert isinstance(app.screen, FailureScreen)
+        assert any("Input/output error: a.zarr" in line for line in screen_text(app))
+        await press(pilot, app, "escape")
+        assert app.screen is app.overview
+
+    assert isinstance(play(*parted, scene).failure, OSError)
+
+
+def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escape ends a search at its next probe: no verdict, and the screen says why."""
+    from threading import Event
+
+    from rltrace_tui import work
+
+    begun, pressed = Event(), Event()
+    real = work.compare
+
+    def slow(*given: Any, watch: Any, **how: Any) -> Any:
+        def held(*probe: Any) -> None:
+            begun.set()
+            assert pressed.wait(30)
+            watch(*probe)
+
+        return real(*given, watch=held, **how)
+
+    monkeypatch.setattr(work, "compare", slow)
+
+    async def run() -> None:
+        app = RltraceApp(*parted)
+        async with app.run_test(size=(80, 24)) as pilot:
+            while not begun.is_set():
+                await pilot.pause()
+            await pilot.press("escape")
+            pressed.set()
+            for worker in list(app.workers):
+                while not worker.is_finished:
+                    await pilot.pause(0.01)
+            assert "stopped" in pane(app, "verdict") and app.work.comparison is None
+            await pilot.press("q")
+        assert app.return_value is None
+
+    import asyncio
+
+    asyncio.run(run())
+
+
+def test_quit_returns_the_comparison(parted: Parted) -> None:
+    """q ends the application with what was found: the exit status follows from it."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await pilot.press("q")
+
+    returned = play(*parted, scene).return_value
+    assert returned is not None and returned.verdict is Verdict.DIVERGED
