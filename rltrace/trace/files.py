@@ -71,7 +71,7 @@ class Folder:
         except OSError as error:
             raise UnreadableError(f"cannot be read ({error.strerror})") from None
         with open(descriptor, "rb") as file:
-            return file.read(limit + 1)[:limit]
+            return file.read(min(os.fstat(descriptor).st_size, limit))  # read() makes room for all it is asked for
 
     def names(self, key: str) -> list[str]:
         """Names in one folder, sorted; empty where there is none."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from samples import small_trace
-from tampering import Files, Record, load, rewrite, store, tamper
+from tampering import Files, Record, encoded, load, records, replace_chunk, rewrite, store, tamper, with_journal
 
 from rltrace.commands import main as command
+from rltrace.trace import codec
+from rltrace.trace.arrays import STEPS
+from rltrace.trace.schema import TABLE_CHUNK, Step
 
 VERBS = (
     ("info", "{trace}"),
@@ -50,13 +55,58 @@ def run_all(whole: Path, files: Files, folder: Path) -> list[int]:
 
 
 @given(seed=st.integers(0, 1 << 32), lies=st.integers(1, 4))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_lie(whole: Path, tmp_path: Path, seed: int, lies: int) -> None:
     """Records and chunks that are checksummed and wrong: wrong types, absurd numbers, repeated, reordered, missing."""
     files, at_random = load(whole), random.Random(seed)
     for _ in range(lies):
         files = tamper(files, at_random)
     run_all(whole, files, tmp_path)
+
+
+@given(data=st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+    """A file that holds anything at all."""
+    files = load(whole)
+    key = data.draw(st.sampled_from(sorted(files)))
+    run_all(whole, {**files, key: data.draw(st.binary(max_size=400))}, tmp_path)
+
+
+def absurd_id(files: Files) -> Files:
+    """A table entry with an id of twelve digits, and a journal that has so many."""
+    line = b'["ops",987654321098,"00000000000000ff","aten.mm.default"]\n'
+    chunk = np.frombuffer(line.ljust(TABLE_CHUNK, b"\0"), np.uint8)
+    files = replace_chunk(files, "processes/0/", "tables/c.0", chunk)
+    return rewrite(files, "processes/0/", changed("tables", entries={"ops": 1 << 47}))
+
+
+def absurd_end(files: Files) -> Files:
+    """A step that ends at a row of fifteen digits, after a record that is lost."""
+    stored = codec.decode(STEPS, files["processes/0/steps/c.0.0"]).copy()
+    stored[Step.END_ROW, 1] = 1 << 47
+    files = replace_chunk(files, "processes/0/", "steps/c.0.0", stored)
+    return rewrite(files, "processes/0/", lambda r: {"type": "commit"} if r.get("segment") == 1 else r)
+
+
+def long_files(files: Files) -> Files:
+    """One chunk named by a thousand records."""
+    tables = next(r for r in records(files, "processes/0/") if r["type"] == "tables")
+    more = [tables] * 1000
+    return with_journal(files, "processes/0/", encoded([*records(files, "processes/0/"), *more]))
+
+
+@pytest.mark.parametrize("lie", [absurd_id, absurd_end, long_files])
+def test_nothing_is_allocated_for_a_lie(whole: Path, tmp_path: Path, lie: Callable[[Files], Files]) -> None:
+    """Memory follows the size of the files that are there, not the numbers in them."""
+    run_all(whole, load(whole), tmp_path)
+    tracemalloc.start()
+    try:
+        run_all(whole, lie(load(whole)), tmp_path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 80e6
 
 
 def changed(kind: str, **fields: object) -> Callable[[Record], Record]:

@@ -185,6 +185,10 @@ def _tamper_chunk(files: Files, base: str, key: str, random_: random.Random) -> 
     if random_.random() < 0.1:
         body = codec.load()[0].compress(bytes(random_.choice([0, 1, 100, 1 << 20])), 1)
         return replace_encoded(files, base, key, body + codec.load()[1].value(body).to_bytes(4, "little"))
+    if random_.random() < 0.1:  # a body that its own checksum confirms and that does not unpack
+        body = bytearray(files[base + key][:-4])
+        body[random_.randrange(len(body))] ^= 1 << random_.randrange(8)
+        return replace_encoded(files, base, key, bytes(body) + codec.load()[1].value(bytes(body)).to_bytes(4, "little"))
     if spec is TABLES:
         return replace_chunk(files, base, key, _tampered_table(stored, random_))
     flat = stored.reshape(-1)
