@@ -1,6 +1,6 @@
 """What is known of an operator before it is called: read once from its schema, kept for every later call.
 
-Owns the classes of operators (views, allocations, overwrites) and their tables. Never looks at a tensor.
+Owns the classes of operators (views, allocations, overwrites). Never looks at a tensor.
 """
 
 from __future__ import annotations
@@ -13,99 +13,19 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from rltrace.record.operators import (
+    ALLOCATIONS,
+    ARRIVING,
+    COPIES,
+    FACTORS,
+    HIDDEN_WRITES,
+    IN_TRAINING,
+    OVERWRITES,
+    RESIZES,
+    SCRATCH,
+    VIEWS,
+)
 from rltrace.record.partial_writes import TOUCH
-
-VIEWS = frozenset(
-    {
-        "aten::detach",
-        "aten::alias",
-        "aten::_unsafe_view",
-        "aten::_reshape_alias",
-        "aten::lift_fresh",
-        "aten::lift",
-        "aten::_efficientzerotensor",  # zeros without memory: there is nothing to digest or to follow
-    }
-)
-"""Make a view, or as little, though ``func.is_view`` does not say so on every version."""
-
-ALLOCATIONS = frozenset(
-    {
-        "aten::empty",
-        "aten::empty_like",
-        "aten::empty_strided",
-        "aten::empty_permuted",
-        "aten::empty_quantized",
-        "aten::_make_dep_token",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-        "aten::_empty_affine_quantized",
-        "aten::resize_",
-        "aten::resize_as_",
-        "aten::set_",
-    }
-)
-"""Return memory that nobody has written (or, ``set_``, memory that this op did not write): never a digest."""
-
-OVERWRITES = frozenset(
-    {
-        "aten::copy_",
-        "aten::_foreach_copy_",
-        "aten::fill_",
-        "aten::zero_",
-        "aten::_foreach_zero_",
-        "aten::normal_",
-        "aten::uniform_",
-        "aten::random_",
-        "aten::exponential_",
-        "aten::geometric_",
-        "aten::cauchy_",
-        "aten::log_normal_",
-        "aten::bernoulli_",
-        "aten::_cummax_helper",
-        "aten::_cummin_helper",
-    }
-)
-"""Write without reading what was there. Counting old bytes as an input makes a receiver of a cause."""
-
-HIDDEN_WRITES = {
-    "aten::native_batch_norm": ("running_mean", "running_var"),
-    "aten::cudnn_batch_norm": ("running_mean", "running_var"),
-    "aten::miopen_batch_norm": ("running_mean", "running_var"),
-    "aten::batch_norm_update_stats": ("running_mean", "running_var"),
-}
-"""Arguments that an op writes though its schema does not say so."""
-
-SCRATCH = {
-    "aten::mkldnn_rnn_layer": (3,),
-    "aten::_ctc_loss": (1,),
-    "aten::_cudnn_rnn": (3, 4),
-    "aten::miopen_rnn": (3, 4),
-}
-"""Outputs that are a library's workspace: written in part, read back by the op's own backward. They have no digest;
-what counts of them follows from the op's inputs. Found by filling fresh memory with one byte or another."""
-
-COPIES = frozenset(
-    {"aten::clone", "aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::contiguous", "aten::view_copy"}
-)
-"""Move bytes without computing: what nobody wrote in the source is unwritten in the destination as well."""
-
-RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
-"""Allocations that give a tensor more memory and keep what it has."""
-
-
-FACTORS = frozenset(
-    f"aten::{name}{ending}"
-    for name in ("addbmm", "addmm", "addmv", "addr", "baddbmm", "_addmm_activation")
-    for ending in ("", "_")
-)
-"""Multiply their first tensor by ``beta`` and do not read it where that is 0, whatever it holds."""
-
-IN_TRAINING = {
-    "aten::rrelu_with_noise": ("noise",),
-    "aten::rrelu_with_noise_": ("noise",),
-    "aten::rrelu_with_noise_backward": ("noise",),
-}
-"""Arguments that are overwritten in training (or, by a backward, read) and left alone otherwise."""
 
 
 class Role(Enum):
@@ -141,6 +61,8 @@ class OpPlan:
     copies: bool
     partial: bool
     """Leaves elements of what it writes as they were (``partial_writes.py``)."""
+    arrives: bool
+    """What it writes comes from other processes (``operators.ARRIVING``)."""
     resizes: bool
     returns_new: bool
     """Returns tensors besides the arguments it writes."""
@@ -193,6 +115,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
             writes_any=False,
             copies=False,
             partial=False,
+            arrives=False,
             resizes=False,
             returns_new=True,
             aliased=(),
@@ -206,6 +129,8 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         for a in schema.arguments
         if (a.alias_info is not None and a.alias_info.is_write) or a.name in hidden
     }
+    arriving = ARRIVING.get(schema.name, {})
+    writes.update(arriving)
     aliased = tuple(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
     role = _role(func)
     return OpPlan(
@@ -223,7 +148,8 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         copies=schema.name in COPIES,
         partial=schema.name in TOUCH,
         resizes=schema.name in RESIZES,
-        returns_new=not writes or bool(hidden) or not all(aliased),
+        arrives=bool(arriving),
+        returns_new=not arriving and (not writes or bool(hidden) or not all(aliased)),
         aliased=aliased if len(aliased) > 1 and any(aliased) else (),
         scratch=SCRATCH.get(schema.name, ()),
         schema=schema.name,

@@ -194,6 +194,18 @@ class Storages:
         """All of it has been written by one op, and nobody else can write it."""
         del self.special[address]
 
+    def arrives(self, address: int, tensor: torch.Tensor) -> None:
+        """Another process writes the tensor, now or soon: nobody known has written it, and it is not unwritten."""
+        if address not in self.handles:
+            self.follow_outside(address, tensor)
+        self.reads.pop(address, None)
+        for writers in self._writers:
+            writers.drop(address)
+        storage = self.special.get(address)
+        if storage is not None:
+            storage.partial = None
+            mark_written(storage, tensor)
+
     def written_elsewhere(self, address: int) -> bool:
         """Whether any stream's op wrote the storage."""
         found = ((writers.of(address), writers.opened) for writers in self._writers)

@@ -412,6 +412,12 @@ class StreamRecorder:
         Returns how many, and the flag of ops whose memory to write and memory to read overlap.
         """
         process, storages, plan = self.process, self.process.storages, call.plan
+        if plan.arrives:
+            for place in call.written:
+                address = storage_rules.address_of(tensors[place])
+                if address:
+                    storages.arrives(address, tensors[place])
+            return 0, 0
         slot, flags = -1, 0
         for place in call.written:
             slot += 1

@@ -10,7 +10,8 @@ import torch
 from overloads import Example, examples, filled, flat, overloads, same_bytes
 from torch._ops import OpOverload
 
-from rltrace.record.plans import ALLOCATIONS, OVERWRITES, make_plan
+from rltrace.record.operators import ALLOCATIONS, OVERWRITES
+from rltrace.record.plans import make_plan
 
 GIVEN_NONSENSE = {
     "aten::_convert_indices_from_csr_to_coo",

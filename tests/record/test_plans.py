@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rltrace.record import plans
+from rltrace.record import operators
 from rltrace.record.partial_writes import TOUCH
 from rltrace.record.plans import Factor, OpPlan, Role, WrittenPlaces, make_plan, written_places
 
@@ -21,14 +21,14 @@ def plan(func: Any) -> OpPlan:
 @pytest.mark.parametrize(
     "table",
     [
-        plans.VIEWS,
-        plans.ALLOCATIONS,
-        plans.OVERWRITES,
-        plans.COPIES,
-        plans.RESIZES,
-        plans.HIDDEN_WRITES,
+        operators.VIEWS,
+        operators.ALLOCATIONS,
+        operators.OVERWRITES,
+        operators.COPIES,
+        operators.RESIZES,
+        operators.HIDDEN_WRITES,
         TOUCH,
-        plans.IN_TRAINING,
+        operators.IN_TRAINING,
     ],
 )
 def test_tables_name_operators_that_there_are(table: Any) -> None:
