@@ -31,7 +31,7 @@ class Evidence:
 
     @property
     def matched(self) -> int:
-        return sum(r.matched for r in (*self.streams, *self.pools))
+        return sum(r.matched for r in self.streams) + sum(p.matched for p in self.pools)
 
     @property
     def one_sided(self) -> bool:
@@ -55,7 +55,8 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
         )
     if evidence.decisive is not None:
         return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)
-    undecided = next((r.undecided for r in (*evidence.streams, *evidence.pools) if r.undecided), None)
+    reasons = [r.undecided for r in evidence.streams] + [p.undecided for p in evidence.pools]
+    undecided = next(filter(None, reasons), None)
     if undecided is not None:
         return Verdict.UNKNOWN, undecided
     left_open = [r.open for r in evidence.streams] + [r.open for r in evidence.steps]
