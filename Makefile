@@ -41,6 +41,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/digest_speed.py
 	$(BIN)/python benchmarks/trace_io.py
 	$(BIN)/python benchmarks/diff_speed.py
+	$(BIN)/python benchmarks/tui_speed.py
 	$(BIN)/python benchmarks/record_cost.py
 	$(BIN)/python benchmarks/mechanisms.py
 

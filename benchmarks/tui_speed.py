@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,19 +43,24 @@ class Timed(RltraceApp):
         self.shown = time.monotonic()
 
 
-async def drive(a: Path, b: Path) -> dict[str, list[float]]:
-    """Seconds of everything that is measured."""
+Told = dict[str, list[tuple[float, float]]]
+"""What was measured to (seconds on the clock, seconds of processor time of all threads)."""
+
+
+async def drive(a: Path, b: Path) -> Told:
+    """Everything that is measured."""
     app = Timed(a, b)
-    told: dict[str, list[float]] = {}
-    begin = time.monotonic()
+    told: Told = {}
+    begin, work = time.monotonic(), time.process_time()
     async with app.run_test(size=SIZE) as pilot:
         while not app.shown:
             await pilot.pause(0.005)
-        told["start to verdict"] = [app.verdict - begin]
-        told["verdict to first screen"] = [app.shown - app.verdict]
+        told["start to first screen with the verdict"] = [(app.shown - begin, time.process_time() - work)]
+        told["of that, from the verdict on"] = [(app.shown - app.verdict, float("nan"))]
         with timed(told, "opening the ops at the finding"):
             await pilot.press("2")
-            await pilot.pause()
+            while app.ops.list.stream is None:
+                await pilot.pause(0.005)
         oplist, browser = app.ops.list, app.ops.list.browser
         assert browser is not None
 
@@ -91,10 +97,10 @@ async def drive(a: Path, b: Path) -> dict[str, list[float]]:
 
 
 @contextmanager
-def timed(told: dict[str, list[float]], name: str) -> Iterator[Callable[[], None]]:
-    begin = time.perf_counter()
-    yield lambda: None
-    told.setdefault(name, []).append(time.perf_counter() - begin)
+def timed(told: Told, name: str) -> Iterator[None]:
+    begin, work = time.perf_counter(), time.process_time()
+    yield
+    told.setdefault(name, []).append((time.perf_counter() - begin, time.process_time() - work))
 
 
 def main() -> None:
@@ -116,19 +122,20 @@ def main() -> None:
     told = asyncio.run(drive(a, b))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     lines = []
-    for name, seconds in told.items():
-        ordered = sorted(seconds)
-        lines.append([name, len(ordered), milliseconds(ordered[len(ordered) // 2]), milliseconds(ordered[-1])])
+    for name, both in told.items():
+        clock, work = (sorted(column) for column in zip(*both, strict=True))
+        middle = len(clock) // 2
+        lines.append([name, len(clock), *map(milliseconds, (clock[middle], clock[-1], work[middle], work[-1]))])
     print(machine())
     print(
         f"\nTwo traces of {options.ops:,} ops; a terminal of {SIZE[0]} × {SIZE[1]}. Peak memory {peak / 1e6:,.0f} MB.\n"
     )
-    print(table(["what", "times", "median", "longest"], lines))
+    print(table(["what", "times", "median", "longest", "processor, median", "processor, longest"], lines))
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms"
+    return "" if math.isnan(seconds) else f"{seconds * 1e3:,.1f} ms"
 
 
 if __name__ == "__main__":

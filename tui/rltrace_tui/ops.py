@@ -32,6 +32,14 @@ class Opened(Message):
         self.stream, self.at, self.piece, self.new = stream, at, piece, new
 
 
+class Arrived(Message):
+    """A stream is ready, and the line that was asked for."""
+
+    def __init__(self, stream: Stream, line: int) -> None:
+        super().__init__()
+        self.stream, self.line = stream, line
+
+
 class Sought(Message):
     """A search along the ops came to its end."""
 
@@ -82,24 +90,36 @@ class OpsScreen(Screen[None]):
         return self.query_one(OpList)
 
     def on_screen_resume(self) -> None:
-        if self.list.stream is None and self._work.streams:
-            shown = self._work.shown
-            if shown is not None and shown.stream in self._work.streams:
-                self.call_after_refresh(self.go, shown.stream, shown.a_index, shown.b_index)
-            else:
-                self.list.show(self._work.stream(self._work.streams[0]))
+        shown, names = self._work.shown, self._work.streams
+        if self.list.stream is not None or self._busy or not names:
+            return
+        if shown is not None and shown.stream in names:
+            self.go(shown.stream, shown.a_index, shown.b_index)
+        else:
+            self.go(names[0], None, None)
 
     def go(self, name: str, a: int | None, b: int | None) -> None:
         """Show a stream, the cursor on a row of it."""
+        self._busy = "preparing the ops …"
+        self._draw_status()
+        self._show(name, ("a", a) if a is not None else None if b is None else ("b", b))
+
+    @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
+    def _show(self, name: str, row: tuple[str, int] | None) -> None:
         stream = self._work.stream(name)
-        if self.list.stream is not stream:
-            self.list.show(stream)
-        if a is not None or b is not None:
-            self._reveal(("a", a) if a is not None else ("b", int(b or 0)))
+        line = 0 if row is None else stream.browser.reveal(*row)
+        if not get_current_worker().is_cancelled:
+            self.post_message(Arrived(stream, line))
+
+    def on_arrived(self, message: Arrived) -> None:
+        self._busy = ""
+        if self.list.stream is not message.stream:
+            self.list.show(message.stream)
+        self.list.changed(message.line)
 
     def _reveal(self, row: tuple[str, int]) -> None:
         if self.list.stream is not None:
-            self._seek(self.list.stream, lambda _: row, "row")
+            self._show(self.list.stream.name, row)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -260,7 +280,7 @@ class OpsScreen(Screen[None]):
         names = self._work.streams
         if self.list.stream is not None and len(names) > 1:
             name = names[(names.index(self.list.stream.name) + 1) % len(names)]
-            self.list.show(self._work.stream(name))
+            self.go(name, None, None)
 
     def action_copy(self) -> None:
         if self.list.line is not None:
@@ -283,6 +303,7 @@ class OpsScreen(Screen[None]):
     def _draw_status(self) -> None:
         browser, stream = self.list.browser, self.list.stream
         if browser is None or stream is None:
+            self.query_one("#status", Static).update(f" {self._busy}")
             return
         sizes = f"A {browser.a.rows:,} ops   B {browser.b.rows:,} ops"
         head = f" {stream.name}   {sizes}   detail: {DETAILS[self.list.detail]}"

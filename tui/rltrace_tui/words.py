@@ -76,10 +76,15 @@ def labelled(label: str, text: str, width: int, style: str = "") -> Lines:
 def verdict_lines(comparison: Comparison, finding: Finding | None, width: int) -> Lines:
     """The verdict, where it is, why, and what is known of the evidence."""
     word, style = HEADLINES[comparison.verdict]
-    lines = [Content.assemble((word, f"bold {style}"), (f"  {_where(finding)}" if finding else "", ""))]
-    if comparison.verdict is not Verdict.DIVERGED or finding is None:
+    diverged = comparison.verdict is Verdict.DIVERGED and finding is not None
+    lines = [Content.assemble((word, f"bold {style}"), f"  {_where(finding)}" if diverged and finding else "")]
+    if not diverged:
         lines += [plain(line) for line in wrap(sentence(comparison.why), width)]
     if finding is not None:
+        if not diverged:
+            unsure = comparison.verdict is Verdict.UNKNOWN
+            what = "First difference" if unsure else "A harmless difference in structure"
+            lines.append(plain(f"{what}: {_where(finding)}", "bold"))
         lines += finding_lines(finding, width)
     for note in comparison.notes:
         lines += labelled("note", sentence(note), width)
