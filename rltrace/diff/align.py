@@ -144,7 +144,7 @@ class _Work:
     def _by_structure(self, box: Box) -> Iterator[Box]:
         """The longest alignment by structure, then by execution index; boxes that this leaves."""
         if is_small(box):
-            levels = (self.structure, self._telling(self.exact), self._fed(self.exact), self.identity, self.exact)
+            levels = (self.structure, self._telling(self.exact), self.identity, self._fed(self.exact), self.exact)
             yield from self._split(box, self._best(box, levels))
             return
         for part in self._split(box, self._myers(box, self.structure)):
@@ -155,9 +155,16 @@ class _Work:
         left_a, left_b = self._left((0, len(self.a), 0, len(self.b)))
         if told:
             left_a, left_b = left_a[self.a.told[left_a]], left_b[self.b.told[left_b]]
+            if not self._same_draws(left_a, left_b):
+                left_a, left_b = left_a[~self.a.draws[left_a]], left_b[~self.b.draws[left_b]]
         if len(left_a) and len(left_b):
             at_a, at_b = match_nth(tokens[0][left_a], tokens[1][left_b])
             self._add(left_a[at_a], left_b[at_b], self.moved)
+
+    def _same_draws(self, left_a: Indices, left_b: Indices) -> bool:
+        """Whether these rows draw the same on both sides: one draw more would give each the state of its neighbour."""
+        a, b = self.content[0][left_a[self.a.draws[left_a]]], self.content[1][left_b[self.b.draws[left_b]]]
+        return np.array_equal(np.sort(a), np.sort(b))
 
     def _by_computation(self, box: Box) -> None:
         """Rows called from elsewhere (a renamed function, an edited line): matched by what they compute."""

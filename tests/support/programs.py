@@ -80,6 +80,8 @@ class Read:
     writer: int | None
     """Row that wrote it; None: it is from outside, or nothing wrote it."""
     outside: bool
+    digested: bool
+    """The bytes were read, here or by an earlier op of the step: the recorder saw what they were."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Machine:
 
     def _read(self, name: str) -> Read:
         tensor = self.tensors[name]
-        return Read(tensor.value, tensor.row, tensor.outside)
+        return Read(tensor.value, tensor.row, tensor.outside, tensor.outside or tensor.step != self.step)
 
     def _input(self, name: str, row: int, place: int) -> In:
         tensor = self.tensors[name]

@@ -374,7 +374,7 @@ def truth(a: Machine, items_a: Sequence[Item], b: Machine, items_b: Sequence[Ite
     pairs = sorted((rows_a[o], rows_b[o]) for o in rows_a.keys() & rows_b.keys())
     partner = dict(pairs)
     alone = [sorted(set(range(len(m.done))) - set(own)) for m, own in ((a, partner), (b, partner.values()))]
-    value = next(((i, j) for i, j in pairs if _differs(a.done[i], b.done[j], partner)), None)
+    value = next(((i, j) for i, j in pairs if _differs(a.done[i], b.done[j])), None)
     before = [[r for r in rows if value is None or r < value[k]] for k, rows in enumerate(alone)]
     pairs_before = [(i, j) for i, j in pairs if value is None or i < value[0]]
     return Truth(
@@ -405,12 +405,11 @@ def _recorded(done: Done) -> tuple[object, ...]:
     )
 
 
-def _differs(a: Done, b: Done, partner: dict[int, int]) -> bool:
-    """Whether two matched ops differ in anything that is recorded. Bytes that changed unseen are read at first use."""
+def _differs(a: Done, b: Done) -> bool:
+    """Whether two matched ops differ in anything that is recorded."""
     if (a.do.name, a.do.shape, a.do.floats, a.state) != (b.do.name, b.do.shape, b.do.floats, b.state):
         return True
-    unequal = [(x, y) for x, y in zip(a.reads, b.reads, strict=True) if x.value != y.value]
-    reads = any(x.writer is None or partner.get(x.writer) == y.writer for x, y in unequal)
+    reads = any(x.digested and y.digested and x.value != y.value for x, y in zip(a.reads, b.reads, strict=True))
     return reads or (a.value != b.value and a.do.name != "aten.view.default")
 
 
