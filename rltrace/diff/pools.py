@@ -40,7 +40,7 @@ class PoolResult:
         a, b = self.threads
         threads = f"{a:,}" if a == b else f"{a:,} and {b:,}"
         return (
-            f"{self.name}: which of its threads ({threads}) runs a task is a matter of timing, so their"
+            f"which of the {threads} threads of {self.name} runs a task is a matter of timing, so their"
             f" {max(self.rows):,} ops were compared without their order"
         )
 
