@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.blocks import Steps, match_steps
+from rltrace.diff.model import Comparison, Verdict
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
@@ -30,7 +31,7 @@ class StepState(StrEnum):
     SAME = "same"
     DIFFERS = "differs"
     OTHER_OPS = "other-ops"
-    """Other ops were run, or the same ones in another order; whether values differ is not known from digests."""
+    """Other ops were run or other reads made, or the same ones in another order; no value is known to differ."""
     ONE_SIDED = "one-sided"
     UNKNOWN = "unknown"
     """A side has no digests of it."""
@@ -65,21 +66,35 @@ class Curve:
     """False: read in places only."""
 
 
-def timelines(a: Trace, b: Trace) -> tuple[Timeline, ...]:
-    """One for every process of both sides that made steps."""
+def timelines(a: Trace, b: Trace, comparison: Comparison) -> tuple[Timeline, ...]:
+    """One for every process of both sides that made steps; ``comparison``: what is known of their ops."""
     others = {process.name: process for process in b.processes}
-    found = [_timeline(p, others[p.name]) for p in a.processes if p.name in others]
+    found = [_timeline(p, others[p.name], _settled(comparison, p.name)) for p in a.processes if p.name in others]
     return tuple(timeline for timeline in found if timeline.states)
 
 
-def _timeline(a: ProcessTrace, b: ProcessTrace) -> Timeline:
+def _settled(comparison: Comparison, process: str) -> int | None:
+    """The step before which the comparison, op by op, found no value of a process to differ; None: all of them."""
+    if comparison.level != "op" or comparison.verdict is Verdict.UNKNOWN:
+        return 0
+    if comparison.verdict is not Verdict.DIVERGED:
+        return None
+    findings = [comparison.decisive, comparison.first_value, *comparison.unordered]
+    steps = [f.step for f in findings if f is not None and f.step is not None and f.stream.startswith(process)]
+    return min(steps, default=0)
+
+
+def _timeline(a: ProcessTrace, b: ProcessTrace, settled: int | None) -> Timeline:
     steps_a, steps_b = a.steps, b.steps
     at_a, at_b = match_steps(a, steps_a, b, steps_b)
     states = np.full(len(steps_a), list(StepState).index(StepState.ONE_SIDED))
     states[at_a] = _states(steps_a[at_a], steps_b[at_b])
+    before = slice(None) if settled is None else steps_a[:, Step.STEP] < np.uint64(settled)
+    names = list(StepState)
+    early = states[before]  # a digest of a step tells of every read; the comparison knows which of them count
+    states[before] = np.where(early == names.index(StepState.DIFFERS), names.index(StepState.OTHER_OPS), early)
     more = len(steps_b) - (int(at_b[-1]) + 1 if len(at_b) else 0)
-    words = list(StepState)
-    return Timeline(a.name, (*(words[k] for k in states.tolist()), *[StepState.ONE_SIDED] * more))
+    return Timeline(a.name, (*(names[k] for k in states.tolist()), *[StepState.ONE_SIDED] * more))
 
 
 def _states(a: Steps, b: Steps) -> NDArray[np.int64]:

@@ -56,7 +56,7 @@ class Work:
         a, b = open_trace(self.path_a), open_trace(self.path_b)
         comparison = compare(a, b, strict=self.strict, progress=walked, watch=probed)
         self._traces = a, b
-        self.timelines = timelines(a, b)
+        self.timelines = timelines(a, b, comparison)
         self.comparison = comparison
         return comparison
 

@@ -1,0 +1,114 @@
+"""Every step at a glance, and the numbers both runs read: what the digests of steps and a few segments tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import Do, Machine, training
+
+from rltrace.diff import compare, timeline
+from rltrace.diff.timeline import StepState, curves, timelines
+from rltrace.testing import TraceBuilder
+from rltrace.trace.reader import open_trace
+
+Record = Callable[..., Machine]
+OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
+SAME, DIFFERS, OTHER_OPS, ONE_SIDED = StepState.SAME, StepState.DIFFERS, StepState.OTHER_OPS, StepState.ONE_SIDED
+
+
+def states(a: Path, b: Path) -> list[StepState]:
+    first, second = open_trace(a), open_trace(b)
+    (found,) = timelines(first, second, compare(first, second))
+    return list(found.states)
+
+
+def parted_in_step(step: int) -> list[Do]:
+    program = training()
+    places = [k for k, do in enumerate(program) if do.name == "aten.mean.default"]
+    return [replace(do, kernel=OTHER) if k == places[step] else do for k, do in enumerate(program)]
+
+
+@pytest.mark.parametrize("level", ["op", "step"])
+def test_steps_differ_from_where_values_part(record: Record, level: str) -> None:
+    """At either level; of a loss alone, which nothing computes with, only the ops tell."""
+    program = training()
+    changed = [replace(do, noise="x") if do.line == 24 and k > 30 else do for k, do in enumerate(program)]
+    found = states(record(program, level=level).path, record(changed, level=level).path)
+    assert found[0] is SAME and found[-1] is DIFFERS and set(found) == {SAME, DIFFERS}
+    assert found == sorted(found, key=[SAME, DIFFERS].index)
+
+
+def test_a_log_line_is_no_difference(record: Record) -> None:
+    """Ops that one side alone has make the step another one, never one that differs."""
+    log = Do("aten.mean.default", ("e",), "log", 50)
+    places = [k for k, do in enumerate(training()) if do.name == "aten.sub.Tensor"]
+    logged = [x for k, do in enumerate(training()) for x in ([do, log] if k == places[1] else [do])]
+    assert states(record(training()).path, record(logged).path) == [SAME, OTHER_OPS, SAME, SAME]
+
+
+def test_a_read_on_one_side_is_no_difference(tmp_path: Path) -> None:
+    """A first read that only one side made changes the digest of the step, and no verdict: the step is not unequal."""
+    paths = []
+    for name, reads in (("a", True), ("b", False)):
+        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+        made = trace.op("aten.randn.default", outputs=["w"], rng="g")
+        link = {"row": made, "digest": "w"} if reads else {"row": made}
+        trace.op("aten.relu.default", inputs=[_input(**link)], outputs=["r"])
+        trace.end_step(parameters="w", gradients="g", generators="g")
+        paths.append(trace.finish())
+    assert compare(*paths).agrees
+    assert DIFFERS not in states(*paths)
+
+
+def _input(**link: object) -> object:
+    from rltrace.testing import In
+
+    return In(**link)  # type: ignore[arg-type]
+
+
+def test_a_run_that_goes_on(record: Record) -> None:
+    """Steps that one side alone made stand at the end, whichever side it is."""
+    a, b = record(training(2)).path, record(training(4)).path
+    assert states(a, b) == states(b, a) == [SAME, SAME, ONE_SIDED, ONE_SIDED]
+
+
+def test_curves_of_both_sides(record: Record) -> None:
+    """One curve for each place that reads a number, with the first step at which the two part."""
+    a, b = record(training()).path, record(parted_in_step(2)).path
+    (curve,) = curves(open_trace(a), open_trace(b))
+    assert (curve.name, curve.place) == ("losses.append(loss.item())", "train.py:23")
+    assert [step for step, _ in curve.a] == [0, 1, 2, 3] and curve.whole
+    assert curve.parts_at == 2 and curve.a[:2] == curve.b[:2] and curve.a[2] != curve.b[2]
+
+
+def test_a_long_trace_is_read_in_places(record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No more segments than agreed, the ends among them, and the curve says that it is not whole."""
+    monkeypatch.setattr(timeline, "MOST_SEGMENTS", 3)
+    paths = []
+    for name in "ab":
+        trace = TraceBuilder(tmp_path / f"long-{name}.zarr")
+        for step in range(10):
+            trace.op("aten._local_scalar_dense.default", inputs=["unknown"], value=float(step))
+            trace.end_step()
+            trace.commit()
+        paths.append(trace.finish())
+    a = open_trace(paths[0])
+    (curve,) = curves(a, open_trace(paths[1]))
+    assert [step for step, _ in curve.a] == [0, 4, 9] and not curve.whole and curve.parts_at is None
+    assert a.processes[0].streams[0].chunks_read == 2 * 3
+
+
+def test_not_a_number_is_equal_to_itself(tmp_path: Path) -> None:
+    """NaN on both sides is no parting, NaN on one side is."""
+    paths = []
+    for name, values in (("a", [float("nan"), 1.0]), ("b", [float("nan"), float("nan")])):
+        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+        for value in values:
+            trace.op("aten._local_scalar_dense.default", inputs=["unknown"], value=value)
+            trace.end_step()
+        paths.append(open_trace(trace.finish()))
+    (curve,) = curves(*paths)
+    assert curve.parts_at == 1
