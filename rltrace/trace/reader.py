@@ -152,6 +152,9 @@ class Trace:
             twin = owners.setdefault(process.name, process)
             if twin is not process:
                 self._lost.append(f"{process.base} says that it is {process.name}, which {twin.base} is")
+        for process in owners.values():
+            if process.token is not None and not self.folder.holds(f"{BIRTHS}/{process.token}.json"):
+                self._lost.append(f"{BIRTHS}/{process.token}.json is missing, which {process.name} left")
         return [process for process in found if owners[process.name] is process]
 
     def _check_names(self) -> None:
