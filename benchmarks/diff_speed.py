@@ -190,8 +190,8 @@ def evict(path: Path) -> None:
                 os.close(descriptor)
 
 
-def compare(a: Path, b: Path) -> tuple[float, int, dict[str, object]]:
-    """(seconds, peak resident bytes, the report) of one ``rltrace diff`` in a fresh process."""
+def compare(a: Path, b: Path) -> tuple[float, float, int, dict[str, object]]:
+    """(seconds, of them on a processor, peak resident bytes, the report) of one ``rltrace diff`` in a fresh process."""
     evict(a)
     evict(b)
     begin = time.perf_counter()
@@ -199,7 +199,8 @@ def compare(a: Path, b: Path) -> tuple[float, int, dict[str, object]]:
     assert process.stdout is not None
     text = process.stdout.read()
     _, _, usage = os.wait4(process.pid, 0)
-    return time.perf_counter() - begin, usage.ru_maxrss * 1024, json.loads(text)
+    seconds, busy = time.perf_counter() - begin, usage.ru_utime + usage.ru_stime
+    return seconds, busy, usage.ru_maxrss * 1024, json.loads(text)
 
 
 def main() -> None:
@@ -216,7 +217,7 @@ def main() -> None:
     for number, edit in enumerate(edit for edit in EDITS if options.only in edit.name):
         b = write(folder / f"b{number}.zarr", options.ops, edit)
         runs = [compare(a, b) for _ in range(3)]
-        seconds, memory, report = sorted(runs, key=lambda r: r[0])[1]
+        seconds, busy, memory, report = sorted(runs, key=lambda r: r[0])[1]
         search = report["search"]
         assert isinstance(search, dict)
         lines.append(
@@ -224,6 +225,7 @@ def main() -> None:
                 edit.name,
                 report["verdict"],
                 f"{seconds:.2f} s",
+                f"{busy:.2f} s",
                 f"{memory / 1e6:,.0f} MB",
                 len(search["probes"]),
                 search["chunks_read"],
@@ -236,7 +238,21 @@ def main() -> None:
     shutil.rmtree(folder)
     print(machine())
     print(f"\nTraces of {options.ops:,} ops, {size / 1e6:,.0f} MB each; median of 3 cold runs, start-up included.\n")
-    print(table(["the second trace", "verdict", "time", "peak memory", "probes", "chunks read", "bytes read"], lines))
+    print(
+        table(
+            [
+                "the second trace",
+                "verdict",
+                "time",
+                "on a processor",
+                "peak memory",
+                "probes",
+                "chunks read",
+                "bytes read",
+            ],
+            lines,
+        )
+    )
 
 
 if __name__ == "__main__":

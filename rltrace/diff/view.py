@@ -74,8 +74,26 @@ class Stretch:
         return found
 
     def cut(self, start: int, stop: int) -> Stretch:
-        """Rows ``start`` to ``stop`` of the stream."""
-        return Stretch(self.view, self.rows.cut(start - self.first, stop - self.first))
+        """Rows ``start`` to ``stop`` of the stream, with whatever has been made of these rows already."""
+        rows = self.rows.cut(start - self.first, stop - self.first)
+        part, own = Stretch(self.view, rows), slice(start - self.first, stop - self.first)
+        if "hashes" in self.__dict__:
+            part.hashes = RowHashes(*(hashes[own] for hashes in self.hashes))
+        if "computation" in self.__dict__:
+            part.computation = self.computation[own]
+        if "tokens" in self.__dict__:
+            whole = self.tokens
+            part.tokens = StretchTokens(
+                identity=whole.identity[own],
+                structure=whole.structure[own],
+                values=whole.values[own],
+                computation=whole.computation[own],
+                told=whole.told[own],
+                draws=whole.draws[own],
+                links=rows.links,
+                link_offsets=rows.link_offsets,
+            )
+        return part
 
 
 COMPUTATION = (("ops", Column.OP), ("structures", Column.STRUCTURE), ("scalars", Column.SCALARS))
@@ -87,6 +105,7 @@ class StreamView:
     def __init__(self, process: ProcessTrace, stream: StreamTrace) -> None:
         self.process = process
         self.stream = stream
+        self._held: Stretch | None = None
         self._firsts = [int(segment.first) for segment in stream.segments]
 
     @property
@@ -150,7 +169,15 @@ class StreamView:
 
     def read(self, start: int, stop: int) -> Stretch:
         """Rows ``start`` to ``stop``; HoleError where some of them cannot be read."""
+        held = self._held
+        if held is not None and held.first <= start <= stop <= held.end:
+            return held.cut(start, stop)
         return Stretch(self, self.stream.read(start, stop))
+
+    def hold(self, stretch: Stretch) -> None:
+        """Rows that will be read again in parts: their hashes and tokens are made once, for all of them together."""
+        _ = stretch.tokens
+        self._held = stretch
 
     def row(self, index: int) -> tuple[Rows, int]:
         """The rows of the segment that holds row ``index``, and its place in them; HoleError as ``read``."""

@@ -151,9 +151,10 @@ class Walk:
             return False
         ends_a, ends_b = np.array([p.a1 for p in portion]) - a.first, np.array([p.b1 for p in portion]) - b.first
         found = without_extra_rows(a, b, ends_a, ends_b)
-        if found is None or crosses_steps(a, found.only_a, ends_a) or crosses_steps(b, found.only_b, ends_b):
-            return False
-        if first_unequal(a, found.a, b, found.b) is not None:
+        crosses = found and (crosses_steps(a, found.only_a, ends_a) or crosses_steps(b, found.only_b, ends_b))
+        if found is None or crosses or first_unequal(a, found.a, b, found.b) is not None:
+            self.a.hold(a)
+            self.b.hold(b)
             return False
         self._lonely = ([], [])
         self._take(a, b, found, (len(a), len(b)), final=False)
