@@ -17,7 +17,7 @@ from rltrace.diff import advice
 from rltrace.diff.blocks import first_unequal_step, match_steps
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
-from rltrace.diff.lonely import lonely_streams, recorded_throughout
+from rltrace.diff.lonely import lonely_streams, never_recorded, recorded_throughout
 from rltrace.diff.model import (
     Cause,
     Comparison,
@@ -227,12 +227,14 @@ class _Comparing:
 
     def _unfinished(self, level: str) -> tuple[tuple[str, str], ...]:
         found = []
-        for side, trace in (("a", self.a), ("b", self.b)):
+        for side, trace, other in (("a", self.a, self.b), ("b", self.b, self.a)):
             bad = [p for p in trace.processes if not is_finished(p, level)]
             if bad:
                 found.append((side, f"{bad[0].name} is {bad[0].state} after op {bad[0].after_op:,}"))
             elif trace.lost or not trace.processes:
                 found.append((side, next(iter(trace.lost), "nothing was recorded")))
+            elif (gone := never_recorded(trace, other)) is not None:
+                found.append((side, f"{gone} is not there, and a process of it recorded nothing"))
         return tuple(found)
 
     def _holes(self) -> tuple[Hole, ...]:

@@ -27,7 +27,7 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
         return found
     for side, trace, other in (("A", a, b), ("B", b, a)):
         names = {stream.name for process in other.processes for stream in process.streams if stream.rows}
-        finished = all(p.state == "complete" for p in other.processes)
+        finished = all(p.state == "complete" for p in other.processes) and never_recorded(other, trace) is None
         for process in trace.processes:
             for stream in process.streams:
                 if is_pool(stream.name) or stream.name in names or not stream.rows:
@@ -35,6 +35,13 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
                 if finished and recorded_throughout(process):
                     found += _finding(side, process.name, StreamView(process, stream))
     return found
+
+
+def never_recorded(trace: Trace, other: Trace) -> str | None:
+    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its birth."""
+    names = {process.name for process in trace.processes}
+    gone = next((process.name for process in other.processes if process.name not in names), None)
+    return gone if len(trace.births) > len(other.births) else None
 
 
 def recorded_throughout(process: ProcessTrace) -> bool:
