@@ -305,6 +305,21 @@ def test_resize_goes_with_the_terminal(parted: Parted) -> None:
     play(*parted, scene)
 
 
+def test_every_theme_draws(parted: Parted) -> None:
+    """Colours are the theme's variables: each theme has them, those of the terminal's own colours included."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2")
+        assert any(name.startswith("ansi") for name in app.available_themes)
+        for theme in app.available_themes:
+            app.theme = theme
+            await pilot.pause()
+            assert any("▶25 ≠ aten.mm" in line for line in screen_text(app)), theme
+            assert app.failure is None
+
+    play(*parted, scene)
+
+
 def test_identical(record: Callable[..., Machine]) -> None:
     """Two equal runs: the verdict, one fold, no op to go to."""
     a, b = record(training()), record(training())
