@@ -82,10 +82,14 @@ def test_opens_at_a_terminal_that_can_draw(monkeypatch: pytest.MonkeyPatch, term
     assert not terminal.can_open()
 
 
-def test_real_terminal(traces: tuple[Path, Path]) -> None:
-    """In a pseudo-terminal the interface draws the verdict; q leaves, with exit status 1 and nothing left behind."""
+RUN = "import sys; from rltrace.commands.main import main; sys.exit(main(sys.argv[1:]))"
+BROKEN = "import rltrace_tui.words as words; words.environment_lines = lambda *_: 1 / 0; "
+
+
+def at_a_terminal(code: str, traces: tuple[Path, Path], answer: bytes) -> tuple[int, bytes]:
+    """Run ``rltrace diff`` in a pseudo-terminal, press ``answer`` at the verdict: exit status, and what was drawn."""
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "rltrace.commands.main", "diff", *map(str, traces)]
+    command = [sys.executable, "-c", code, "diff", *map(str, traces)]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True)
     os.close(slave)
@@ -98,10 +102,22 @@ def test_real_terminal(traces: tuple[Path, Path]) -> None:
                 break
             if not pressed and b"DIVERGED" in seen and b"Overview" in seen:
                 pressed = True
-                os.write(master, b"q")
-        assert process.wait(60) == 1
+                os.write(master, answer)
+        return process.wait(60), seen
     finally:
         process.kill()
         process.wait()
         os.close(master)
-    assert pressed and b"Traceback" not in seen
+
+
+def test_real_terminal(traces: tuple[Path, Path]) -> None:
+    """In a pseudo-terminal the interface draws the verdict; q leaves, with exit status 1."""
+    status, seen = at_a_terminal(RUN, traces, b"q")
+    assert status == 1 and b"DIVERGED" in seen and b"Traceback" not in seen
+
+
+def test_no_traceback(traces: tuple[Path, Path]) -> None:
+    """A mistake of ours in drawing ends the interface with one readable line, and the terminal as it was."""
+    status, seen = at_a_terminal(BROKEN + RUN, traces, b"")
+    assert status == 2 and b"rltrace: error: ZeroDivisionError" in seen and b"Traceback" not in seen
+    assert seen.rindex(b"\x1b[?1049l") < seen.index(b"ZeroDivisionError")

@@ -411,6 +411,23 @@ def test_failure_is_readable(parted: Parted, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(play(*parted, scene).failure, OSError)
 
 
+def test_failure_among_the_ops_is_readable(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for what is read later: a disk that went away is a screen, and Escape leads back."""
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error", "a.zarr")
+
+    monkeypatch.setattr("rltrace.diff.browse.Browser.reveal", broken)
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        await press(pilot, app, "2")
+        assert isinstance(app.screen, FailureScreen)
+        await press(pilot, app, "escape", "1")
+        assert app.screen is app.overview and app.work.comparison is not None
+
+    play(*parted, scene)
+
+
 def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escape ends a search at its next probe: no verdict, and the screen says why."""
     from threading import Event

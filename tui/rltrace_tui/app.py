@@ -1,7 +1,7 @@
 """The application: which screen is shown, the keys that work everywhere, and what it ends with.
 
-Owns the search's worker and its messages. A failure of a worker or of a screen becomes a readable screen; whatever
-happens here, no trace is written to.
+Owns the search's worker and its messages. A failure of a worker becomes a readable screen; whatever happens here, no
+trace is written to.
 """
 
 from __future__ import annotations
@@ -175,11 +175,13 @@ class RltraceApp(App[Comparison]):
         self.push_screen(FailureScreen(error))
 
     def _handle_exception(self, error: Exception) -> None:
-        """What nobody foresaw in a widget: a screen as well, unless it comes again."""
-        if self.failure is not None or not self.overview.is_mounted or os.environ.get("RLTRACE_DEBUG"):
+        """What nobody foresaw in a widget: it can draw no more, so the application ends, and the command says why."""
+        if self.is_headless or os.environ.get("RLTRACE_DEBUG"):
             super()._handle_exception(error)
             return
-        self.fail(error)
+        self.failure = error
+        self.exit(None)
+        self._close_messages_no_wait()
 
     # --- going about --------------------------------------------------------------------------------------------------
 

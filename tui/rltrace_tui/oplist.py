@@ -173,7 +173,7 @@ class OpList(ScrollView, can_focus=True):
     def on_mouse_move(self, event: MouseMove) -> None:
         event.stop()
 
-    @work(thread=True, exclusive=True, group="prefetch")
+    @work(thread=True, exclusive=True, group="prefetch", exit_on_error=False)
     def _prefetch(self) -> None:
         """Read what one page up and down needs, so that paging finds it there."""
         browser, cursor, page = self.browser, self.cursor, self.page

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
-from textual.worker import get_current_worker
+from textual.worker import Worker, WorkerState, get_current_worker
 
 from rltrace.diff.pieces import Piece
 from rltrace.errors import SelectorError
@@ -205,6 +205,11 @@ class OpsScreen(Screen[None]):
             line = None
         if not worker.is_cancelled:
             self.post_message(Sought(stream, line, what))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.state == WorkerState.ERROR and event.worker.error is not None:
+            self._busy = ""
+            self.app.fail(event.worker.error)  # type: ignore[attr-defined]
 
     def on_sought(self, message: Sought) -> None:
         self._busy = ""
