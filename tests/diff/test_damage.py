@@ -173,6 +173,50 @@ def test_one_thing_wrong(launches: dict[str, Files], tmp_path: Path, name: str, 
     assert seen == {true, "unknown"}
 
 
+@pytest.mark.parametrize("name", ["same", "other"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damage=st.lists(damages, min_size=1, max_size=2), ended=st.booleans())
+def test_several_things_wrong(
+    launches: dict[str, Files], tmp_path: Path, name: str, damage: list[list[tuple[float, str, float]]], ended: bool
+) -> None:
+    """The same of several of them at once, on one side or on both."""
+    sides = [launches["a"], launches[name]]
+    if not ended:
+        sides[1] = rewrite(sides[1], "", lambda record: record if record["type"] == "launch" else None)
+    folders = {}
+    for number, files in enumerate(sides):
+        path = tmp_path / f"{number}.zarr"
+        path.mkdir(exist_ok=True)
+        folders[path] = Memory(spoilt_files(files, damage[number - 1]) if number or len(damage) > 1 else files)
+    with in_memory(folders):
+        try:
+            comparison = compare(*folders)
+        except RltraceError:
+            return
+    assert comparison.verdict in ("identical" if name == "same" else "diverged", "unknown"), comparison.why
+
+
+def spoilt_files(files: Files, damage: list[tuple[float, str, float]]) -> Files:
+    """``spoil`` for files in memory, and journals rolled back ("zero") where it strikes one."""
+    files = dict(files)
+    for which, how, where in damage:
+        keys = sorted(files)
+        key = keys[min(int(which * len(keys)), len(keys) - 1)]
+        data = bytearray(files[key])
+        at = min(int(where * len(data)), len(data) - 1)
+        if how == "remove" or not data:
+            del files[key]
+            continue
+        if how == "flip":
+            data[at] ^= 1 << (at % 8)
+        elif how == "swap":
+            data = bytearray(files[keys[at % len(keys)]])
+        elif how == "zero" and key.endswith("/log"):
+            at = next(end for end in [*parse_journal(bytes(data)).ends, len(data)] if end >= at)
+        files[key] = bytes(data[:at] if how in ("cut", "zero") else data)
+    return files
+
+
 def test_a_record_that_is_lost_leaves_it_open(launches: dict[str, Files], tmp_path: Path) -> None:
     """Whatever a journal no longer tells of may be what differs: equal so far, and which record is said."""
     whole = store(launches["a"], tmp_path / "whole.zarr")

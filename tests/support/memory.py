@@ -1,7 +1,7 @@
 """Traces read from memory, so that thousands of damaged ones can be: by the real reader, their files on no disk.
 
-Owns a stand-in for ``Folder`` without links and odd files; those are tested on a disk. Decoding, a pure function of a
-chunk's bytes, is done once for the same bytes.
+Owns a stand-in for ``Folder`` without links and odd files; those are tested on a disk. Encoding and decoding are pure
+functions of a chunk, and are done once for the same one.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tampering import Files
+from xxhash import xxh3_128_digest
 
 from rltrace.trace import codec, reader
+from rltrace.trace.arrays import ArraySpec
 from rltrace.trace.files import UnreadableError
 
 
@@ -56,16 +57,32 @@ class Memory:
 @contextmanager
 def in_memory(folders: dict[Path, Memory]) -> Iterator[None]:
     """``open_trace`` of one of these (existing) paths reads from memory."""
-    decode, done = codec.decode, {}
+    with coding_once(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "Folder", lambda path: folders[path])
+        yield
 
-    def decode_once(spec: Any, encoded: bytes) -> np.ndarray:
-        key = spec.name, spec.chunk, encoded
-        if key not in done:
-            done[key] = decode(spec, encoded)
-            done[key].flags.writeable = False
-        return done[key]
+
+@contextmanager
+def coding_once() -> Iterator[None]:
+    """The same chunk is encoded once and decoded once."""
+    encode, decode = codec.encode, codec.decode
+    encoded: dict[object, bytes] = {}
+    decoded: dict[object, np.ndarray] = {}
+
+    def encode_once(spec: ArraySpec, stored: np.ndarray) -> bytes:
+        key = spec.name, spec.chunk, xxh3_128_digest(np.ascontiguousarray(stored))
+        if key not in encoded:
+            encoded[key] = encode(spec, stored)
+        return encoded[key]
+
+    def decode_once(spec: ArraySpec, data: bytes) -> np.ndarray:
+        key = spec.name, spec.chunk, data
+        if key not in decoded:
+            decoded[key] = decode(spec, data)
+            decoded[key].flags.writeable = False
+        return decoded[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "Folder", lambda path: folders[path])
+        patch.setattr(codec, "encode", encode_once)
         patch.setattr(codec, "decode", decode_once)
         yield

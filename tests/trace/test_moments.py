@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory import coding_once
 
 from rltrace.errors import NotATraceError, RecordError
 from rltrace.testing import plain_entries, random_rows
@@ -122,6 +123,13 @@ class Program:
         assert self.steps <= len(process.steps) <= self.steps + 1
         ends = np.cumsum(BATCHES)[: len(process.steps)]
         assert process.steps[:, Step.END_ROW].tolist() == ends.tolist()
+
+
+@pytest.fixture(autouse=True)
+def chunks_once() -> Iterator[None]:
+    """Most of the time would go into coding the same few chunks."""
+    with coding_once():
+        yield
 
 
 NOT_YET = (
