@@ -142,7 +142,8 @@ def _take_tail(result: StreamResult, walk: Walk) -> None:
     shorter_is_a = more_a == 0
     shorter, longer = (result.a, result.b) if shorter_is_a else (result.b, result.a)
     rows = max(more_a, more_b)
-    tail = judge_tail(shorter, longer, shorter_is_a, rows, walk.equal, walk.one_sided_rows(shorter_is_a))
+    one_sided = walk.one_sided_rows(shorter_is_a), walk.one_sided_rows(not shorter_is_a)
+    tail = judge_tail(shorter, longer, shorter_is_a, rows, walk.equal, one_sided)
     result.open = tail.open
     if tail.finding is not None:
         result.first = result.first or tail.finding

@@ -35,15 +35,23 @@ class Tail:
 
 
 def judge_tail(
-    shorter: StreamView, longer: StreamView, shorter_is_a: bool, rows: int, equal: int, spare: Indices
+    shorter: StreamView,
+    longer: StreamView,
+    shorter_is_a: bool,
+    rows: int,
+    equal: int,
+    one_sided: tuple[Indices, Indices],
 ) -> Tail:
-    """The last ``rows`` of ``longer`` have no partner; ``spare``: rows that ``shorter`` alone has."""
+    """The last ``rows`` of ``longer`` have no partner.
+
+    ``one_sided``: rows before them that ``shorter`` alone has, and those that ``longer`` alone has.
+    """
     side, other = ("A", "B") if shorter_is_a else ("B", "A")
     state = shorter.process.state
     if state != FINISHED:
         why = shorter.process.why
         return Tail(open=f"equal so far, but {side} is {state}" + (f" ({why})" if why else ""))
-    if is_harmless(shorter, longer, rows, spare):
+    if is_harmless(shorter, longer, rows, one_sided):
         return Tail(harmless=rows)
     try:
         row: RowAt = row_at(longer, longer.rows - rows)
@@ -67,10 +75,11 @@ def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) 
     return make_finding(None, row, decided, equal) if longer_is_b else make_finding(row, None, decided, equal)
 
 
-def is_harmless(shorter: StreamView, longer: StreamView, rows: int, spare: Indices) -> bool:
+def is_harmless(shorter: StreamView, longer: StreamView, rows: int, one_sided: tuple[Indices, Indices]) -> bool:
     """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing.
 
-    A line that was moved from the beginning of a loop to its end is neither: ``spare`` has its ops.
+    A line that was moved from the beginning of a loop to its end is neither, and so is one more round of what one side
+    did more of all along: ``one_sided`` has such ops.
     """
     start = longer.rows - rows
     ended = bool(len(longer.steps)) and bool(np.any(longer.steps[:, Step.END_ROW] > np.uint64(start)))
@@ -84,15 +93,24 @@ def is_harmless(shorter: StreamView, longer: StreamView, rows: int, spare: Indic
         return False
     sites = longer.keys("sites", np.unique(stretch.rows.column(Column.SITE)))
     known = np.isin(sites, shorter.process.tables["sites"].keys).any()
-    return not known or _ran_before(shorter, spare, stretch)
+    return not known or _ran_before(shorter, one_sided[0], stretch) or _did_so_before(longer, one_sided[1], stretch)
 
 
 def _ran_before(shorter: StreamView, spare: Indices, tail: Stretch) -> bool:
     """Whether the shorter side ran every op of the tail as well, where the other had none."""
     if not len(tail) <= len(spare) <= MOST_SPARE:
         return False
+    return not Counter(tail.tokens.identity.tolist()) - Counter(_identities(shorter, spare))
+
+
+def _did_so_before(longer: StreamView, extra: Indices, tail: Stretch) -> bool:
+    """Whether the longer side had ops of the tail's places alone before, too, and went on with what both have."""
+    return set(tail.tokens.identity.tolist()) <= set(_identities(longer, extra[-MOST_SPARE:]))
+
+
+def _identities(view: StreamView, rows: Indices) -> list[int]:
+    """Execution index tokens of single rows; none where one cannot be read."""
     try:
-        have = Counter(int(shorter.read(row, row + 1).tokens.identity[0]) for row in spare.tolist())
+        return [int(view.read(row, row + 1).tokens.identity[0]) for row in rows.tolist()]
     except HoleError:
-        return False
-    return not Counter(tail.tokens.identity.tolist()) - have
+        return []

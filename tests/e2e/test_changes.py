@@ -123,6 +123,21 @@ def test_a_line_at_the_other_end_of_a_loop(both: Both) -> None:
     assert both(training(), moved).verdict is Verdict.SAME_VALUES
 
 
+def test_more_rounds_of_an_evaluation(both: Both) -> None:
+    """Two rounds more after each update, after the last one too: no run ended early."""
+    top = """
+ROUNDS = {}
+
+def evaluate():
+    with torch.no_grad():
+        return [model(torch.ones(2, 4) * k).sum().item() for k in range(ROUNDS)]
+"""
+    comparison = both(training(top.format(3), end="evaluate()"), training(top.format(5), end="evaluate()"))
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert comparison.structure.only_a == 0
+    assert comparison.structure.only_b % 10 == 0 and comparison.structure.only_b > 0
+
+
 def test_a_write_that_one_version_makes(both: Both) -> None:
     """One element of a weight, written through ``.data`` by an op that is recorded: no write that went unseen."""
     comparison = both(training(), training(end="model[0].weight.data[0, 0] = 1.0"))
