@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Why more processes, streams or rows may have been recorded than the journals now tell of; empty: none were."""
+        """Why more may have been recorded than the journals now tell of; empty: nothing more was."""
         return (*self._lost, *(why for process in self.processes for why in process.record_damage))
 
     def _take(self, record: Record) -> None:
