@@ -1,9 +1,10 @@
 """Which row of A is which row of B inside a stretch where structure has parted.
 
 Owns the order of the means. What is equal at both ends is matched first. A small box gets the best alignment there is,
-by a full table: the most rows of the same structure, of these the most with equal values. A large one is cut at anchors
-and then aligned by linear-space Myers under a budget. What is left is matched by what it computes. Says "unsure" past
-the budget and never guesses. Works on tokens and links alone; memory is linear in the stretch, one table aside.
+by a full table: the most rows of the same structure, of these the most of the same site, of these the most with equal
+values. A large one is cut at anchors and then aligned by linear-space Myers under a budget. What is left is matched by
+what it computes. Says "unsure" past the budget and never guesses. Works on tokens and links alone; memory is linear in
+the stretch, one table aside.
 """
 
 from __future__ import annotations
@@ -136,15 +137,16 @@ class _Work:
             yield box
             return
         for part in self._split(box, equal_runs(self.a, self.b, box)):
-            inner = self._trim(self._trim(part, self.exact), self.structure)
+            inner = self._trim(part, self.exact)
             whole = is_small(inner) or self._is_open(inner)
             for gap in [inner] if whole else self._split(inner, execution_indices(self.a, self.b, inner)):
-                yield self._trim(self._trim(gap, self.exact), self.structure)
+                trimmed = self._trim(gap, self.exact)
+                yield trimmed if is_small(trimmed) else self._trim(trimmed, self.structure)
 
     def _by_structure(self, box: Box) -> Iterator[Box]:
         """The longest alignment by structure, then by execution index; boxes that this leaves."""
         if is_small(box):
-            levels = (self.structure, self._telling(self.exact), self.identity, self._fed(self.exact), self.exact)
+            levels = (self.structure, self.identity, self._telling(self.exact), self._fed(self.exact), self.exact)
             yield from self._split(box, self._best(box, levels))
             return
         for part in self._split(box, self._myers(box, self.structure)):

@@ -36,7 +36,7 @@ from rltrace.diff.scene import Scene
 from rltrace.diff.search import Unreadable
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
-from rltrace.diff.window import aligned, cut_of, first_unequal
+from rltrace.diff.window import aligned, context_before, cut_of, first_unequal
 from rltrace.errors import HoleError
 from rltrace.trace.schema import RowFlag
 
@@ -83,6 +83,8 @@ class Walk:
     """Rows at the very end that only one side has; 0 where neither or both have some."""
 
     def __post_init__(self) -> None:
+        if self.in_step:
+            self.base -= context_before(self.a, self.b, self.base)
         self.hunks = HunkCounter(self.a, self.b)
         self.matching = Matching(self.base, lambda a, b, count: partners_of(self.a, self.b, (a, b, count)))
         self.scene = Scene(self.a, self.b, self.matching, self.settings)

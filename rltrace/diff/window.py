@@ -15,7 +15,24 @@ from rltrace.diff.pairs import candidates, difference
 from rltrace.diff.reorder import settle_order
 from rltrace.diff.scene import Scene
 from rltrace.diff.sequences import Indices
-from rltrace.diff.view import Stretch
+from rltrace.diff.view import StreamView, Stretch
+from rltrace.errors import HoleError
+from rltrace.trace.schema import Column
+
+CONTEXT = 512
+"""Rows before the first difference that are read with it: what the first rows in question were computed from."""
+
+
+def context_before(a: StreamView, b: StreamView, base: int) -> int:
+    """How many of the rows before ``base``, where two streams part, are of the same step and can be read."""
+    start = max(0, base - CONTEXT)
+    if base == start or base >= min(a.rows, b.rows) or a.hole(start, base + 1) or b.hole(start, base + 1):
+        return 0
+    try:
+        steps = [view.read(start, base + 1).rows.column(Column.STEP) for view in (a, b)]
+    except HoleError:
+        return 0
+    return int(min(np.sum(own[:-1] == own[-1]) for own in steps))
 
 
 def aligned(scene: Scene, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
