@@ -51,7 +51,7 @@ def complain(text: str, *, hint: str = "") -> None:
 
 
 def emit(text: str, *, color: bool | None = None) -> None:
-    """One piece of data on standard output, ended by a newline; ``color``: whether colour stays in it, None: click's way.
+    """One piece of data on standard output, ended by a newline; ``color``: colour stays in it, None: as click has it.
 
     What standard output cannot encode (a name that was no text to begin with) is written with backslashes.
     """
