@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
@@ -9,7 +11,9 @@ from textual.screen import Screen
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
+from rltrace.diff.model import Pair
 from rltrace.errors import HoleError
+from rltrace.report.oplist import OpLine
 from rltrace.report.ops import value_json
 from rltrace.report.pair import OpPair, PairedInput
 from rltrace_tui import words
@@ -110,7 +114,8 @@ class OpScreen(Screen[None]):
         shown = pair.shown
         lines: words.Lines = []
         for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
-            lines += words.pair_lines("output", _both(pair, lambda line, k=number: _nth(line.outputs, k)), width)
+            outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
+            lines += words.pair_lines("output", outputs, width)
         lines += words.pair_lines("number", _both(pair, lambda line: _value(line.value)), width)
         if any((pair.numbers.a, pair.numbers.b)):
             lines += words.pair_lines("scalars", pair.numbers, width)
@@ -189,9 +194,7 @@ def input_text(entered: PairedInput) -> str:
     return f"{glyph} input {entered.place}  {shown.layout}  from {' | '.join(origins)}{told}  {what}".rstrip()
 
 
-def _both(pair: OpPair, ask):  # type: ignore[no-untyped-def]
-    from rltrace.diff.model import Pair
-
+def _both(pair: OpPair, ask: Callable[[OpLine], str | None]) -> Pair[str]:
     return Pair(*(None if line is None else ask(line) for line in (pair.a, pair.b)))
 
 

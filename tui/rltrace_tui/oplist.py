@@ -21,10 +21,12 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from rltrace.diff.browse import Browser, Line
+from rltrace.diff.findings import RowAt
+from rltrace.diff.kernels import kernel_text
 from rltrace.diff.pairing import Relation
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.schema import Column
+from rltrace.trace.rows import Rows
 from rltrace_tui.words import GLYPHS
 from rltrace_tui.work import Stream
 
@@ -245,14 +247,10 @@ class OpList(ScrollView, can_focus=True):
         text = prefix + view.op(rows, place).removesuffix(".default") + ("" if value is None else f" → {value!r}")
         return Cell(text, self._detail_of(view, rows, place))
 
-    def _detail_of(self, view: StreamView, rows: object, place: int) -> str:
-        from rltrace.diff.findings import RowAt
-
-        row = RowAt(view, rows, place)  # type: ignore[arg-type]
+    def _detail_of(self, view: StreamView, rows: Rows, place: int) -> str:
+        row = RowAt(view, rows, place)
         match DETAILS[self.detail]:
             case "kernel":
-                from rltrace.diff.kernels import kernel_text
-
                 return kernel_text(row.kernel) or ""
             case "module":
                 return row.module
@@ -302,6 +300,3 @@ def _columns(cell: Cell, width: int) -> str:
 
 def _fit(text: str, width: int) -> str:
     return f"{text:<{width}}" if len(text) <= width else f"{text[: max(0, width - 1)]}…"[:width]
-
-
-__all__ = ["Column", "OpList", "fold_text"]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState, get_current_worker
@@ -17,35 +16,12 @@ from rltrace.diff.pieces import Piece
 from rltrace.errors import SelectorError
 from rltrace.report.seek import next_row
 from rltrace.select import Selector, parse_selectors
+from rltrace_tui.news import Arrived, Opened, Sought
 from rltrace_tui.oplist import DETAILS, OpList
 from rltrace_tui.prompt import Prompt
 from rltrace_tui.work import Stream, Work
 
 FIND, GO = "Find", "Go to"
-
-
-class Opened(Message):
-    """The rows of a folded piece were read."""
-
-    def __init__(self, stream: Stream, at: int, piece: Piece, new: list[Piece]) -> None:
-        super().__init__()
-        self.stream, self.at, self.piece, self.new = stream, at, piece, new
-
-
-class Arrived(Message):
-    """A stream is ready, and the line that was asked for."""
-
-    def __init__(self, stream: Stream, line: int) -> None:
-        super().__init__()
-        self.stream, self.line = stream, line
-
-
-class Sought(Message):
-    """A search along the ops came to its end."""
-
-    def __init__(self, stream: Stream, line: int | None, what: str) -> None:
-        super().__init__()
-        self.stream, self.line, self.what = stream, line, what
 
 
 class OpsScreen(Screen[None]):
