@@ -25,6 +25,8 @@ from rltrace.record.tables import Tables
 
 _KEPT: Final = 100_000
 """Breakpoints kept at most; older graphs' backward ops then have no module. Counted, so equal in every run."""
+_MOST_BORN: Final = 10_000
+"""Modules of one class that wait for a name; a program that makes more without calling one has the oldest forgotten."""
 
 
 _sequence_number = torch._C._autograd._get_sequence_nr
@@ -37,10 +39,23 @@ class ModuleNames:
         self._tables = tables
         self._parents: IdentityTable[torch.nn.Module, tuple[weakref.ref[torch.nn.Module], str]] = IdentityTable()
         self._roots: IdentityTable[torch.nn.Module, str] = IdentityTable()
-        self._births: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        """Outermost modules named so far, by class name."""
+        self._born: dict[str, list[weakref.ref[torch.nn.Module]]] = {}
+        """By class name, in the order of their birth: modules that have no name yet."""
+        self._seen: IdentityTable[torch.nn.Module, bool] = IdentityTable()
         self._refs: dict[int, weakref.ref[torch.nn.Module]] = {}
         self.known: dict[int, int] = {}
         """Id in table "modules" by ``id(module)``; an entry goes when its module dies."""
+
+    def born(self, module: torch.nn.Module, *_: object) -> None:
+        """Something is registered with ``module`` (torch's registration hooks): the first time, it is being made."""
+        if module not in self._seen:
+            self._seen[module] = True
+            born = self._born.setdefault(type(module).__name__, [])
+            born.append(weakref.ref(module))
+            if len(born) >= _MOST_BORN:
+                born[:] = [reference for reference in born if reference() is not None][-_MOST_BORN // 2 :]
 
     def registered(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
         """``child`` becomes a submodule of ``parent`` (torch's registration hook).
@@ -48,6 +63,7 @@ class ModuleNames:
         A module keeps the place it has while it stays there: ``self.layers[:n]`` puts the same layers into a list that
         lives for one loop.
         """
+        self.born(parent)
         if child is not None and child is not parent and not self._has_place(child):
             self._parents[child] = (weakref.ref(parent), name)
             self._refs.clear()
@@ -113,13 +129,25 @@ class ModuleNames:
         return module, names[::-1]
 
     def _root(self, module: torch.nn.Module) -> str:
-        """Class name; from the second of a class on, in order of first call, ``QNetwork#2``."""
+        """Class name; from the second of a class on, in the order of their birth, ``QNetwork#2``.
+
+        Not in the order of their calls: a program that walks a set calls its agents' networks in another order in
+        every run. One whose birth was not seen (a copy, or one made before recording) is numbered when it is called.
+        """
         name = self._roots.get(module)
         if name is None:
-            kind = type(module).__name__
-            births = self._births[kind] = self._births.get(kind, 0) + 1
-            name = self._roots[module] = kind if births == 1 else f"{kind}#{births}"
-            self._adopt(module)
+            for reference in self._born.pop(type(module).__name__, ()):
+                born = reference()
+                if born is not None and born not in self._roots and self._top(born)[0] is born:
+                    self._number(born)
+            name = self._roots.get(module) or self._number(module)
+        return name
+
+    def _number(self, module: torch.nn.Module) -> str:
+        kind = type(module).__name__
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        name = self._roots[module] = kind if count == 1 else f"{kind}#{count}"
+        self._adopt(module)
         return name
 
     def _adopt(self, root: torch.nn.Module) -> None:
@@ -211,7 +239,11 @@ class ModuleCalls:
         self._names = names
         self._stack_of_thread = stack_of_thread
         self._fail = fail
-        self._naming: Any = torch_module.register_module_module_registration_hook(names.registered)
+        self._hooks: list[Any] = [
+            torch_module.register_module_module_registration_hook(names.registered),
+            torch_module.register_module_parameter_registration_hook(names.born),
+            torch_module.register_module_buffer_registration_hook(names.born),
+        ]
         self._original: Any = None
 
     def roots(self) -> list[tuple[str, torch.nn.Module]]:
@@ -232,7 +264,8 @@ class ModuleCalls:
 
     def remove(self) -> None:
         self.ignore()
-        self._naming.remove()
+        for hook in self._hooks:
+            hook.remove()
 
 
 def _watched(call: Any, stack_of_thread: Callable[[], ModuleStack | None], fail: Callable[[Exception], None]) -> Any:

@@ -112,18 +112,38 @@ def test_a_module_called_twice_has_one_name(record: Record) -> None:
     assert modules(rows) == ["Sequential.0"] * 4
 
 
-def test_instances_of_a_class_are_numbered_in_order_of_first_call(record: Record) -> None:
-    """Not of construction: what is never called takes no number."""
+def test_instances_of_a_class_are_numbered_in_order_of_birth(record: Record) -> None:
+    """Not of their calls, which may come in the order of a set."""
 
     def program() -> None:
         nets = [nn.Sequential(nn.Tanh()) for _ in range(3)]
+        layers = {name: nn.Linear(3, 3) for name in "abc"}
         nets[2](leaf()).sum().backward()
         nets[0](torch.ones(1))
         nets[2](torch.ones(1))
+        for name in "cab":
+            layers[name](torch.ones(3))
 
     got = record(program)
-    assert modules(got.named("tanh")) == ["Sequential.0", "Sequential#2.0", "Sequential.0"]
-    assert modules(got.named("tanh_backward")) == ["Sequential.0"]
+    assert modules(got.named("tanh")) == ["Sequential#3.0", "Sequential.0", "Sequential#3.0"]
+    assert modules(got.named("tanh_backward")) == ["Sequential#3.0"]
+    assert modules(got.named("addmm") or got.named("addmv")) == ["Linear#3", "Linear", "Linear#2"]
+
+
+def test_submodules_and_the_dead_take_no_number(record: Record) -> None:
+    """Only modules that stand by themselves when one of their class is first called are; copies as they come."""
+
+    def program() -> None:
+        inner = nn.Linear(3, 3)
+        outer = nn.Sequential(inner)
+        nn.Linear(3, 3)
+        alone = nn.Linear(3, 3)
+        twin = copy.deepcopy(alone)
+        for module in (twin, alone, outer):
+            module(torch.ones(1, 3))
+
+    got = record(program)
+    assert modules(got.named("addmm")) == ["Linear#2", "Linear", "Sequential.0"]
 
 
 def test_a_submodule_called_directly_has_its_full_name(record: Record) -> None:
