@@ -84,7 +84,11 @@ def test_the_search_equals_a_full_scan(random: Random) -> None:
 @examples
 @given(st.randoms(use_true_random=False))
 def test_nothing_is_named_past_a_hole_unless_it_is_first(random: Random) -> None:
-    """With chunks unreadable on either side: the row that a scan of the whole traces finds, or that it is unknown."""
+    """With chunks unreadable on either side: the row that a scan of the whole traces finds, or that it is unknown.
+
+    Shortly before a hole the answer may be that it is unknown too: what seems another value can be an extra op whose
+    like lies in the hole. Where as many rows can be read after a difference as before it, it has to be named.
+    """
     ran, other = edited(random)
     with tempfile.TemporaryDirectory() as folder:
         a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120), "complete")
@@ -94,7 +98,7 @@ def test_nothing_is_named_past_a_hole_unless_it_is_first(random: Random) -> None
         comparison = compare(a, b)
     named = places(comparison)
     assert named <= {wanted}, comparison.why
-    if wanted is not None and all(first > wanted for first, _ in holes):
+    if wanted is not None and all(first > 2 * wanted for first, _ in holes):
         assert named == {wanted} and comparison.verdict is Verdict.DIVERGED
     elif wanted is not None and not named:
         assert comparison.verdict is Verdict.UNKNOWN and comparison.holes
