@@ -9,6 +9,7 @@ ratios are ratios of those medians. Prints Markdown.
 from __future__ import annotations
 
 import argparse
+import compileall
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from measure import PROGRAMS, RLTRACE, Sample, folder_size, machine, middle, run, spread, table
 
 PYTHON = sys.executable
+RLTRACE_PACKAGE = Path(__file__).resolve().parents[1] / "rltrace"
 PROGRAM = str(PROGRAMS / "ppo_cartpole.py")
 FIRST_OP = str(PROGRAMS / "first_op.py")
 
@@ -152,6 +154,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2048, help="environment steps; about 100 ops each")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
+    compileall.compile_dir(RLTRACE_PACKAGE, quiet=1)  # as an installed package; otherwise start-up is mostly compiling
     folder = Path(tempfile.mkdtemp(prefix="rltrace-bench-"))
     try:
         print(report(options.steps, options.repeats, folder))
