@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from textwrap import wrap
 
-from rltrace.diff.model import Finding, InputsMatch, Pair, Site
+from rltrace.diff.model import Finding, Pair, Site
 from rltrace.report.style import Style
+from rltrace.report.telling import INPUTS, STEP_OUTPUTS, cut, ordinal, rows, sentence, when
+
+__all__ = ["INPUTS", "MOST_OUTPUTS", "WIDTH", "cut", "finding_lines", "ordinal", "sentence", "wrapped"]
 
 WIDTH = 80
 MOST_OUTPUTS = 2
-
-INPUTS = {
-    InputsMatch.READ: "read: digested at this op on both sides",
-    InputsMatch.LINKED: "linked: written by matching ops of the same step, not read again here",
-    InputsMatch.DIFFER: "differ",
-    InputsMatch.UNKNOWN: "unknown",
-}
 
 
 def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
@@ -24,8 +20,8 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
     yield style.bold(title)
     if finding.op is not None:
         yield f"  op       {style.bold(finding.op)}"
-        yield f"  row      {_rows(finding)} of {finding.stream}"
-    yield from wrapped(_when(finding), "           ", "  when     ")
+        yield f"  row      {rows(finding)} of {finding.stream}"
+    yield from wrapped(when(finding), "           ", "  when     ")
     if finding.module:
         yield f"  module   {finding.module}"
     for number, site in enumerate(finding.stack):
@@ -39,7 +35,7 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
 def _evidence(finding: Finding) -> Iterator[str]:
     """What ran, and the digests of what it returned."""
     if finding.op is None:
-        for name, pair in zip(("gradient", "params", "rng", "rng"), finding.outputs, strict=False):
+        for name, pair in zip(STEP_OUTPUTS, finding.outputs, strict=False):
             if pair.a != pair.b:
                 yield from _pair(name, pair)
     elif finding.a_index is None or finding.b_index is None:
@@ -62,36 +58,6 @@ def _outputs(outputs: tuple[Pair[str], ...]) -> Iterator[str]:
         yield f"           ({len(differing):,} of {len(outputs):,} outputs differ)"
 
 
-def _rows(finding: Finding) -> str:
-    a, b = finding.a_index, finding.b_index
-    if a is None or b is None:
-        return f"{a:,} (A only)" if a is not None else f"{b:,} (B only)" if b is not None else "?"
-    return f"{a:,}" if a == b else f"{a:,} (A), {b:,} (B)"
-
-
-def _when(finding: Finding) -> str:
-    if finding.step is None:
-        phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
-        return f"{phase}no optimizer step in this process"
-    details = []
-    if finding.optimizer is not None:
-        which = finding.optimizer
-        name = which.name if which.ordinal == 0 else f"{which.name} #{which.ordinal}"
-        count = f"{ordinal(which.count + 1)} attempt"
-        details.append(f"{name}'s {count}" if which.owner is None else f"{which.owner}'s {which.name}, {count}")
-    if finding.environment_step is not None:
-        details.append(f"environment step {finding.environment_step:,}")
-    more = f" ({', '.join(details)})" if details else ""
-    phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
-    return f"optimizer step {finding.step:,}{more}{phase}"
-
-
-def ordinal(n: int) -> str:
-    """``1st``, ``2nd``, ``11th``, ``2,001st``."""
-    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n:,}{ending}"
-
-
 def _site_lines(site: Site, label: str) -> Iterator[str]:
     yield from wrapped(f"{site.file}:{site.line} in {site.function}", "             ", label)
     if site.source:
@@ -108,11 +74,6 @@ def _pair(label: str, pair: Pair[str]) -> Iterator[str]:
     yield from wrapped(f"B  {pair.b or '-'}", "              ", "           ")
 
 
-def sentence(text: str) -> str:
-    """With a capital letter and a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
-
-
 def wrapped(text: str, indent: str = "  ", first: str | None = None) -> Iterator[str]:
     """Lines of at most WIDTH columns; ``first``: what the first one begins with instead of ``indent``."""
     yield from wrap(
@@ -123,8 +84,3 @@ def wrapped(text: str, indent: str = "  ", first: str | None = None) -> Iterator
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def cut(text: str, width: int) -> str:
-    """At most ``width`` characters."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
