@@ -184,24 +184,33 @@ def _noting_overlap(decided: Decided, a: RowAt, b: RowAt) -> Decided:
 
 
 def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
-    """The cause where outputs differ and nothing that went in is known to."""
-    evidence_a, evidence_b = a.kernel, b.kernel
-    inputs = "its inputs match" if known is not InputsMatch.UNKNOWN else "no input is known to differ"
+    """The cause where outputs differ and nothing that went in is known to.
+
+    That another kernel ran explains a difference only where the inputs match. Where that is not known it is a lead.
+    """
     same_state = "; the generator's state is the same" if a.rows.rng(a.place) is not None else ""
-    start = f"{inputs} and its outputs differ{same_state}"
-    differences = kernel_differences(evidence_a, evidence_b) if evidence_a and evidence_b else []
-    if differences:
-        return Decided(Cause.KERNEL, known, f"{start}: another kernel ran ({', '.join(differences)})")
-    if scene.settings:
-        names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in scene.settings[:3])
-        more = "" if len(scene.settings) <= 3 else f" and {len(scene.settings) - 3} more"
-        return Decided(Cause.KERNEL, known, f"{start}: what selects kernels differs ({names}{more})")
+    another = _another_kernel(scene, a, b)
     if known is InputsMatch.UNKNOWN:
-        return Decided(
-            Cause.UNKNOWN, known, f"its outputs differ, and not all of its inputs could be compared{same_state}"
-        )
-    if evidence_a and evidence_b:
-        why = f"{start} under the same kernel evidence ({kernel_text(evidence_a)}); whether it repeats was not tried"
+        lead = f"; {another}, which explains it if they match" if another else ""
+        why = f"its outputs differ, and not all of its inputs could be compared{same_state}{lead}"
+        return Decided(Cause.UNKNOWN, known, why)
+    start = f"its inputs match and its outputs differ{same_state}"
+    if another:
+        return Decided(Cause.KERNEL, known, f"{start}: {another}")
+    if a.kernel and b.kernel:
+        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); whether it repeats was not tried"
         return Decided(Cause.SAME_KERNEL, known, why)
-    missing = "either side" if not evidence_a and not evidence_b else "A" if not evidence_a else "B"
+    missing = "either side" if not a.kernel and not b.kernel else "A" if not a.kernel else "B"
     return Decided(Cause.COMPUTATION, known, f"{start}; which kernel ran is not known on {missing}")
+
+
+def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
+    """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
+    differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
+    if differences:
+        return f"another kernel ran ({', '.join(differences)})"
+    if not scene.settings:
+        return None
+    names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in scene.settings[:3])
+    more = "" if len(scene.settings) <= 3 else f" and {len(scene.settings) - 3} more"
+    return f"what selects kernels differs ({names}{more})"

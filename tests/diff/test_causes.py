@@ -336,3 +336,20 @@ def test_source_and_destination_overlap(tmp_path: Path) -> None:
     found = value_of(compare(tmp_path / "a", tmp_path / "b"))
     assert (found.cause, found.op) == (Cause.KERNEL, "aten.copy_.default")
     assert "source and destination overlap" in found.because
+
+
+@pytest.mark.parametrize("evidence", ["rows", "settings", "none"])
+def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Path, evidence: str) -> None:
+    """Whether the inputs matched cannot be told: another kernel is a lead then, and the cause is not known."""
+    other = {**KERNEL, "isa": "AVX512"} if evidence == "rows" else KERNEL
+    for side, kernel in (("a", KERNEL), ("b", other)):
+        isa = side if evidence == "settings" else "same"
+        trace = TraceBuilder(tmp_path / side)
+        trace.fact("cpu.capability", isa)
+        trace.op("aten.mm.default", inputs=["unknown"], outputs=[f"y {side}"], kernel=kernel)
+        trace.finish()
+    comparison = compare(tmp_path / "a", tmp_path / "b")
+    found = value_of(comparison)
+    assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
+    assert ("which explains it if they match" in found.because) == (evidence != "none")
+    assert any("--verify-inputs" in command for command in comparison.advice)
