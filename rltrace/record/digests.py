@@ -151,6 +151,9 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
 
 def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that a subclass with a dispatch of its own wraps, or the memory it has itself."""
+    wait = getattr(tensor, "trigger_wait", None)
+    if wait is not None:  # the result of a collective, which may be on its way; the op that reads it waits as well
+        wait()
     names = getattr(tensor, "__tensor_flatten__", None)
     if names is not None:
         inner = [getattr(tensor, name) for name in names()[0]]

@@ -17,6 +17,7 @@ VIEWS = frozenset(
         "aten::lift_fresh",
         "aten::lift",
         "aten::_efficientzerotensor",  # zeros without memory: there is nothing to digest or to follow
+        "_c10d_functional::_wrap_tensor_autograd",  # what it wraps may be on its way
     }
 )
 """Make a view, or as little, though ``func.is_view`` does not say so on every version."""
@@ -91,6 +92,32 @@ ARRIVING: Mapping[str, Mapping[str, bool]] = MappingProxyType(
 )
 """Arguments that other processes write, maybe only once the op has returned (True: it does not read them), though its
 schema does not say so. They have no digest in the op's row, and whoever reads them takes them from outside."""
+
+IN_FLIGHT = frozenset(
+    f"_c10d_functional::{name}"
+    for name in (
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_gather_into_tensor_out",
+        "all_reduce",
+        "all_reduce_",
+        "all_reduce_coalesced",
+        "all_reduce_coalesced_",
+        "all_to_all_single",
+        "batch_p2p_ops",
+        "broadcast",
+        "broadcast_",
+        "irecv",
+        "isend",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+        "reduce_scatter_tensor_out",
+    )
+)
+"""Return tensors that other processes may write once the op has returned, until ``ARRIVED`` has run on them."""
+
+ARRIVED = frozenset({"_c10d_functional::wait_tensor"})
+"""Return what they are given when other processes have written it: only now are its bytes what was sent."""
 
 SCRATCH = {
     "aten::mkldnn_rnn_layer": (3,),

@@ -15,10 +15,12 @@ from torch._ops import OpOverload
 
 from rltrace.record.operators import (
     ALLOCATIONS,
+    ARRIVED,
     ARRIVING,
     COPIES,
     FACTORS,
     HIDDEN_WRITES,
+    IN_FLIGHT,
     IN_TRAINING,
     OVERWRITES,
     RESIZES,
@@ -35,6 +37,8 @@ class Role(Enum):
     VIEW = "view"
     ALLOCATION = "allocation"
     NUMBER = "number"
+    IN_FLIGHT = "in flight"
+    ARRIVED = "arrived"
 
 
 @dataclass(slots=True)
@@ -200,6 +204,10 @@ def _role(func: OpOverload) -> Role:
         return Role.NUMBER
     if name in ALLOCATIONS:
         return Role.ALLOCATION
+    if name in IN_FLIGHT:
+        return Role.IN_FLIGHT
+    if name in ARRIVED:
+        return Role.ARRIVED
     if name in VIEWS or func.is_view or torch.Tag.inplace_view in func.tags:
         return Role.VIEW
     return Role.COMPUTE

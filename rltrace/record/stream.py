@@ -263,8 +263,7 @@ class StreamRecorder:
                 if self._marked:
                     flags |= _MARKED
             else:
-                flags |= _ALLOCATION
-                self._allocated(call, out)
+                flags |= self._not_computed(call, out)
             threads = _get_num_threads()
             if threads != self.threads:
                 self.threads = threads
@@ -329,8 +328,9 @@ class StreamRecorder:
         """Link of an input whose bytes were not all written by one op of this step; digests them where that decides."""
         if place in call.overwritten or (place == 0 and call.factor is not None and self._is_zero(call.factor)):
             return _OVERWRITTEN
-        if call.plan.role is Role.ALLOCATION:
-            return _UNKNOWN
+        role = call.plan.role
+        if role is Role.ALLOCATION or role is Role.ARRIVED:
+            return _UNKNOWN if role is Role.ALLOCATION else _OUTSIDE
         storages, row, layout = self.process.storages, self.row, call.layouts[place]
         seen = storages.reads.get(address)
         if seen is not None and address not in storages.special:  # nobody has written it since: the usual case, first
@@ -464,6 +464,43 @@ class StreamRecorder:
             return False
         storage_rules.copy_written(origin, source, storages.special_of(_storage_address(target), target), target)
         return True
+
+    def _not_computed(self, call: Call, out: Any) -> int:
+        """Take up what an op returned whose bytes are not there yet, or came from elsewhere; the row's flags."""
+        role = call.plan.role
+        if role is Role.ALLOCATION:
+            self._allocated(call, out)
+            return _ALLOCATION
+        if role is Role.ARRIVED:
+            self._arrived(out)
+        else:
+            for tensor in _flat(out):
+                address = storage_rules.address_of(tensor)
+                if address:
+                    self.process.storages.arrives(address, tensor)
+        return _MARKED if self._marked else 0
+
+    def _arrived(self, out: Tensor) -> None:
+        """Other processes have written ``out``: it comes from outside, and whoever reads it has it from this op."""
+        process, storages = self.process, self.process.storages
+        layout = process.layouts.of(out)
+        digest = process.digests.with_layout(out, layout)
+        if self.links[-1] == _OUTSIDE:
+            self.links[-1] = _OUTSIDE_READ
+            self._add_digest(digest)
+            self._digested += 1
+        self._add_digest(digest)
+        self._digested += 1
+        address = storage_rules.address_of(out)
+        if not address:
+            return
+        if address not in storages.handles:
+            storages.follow_outside(address, out)
+        whole = storage_rules.covers(out, out.untyped_storage().nbytes())
+        special = storages.special.get(address) if whole else storages.special_of(address, out)
+        if special is not None:
+            special.partial = None if whole else storage_rules.view_of(out, layout)
+        storages.written_by(self._writers, address, pack_writer(self.row, 0), plain=special is None)
 
     def _allocated(self, call: Call, out: Any) -> None:
         """Memory nobody has written: follow what becomes of it."""

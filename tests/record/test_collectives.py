@@ -10,9 +10,12 @@ import torch
 from recorded import Record, Row
 from torch import distributed
 
-from rltrace.record.operators import ARRIVING
-from rltrace.trace.schema import Origin
+from rltrace.diff import compare
+from rltrace.diff.model import Cause
+from rltrace.record.operators import ARRIVED, ARRIVING, IN_FLIGHT, VIEWS
+from rltrace.trace.schema import Origin, RowFlag
 
+functional_collectives = pytest.importorskip("torch.distributed._functional_collectives")
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
 
 
@@ -72,3 +75,73 @@ def test_a_collective_has_no_digest_of_what_is_on_its_way(record: Record, group:
     assert [row.outputs for row in rows] == [[]] * 8
     assert not any(row.marked for row in rows)
     assert [row.inputs[0].origin for row in rows] == [None] * 3 + [Origin.OVERWRITTEN] * 5
+
+
+def test_the_functional_operators_that_there_are_are_in_a_table() -> None:
+    """A new one is to be looked at: does it return before its bytes are there?"""
+    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    known = {name for name in IN_FLIGHT | ARRIVED | VIEWS if name.startswith("_c10d_functional::")}
+    assert known == {name for name in names if name.startswith("_c10d_functional::")}
+
+
+def functional() -> None:
+    world = distributed.group.WORLD
+    sent = torch.ones(4)
+    reduced = functional_collectives.all_reduce(sent, "sum", world)
+    reduced + 1  # the wrapper waits by itself
+    (reduced.view(2, 2)).sin()
+    gathered = functional_collectives.wait_tensor(functional_collectives.all_gather_tensor(sent, 0, world))
+    gathered * 2
+    part = torch.ones(6)[1:4]
+    op = torch.ops._c10d_functional
+    op.wait_tensor(op.all_reduce_(part, "sum", world.group_name))
+    part.cos()
+    for tensor in op.all_reduce_coalesced([sent, sent], "sum", world.group_name):
+        op.wait_tensor(tensor)
+        tensor.tan()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_read_of_what_is_on_its_way(record: Record, group: None) -> None:
+    """Functional collectives return before the bytes are there: no digest of them, and no read of what wraps them."""
+    got = record(functional)
+    flying = [row for row in got.rows if row.op.partition(".default")[0].replace(".", "::") in IN_FLIGHT]
+    assert [row.name for row in flying] == [
+        "all_reduce",
+        "all_gather_into_tensor",
+        "all_reduce_",
+        "all_reduce_coalesced",
+    ]
+    assert [row.outputs for row in flying] == [[]] * 4
+    assert [row.inputs[0].digest for row in got.rows if row.flags & RowFlag.VIEW] == [None] * 4
+    for reader in (got.one("add"), got.one("sin")):
+        assert (reader.inputs[0].origin, reader.inputs[0].digest is None) == (Origin.OUTSIDE, False)
+    assert not any(row.marked for row in got.rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_waited_for_comes_from_outside_once(record: Record, group: None) -> None:
+    """``wait_tensor`` has the digest of what came in; who reads later is linked to it."""
+    got = record(functional)
+    waits = got.named("wait_tensor")
+    for wait in waits:
+        assert (wait.inputs[0].origin, wait.outputs) == (Origin.OUTSIDE, [wait.inputs[0].digest])
+    assert got.one("mul").inputs[0].row == waits[0].index
+    assert got.one("cos").inputs[0].row == waits[1].index
+    assert [row.inputs[0].row for row in got.named("tan")] == [wait.index for wait in waits[2:]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_another_number_from_another_process_is_outside(record: Record, group: None) -> None:
+    """The origin is where the number came in, not the op that computes on."""
+    world = distributed.group.WORLD
+
+    def program(scale: float) -> None:
+        sent = torch.ones(2)
+        with torch._C._DisableTorchDispatch():
+            sent *= scale  # as another process's part of the sum would
+        functional_collectives.wait_tensor(functional_collectives.all_reduce(sent, "sum", world)).sin()
+
+    found = compare(*(record(lambda scale=scale: program(scale)).path for scale in (1.0, 2.0))).first_value
+    assert found is not None
+    assert (found.cause, found.op) == (Cause.OUTSIDE, "_c10d_functional.wait_tensor.default")
