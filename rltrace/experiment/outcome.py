@@ -1,0 +1,223 @@
+"""What an experiment on two traces came to: its arms, its one word, and the kinds of op that the difference begins at.
+
+Owns the result object of ``rltrace confirm`` and its JSON, ``rltrace.confirm/1`` (fields are added, never renamed).
+Runs nothing and judges nothing: whoever ran the arms fills it in, every front end draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rltrace.diff.model import Pair, Site
+from rltrace.errors import RltraceError
+
+SCHEMA = "rltrace.confirm/1"
+
+LARGEST = 64 << 20
+"""Bytes of an outcome that are read: one of many thousand classes."""
+
+T = TypeVar("T")
+
+
+class OutcomeError(RltraceError):
+    """A file holds no outcome of an experiment, or one that this version cannot read."""
+
+
+class Word(StrEnum):
+    """What the experiment came to."""
+
+    CONFIRMED = "confirmed"
+    """All four arms came out as a cause would have it."""
+    REPAIRED = "repaired"
+    """B with A's values became A; A's own arms were not run."""
+    PARTIAL = "partial"
+    """The injection repairs B for a while; another origin follows."""
+    REFUTED = "refuted"
+    """With A's values there, B differs as before."""
+    UNRESOLVED = "unresolved"
+    """A control failed, or an injection did not fire as asked: the experiment proves nothing."""
+
+
+class ArmName(StrEnum):
+    A0 = "A0"
+    """A again, unchanged: a control, has to match A."""
+    B0 = "B0"
+    """B again, unchanged: a control, has to differ where it differed."""
+    B_FROM_A = "B<-A"
+    """B with A's values: matches A where the cause is found."""
+    A_FROM_B = "A<-B"
+    """A with B's values: matches B where the cause is found."""
+
+
+class ArmState(StrEnum):
+    NOT_RUN = "not-run"
+    RUNNING = "running"
+    AS_EXPECTED = "as-expected"
+    OTHERWISE = "otherwise"
+    """It ran, and did not come out as a cause would have it."""
+    FAILED = "failed"
+    """It could not be run, or its injections did not fire as asked."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of the experiment."""
+
+    name: ArmName
+    state: ArmState
+    what: str
+    """``B with A's values at 6 classes of op``."""
+    result: str
+    """``matches A to the end of step 38``, ``differs at op 184,213, as before``; "" where it was not run."""
+    trace: str | None = None
+    """What it recorded; None: nothing, or it was not kept."""
+
+
+@dataclass(frozen=True)
+class OriginClass:
+    """Ops at which a difference begins, all of one kind: the same op, kernels and place in the code."""
+
+    op: str
+    kernel: Pair[str]
+    site: Site | None
+    count: int
+    """Ops of this kind that computed differently while B followed A."""
+    share: float
+    """Of all such ops, from 0 to 1."""
+    matters: bool | None
+    """Whether the outcome needs it (it is in the minimal set); None: not tried."""
+    stream: str
+    first_row: int | None
+    """Row of A of the first of them."""
+    first_step: int | None
+    max_ulp: int | None = None
+    """The largest distance of two elements; None: no floating-point numbers, or not measured."""
+    max_relative: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of an experiment, finished or not."""
+
+    word: Word | None
+    """None: it is not finished."""
+    because: str
+    """One sentence."""
+    a: str
+    """Path of trace A, as it was given."""
+    b: str
+    first_step: int | None
+    """The horizon: from this step on …"""
+    end_step: int | None
+    """… up to, not including, this one. None: to the end."""
+    arms: tuple[Arm, ...]
+    classes: tuple[OriginClass, ...]
+    """The likeliest to matter first."""
+    trials: int = 0
+    """Runs that the search for the smallest set of classes took."""
+    flaky: int = 0
+    """Of these, runs that came out otherwise when repeated."""
+    advice: tuple[str, ...] = ()
+    """Commands to run next."""
+
+    def arm(self, name: ArmName) -> Arm | None:
+        return next((arm for arm in self.arms if arm.name is name), None)
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """The plain dictionary that stands in the file."""
+    return {"schema": SCHEMA, **asdict(outcome)}
+
+
+def write_outcome(path: Path, outcome: Outcome) -> None:
+    """Write the file in one go: whoever reads it meanwhile sees the old one or the new one."""
+    text = json.dumps(outcome_json(outcome), indent=2, allow_nan=False) + "\n"
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def read_outcome(path: Path) -> Outcome:
+    """The outcome in a file. Raises OutcomeError saying what is wrong with it."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise OutcomeError(f"{path} is too large to be the outcome of an experiment")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OutcomeError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise OutcomeError(f"{path} is not the outcome of an experiment: it is no JSON") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:
+        raise OutcomeError(f"{path} is not the outcome of an experiment: its schema is {schema!r}, not {SCHEMA!r}")
+    if schema != SCHEMA:
+        raise OutcomeError(f"{path} has the schema {schema}; this rltrace reads {SCHEMA}: install a newer one")
+    try:
+        return parse_outcome(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutcomeError(f"{path} is not a whole outcome of an experiment: {error}") from None
+
+
+def parse_outcome(found: Mapping[str, Any]) -> Outcome:
+    """The object of ``outcome_json``'s dictionary; fields that are not known here are left out. Raises
+    KeyError, TypeError or ValueError where one is missing or is something else.
+    """
+    return Outcome(
+        word=None if found["word"] is None else Word(found["word"]),
+        because=_a(str, found, "because"),
+        a=_a(str, found, "a"),
+        b=_a(str, found, "b"),
+        first_step=_maybe(int, found, "first_step"),
+        end_step=_maybe(int, found, "end_step"),
+        arms=tuple(_arm(arm) for arm in _a(list, found, "arms")),
+        classes=tuple(_class(kind) for kind in _a(list, found, "classes")),
+        trials=_a(int, found, "trials"),
+        flaky=_a(int, found, "flaky"),
+        advice=tuple(str(command) for command in _a(list, found, "advice")),
+    )
+
+
+def _arm(found: Mapping[str, Any]) -> Arm:
+    return Arm(
+        ArmName(found["name"]),
+        ArmState(found["state"]),
+        _a(str, found, "what"),
+        _a(str, found, "result"),
+        _maybe(str, found, "trace"),
+    )
+
+
+def _class(found: Mapping[str, Any]) -> OriginClass:
+    site, kernel = found["site"], _a(dict, found, "kernel")
+    return OriginClass(
+        op=_a(str, found, "op"),
+        kernel=Pair(_maybe(str, kernel, "a"), _maybe(str, kernel, "b")),
+        site=None if site is None else Site(*(_a(kind, site, name) for name, kind in SITE.items())),
+        count=_a(int, found, "count"),
+        share=float(found["share"]),
+        matters=_maybe(bool, found, "matters"),
+        stream=_a(str, found, "stream"),
+        first_row=_maybe(int, found, "first_row"),
+        first_step=_maybe(int, found, "first_step"),
+        max_ulp=_maybe(int, found, "max_ulp"),
+        max_relative=None if found.get("max_relative") is None else float(found["max_relative"]),
+    )
+
+
+SITE: dict[str, type[Any]] = {"file": str, "line": int, "function": str, "source": str}
+
+
+def _a(kind: type[T], found: Mapping[str, Any], name: str) -> T:
+    value = found[name]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f'"{name}" is no {kind.__name__}')
+    return value
+
+
+def _maybe(kind: type[T], found: Mapping[str, Any], name: str) -> T | None:
+    return None if found.get(name) is None else _a(kind, found, name)
