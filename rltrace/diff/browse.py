@@ -13,10 +13,18 @@ from threading import RLock
 
 import numpy as np
 
-from rltrace.diff.matching import Matching
 from rltrace.diff.model import Finding
-from rltrace.diff.pairing import Lines, Relation, in_step_lines, one_sided_lines, pair_rows, window_end
-from rltrace.diff.pieces import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, pieces
+from rltrace.diff.pairing import (
+    Keep,
+    Lines,
+    Relation,
+    equal_lines,
+    in_step_lines,
+    one_sided_lines,
+    pair_rows,
+    window_end,
+)
+from rltrace.diff.pieces import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, own_pieces, pieces
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.schema import Column, Step
@@ -39,15 +47,18 @@ class Line:
 class Browser:
     """The lines of one pair of streams. Threads may share it: they see whole states, and read one after the other."""
 
-    def __init__(self, a: StreamView, b: StreamView, findings: Iterable[Finding] = ()) -> None:
-        self.a, self.b = a, b
+    def __init__(self, a: StreamView, b: StreamView | None, findings: Iterable[Finding] = ()) -> None:
+        """``b`` None: A by itself, which is read as A beside itself and folded step by step."""
+        self.a, self.b = a, b or a
+        self.alone = b is None
         self.lock = RLock()
         """Held by whoever reads rows of these streams."""
         self.hide_receivers = False
+        self._keep: tuple[Keep, Keep] | None = None
         own = [f for f in findings if f.stream == a.name]
         self.pins = {(f.a_index, f.b_index) for f in own if f.a_index is not None or f.b_index is not None}
         """Rows of findings: these are pairs, whatever else is."""
-        self._put_all(list(pieces(a, b, self.pins)))
+        self._put_all(list(own_pieces(a) if b is None else pieces(a, b, self.pins)))
 
     # --- lines --------------------------------------------------------------------------------------------------------
 
@@ -75,6 +86,18 @@ class Browser:
             self.hide_receivers = hide
             self._put_all(self.pieces)
 
+    def set_filter(self, keep: tuple[Keep, Keep] | None) -> None:
+        """Show only rows that ``keep`` wants (of A, of B), or all again. Reads what is open; a long run that is open
+        unread is folded.
+        """
+        with self.lock:
+            self._keep = keep
+            self._put_all([new for piece in self.pieces for new in self._filtered(piece)])
+
+    @property
+    def is_filtered(self) -> bool:
+        return self._keep is not None
+
     def piece_at(self, line: int) -> int:
         """Number of the piece that holds a line."""
         return int(np.searchsorted(self._state[1], line, side="right")) - 1
@@ -88,16 +111,17 @@ class Browser:
         at = int(np.searchsorted(starts, number, side="right")) - 1
         piece, offset = pieces_[at], number - int(starts[at])
         if not piece.is_open:
-            return Line(piece.a0, piece.b0, None, piece=piece)
+            return Line(piece.a0, None if self.alone else piece.b0, None, piece=piece)
         if piece.lines is None:
-            return Line(piece.a0 + offset, piece.b0 + offset, Relation.EQUAL, piece=piece)
+            b = None if self.alone else piece.b0 + offset
+            return Line(piece.a0 + offset, b, Relation.EQUAL, piece=piece)
         return self._row_line(piece.lines, int(piece.lines.shown(self.hide_receivers)[offset]), piece)
 
     def _row_line(self, lines: Lines, k: int, piece: Piece) -> Line:
         a, b = int(lines.a[k]), int(lines.b[k])
         return Line(
             a if a >= 0 else None,
-            b if b >= 0 else None,
+            b if b >= 0 and not self.alone else None,
             Relation(int(lines.relation[k])),
             bool(lines.moved[k]),
             piece,
@@ -110,7 +134,7 @@ class Browser:
         return min(bisect_right(self.pieces, row, key=lambda p: p.a1 if side == "a" else p.b1), len(self.pieces) - 1)
 
     def line_of(self, side: str, row: int) -> int:
-        """The line that shows a row, or the fold that holds it."""
+        """The line that shows a row, or the fold that holds it; where the row is hidden, the next one that is not."""
         pieces_, starts = self._state
         for at in range(self.piece_of(side, row), len(pieces_)):
             piece, start = pieces_[at], int(starts[at])
@@ -123,22 +147,30 @@ class Browser:
                     return start + offset
             else:
                 rows = piece.lines.a if side == "a" else piece.lines.b
-                found = np.flatnonzero(rows[piece.lines.shown(self.hide_receivers)] == row)
+                found = np.flatnonzero(rows == row)
                 if len(found):
-                    return start + int(found[0])
+                    shown = piece.lines.shown(self.hide_receivers)
+                    return max(0, min(start + int(np.searchsorted(shown, found[0])), len(self) - 1))
         return max(0, len(self) - 1)
+
+    def is_hidden(self, side: str, row: int) -> bool:
+        """Whether a row of what is open is left out."""
+        if not len(self):
+            return True
+        line = self.line(self.line_of(side, row))
+        return line.relation is not None and (line.a if side == "a" else line.b) != row
 
     # --- opening and folding ------------------------------------------------------------------------------------------
 
     def opened(self, piece: Piece) -> list[Piece]:
         """What stands in the place of a folded piece once it is open; reads its rows unless all are equal."""
-        if piece.equal:
+        if piece.equal and self._keep is None:
             return [replace(piece, is_open=True)]
         if piece.trouble:
             return [piece]
         try:
             with self.lock:
-                return self._read(piece)
+                return self._read_equal(piece) if piece.equal else self._read(piece)
         except HoleError as error:
             return [replace(piece, trouble=str(error))]
 
@@ -159,7 +191,8 @@ class Browser:
         piece = self.pieces[at]
         whole = piece.part_of
         if whole is None or (piece.equal and piece.is_open):
-            self.put(at, piece, [replace(piece, is_open=False)] if piece.lines is None else [piece])
+            foldable = piece.equal or piece.lines is None
+            self.put(at, piece, [replace(piece, is_open=False, lines=None)] if foldable else [piece])
             return at
         first = last = at
         while first > 0 and self.pieces[first - 1].part_of is whole:
@@ -170,7 +203,7 @@ class Browser:
         return first
 
     def reveal(self, side: str, row: int) -> int:
-        """Open whatever hides a row; the line that shows it."""
+        """Open whatever folds hide a row; the line that shows it."""
         for _ in range(3):  # a stretch, a fold within it
             line = self.line_of(side, row)
             at = self.piece_at(line)
@@ -202,6 +235,7 @@ class Browser:
     def _stops(self, lines: Lines) -> Iterator[tuple[str, int]]:
         kinds = (Relation.DIFFERS, Relation.ONLY_A, Relation.ONLY_B)
         before = Relation.EQUAL
+        lines = lines if lines.kept is None else lines.only(lines.kept)
         for k in np.flatnonzero(np.isin(lines.relation, kinds) | (lines.relation == Relation.EQUAL)).tolist():
             relation = Relation(int(lines.relation[k]))
             if relation in kinds and (relation is Relation.DIFFERS or relation is not before):
@@ -231,6 +265,7 @@ class Browser:
             lines = one_sided_lines(a, b)
         else:
             lines = pair_rows(a, b, self.pins)
+        lines = lines.filtered(a, b, self._keep)
         return [
             Piece(
                 *bounds,
@@ -242,6 +277,28 @@ class Browser:
             )
             for bounds, equal, part in lines.runs((piece.a0, piece.b0), SHORTEST_FOLD, CONTEXT)
         ] + rest
+
+    def _read_equal(self, piece: Piece) -> list[Piece]:
+        """The rows of an identical stretch, of which a filter may want some; as many as are read at a time."""
+        count = min(piece.a1 - piece.a0, MOST_ROWS)
+        a, b = self.a.read(piece.a0, piece.a0 + count), self.b.read(piece.b0, piece.b0 + count)
+        lines = equal_lines(a, b).filtered(a, b, self._keep)
+        rest = replace(piece, a0=a.end, b0=b.end, is_open=False, lines=None)
+        return [replace(piece, a1=a.end, b1=b.end, lines=lines, is_open=True), *([rest] if rest.rows else [])]
+
+    def _filtered(self, piece: Piece) -> list[Piece]:
+        """An open piece under the filter there is now."""
+        if not piece.is_open or (piece.lines is None and self._keep is None):
+            return [piece]
+        if piece.equal and (self._keep is None or piece.rows > MOST_ROWS):
+            return [replace(piece, lines=None, is_open=self._keep is None)]
+        try:
+            if piece.lines is None:
+                return self._read_equal(piece)
+            a, b = self.a.read(piece.a0, piece.a1), self.b.read(piece.b0, piece.b1)
+        except HoleError as error:
+            return [replace(piece, is_open=False, lines=None, trouble=str(error))]
+        return [replace(piece, lines=piece.lines.filtered(a, b, self._keep))]
 
     def step_of(self, piece: Piece) -> int | None:
         """The step in which a piece begins; None without steps, or where it cannot be read."""
@@ -256,20 +313,3 @@ class Browser:
         except HoleError:
             return None
         return int(rows.columns[place, Column.STEP])
-
-
-class Partners(Matching):
-    """Which row of B stands beside a row of A, as far as pieces are known; opens none."""
-
-    def __init__(self, browser: Browser) -> None:
-        super().__init__(0)
-        self._browser = browser
-
-    def partner(self, row: int) -> int | None:
-        piece = self._browser.pieces[self._browser.piece_of("a", row)]
-        if piece.in_step:
-            return row - piece.a0 + piece.b0
-        if piece.lines is None:
-            return None
-        found = np.flatnonzero(piece.lines.a == row)
-        return int(piece.lines.b[found[0]]) if len(found) and piece.lines.b[found[0]] >= 0 else None

@@ -6,8 +6,8 @@ only passes a difference on. Aligns as ``diff`` does; decides no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
 
@@ -31,6 +31,8 @@ PAIRS_TRIED = 256
 
 Numbers = NDArray[np.int64]
 Pin = tuple[int | None, int | None]
+Keep = Callable[[Stretch], NDArray[np.bool_]]
+"""Which rows of a stretch are to be shown."""
 
 
 class Relation(IntEnum):
@@ -59,18 +61,35 @@ class Lines:
     relation: Numbers
     moved: NDArray[np.bool_]
     """B has it at another place in the order."""
+    kept: NDArray[np.bool_] | None = None
+    """Which lines a filter lets through; None: there is no filter."""
 
     def __len__(self) -> int:
         return len(self.a)
 
     def shown(self, hide_receivers: bool) -> Numbers:
         """Which lines are shown."""
-        if not hide_receivers:
-            return np.arange(len(self))
-        return np.flatnonzero(~np.isin(self.relation, (Relation.RECEIVES, Relation.UNSURE)))
+        shown = np.ones(len(self), bool) if self.kept is None else self.kept
+        if hide_receivers:
+            shown = shown & ~np.isin(self.relation, (Relation.RECEIVES, Relation.UNSURE))
+        return np.flatnonzero(shown)
+
+    def filtered(self, a: Stretch, b: Stretch, keep: tuple[Keep, Keep] | None) -> Lines:
+        """The same lines, of which those are kept whose row of A (or of B, where A has none) ``keep`` wants."""
+        if keep is None:
+            return replace(self, kept=None)
+        wanted_a, wanted_b = np.append(keep[0](a), False), np.append(keep[1](b), False)
+        at_a, at_b = np.where(self.a < 0, -1, self.a - a.first), np.where(self.b < 0, -1, self.b - b.first)
+        return replace(self, kept=np.where(at_a >= 0, wanted_a[at_a], wanted_b[at_b]))
+
+    def only(self, chosen: NDArray[np.bool_]) -> Lines:
+        """Some of the lines."""
+        return Lines(self.a[chosen], self.b[chosen], self.relation[chosen], self.moved[chosen])
 
     def cut(self, start: int, stop: int) -> Lines:
-        return Lines(self.a[start:stop], self.b[start:stop], self.relation[start:stop], self.moved[start:stop])
+        kept = None if self.kept is None else self.kept[start:stop]
+        own = slice(start, stop)
+        return Lines(self.a[own], self.b[own], self.relation[own], self.moved[own], kept)
 
     def runs(
         self, start: tuple[int, int], shortest: int, context: int
@@ -97,6 +116,12 @@ def in_step_lines(a: Stretch, b: Stretch) -> Lines:
     """Rows that stand side by side, position by position."""
     rows = np.arange(len(a))
     return _lines(a, rows, b, rows, np.zeros(len(a), bool), len(a), len(b))
+
+
+def equal_lines(a: Stretch, b: Stretch) -> Lines:
+    """Rows that are known to be equal, position by position."""
+    rows = np.arange(len(a))
+    return Lines(a.first + rows, b.first + rows, np.full(len(a), int(Relation.EQUAL)), np.zeros(len(a), bool))
 
 
 def one_sided_lines(a: Stretch, b: Stretch) -> Lines:

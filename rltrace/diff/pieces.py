@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 from rltrace.diff.blocks import blocks
 from rltrace.diff.pairing import Lines, Pin
 from rltrace.diff.search import STRUCTURE, VALUES, Bisection
 from rltrace.diff.view import StreamView
+from rltrace.trace.schema import Step
 
 CONTEXT = 2
 """Identical rows that are shown beside one that differs."""
@@ -62,6 +63,13 @@ def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator
     else:
         first = 0
     yield from _merged(_steps(a, b, first, parted))
+
+
+def own_pieces(view: StreamView) -> Iterator[Piece]:
+    """All pieces of one stream by itself: a fold for every step, one for what follows the last. Reads the steps."""
+    ends = sorted({0, view.rows, *(min(end, view.rows) for end in view.steps[:, Step.END_ROW].tolist())})
+    for start, stop in pairwise(ends):
+        yield Piece(start, stop, start, stop, equal=True, in_step=True, is_open=len(ends) == 2)
 
 
 def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, int]:

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from programs import Do, Machine, recorded, training
 
 from rltrace.diff import browse, compare, pieces
 from rltrace.diff.browse import Browser, Line
 from rltrace.diff.pairing import Relation
-from rltrace.diff.view import StreamView
+from rltrace.diff.view import StreamView, Stretch
 from rltrace.trace.reader import Trace, open_trace
 
 Record = Callable[..., Machine]
@@ -175,3 +177,76 @@ def test_any_two_programs(tmp_path_factory: pytest.TempPathFactory, data: st.Dat
     lines = all_open(browser := browser_of(a, b))
     assert sorted(line.a for line in lines if line.a is not None) == list(range(browser.a.rows))
     assert sorted(line.b for line in lines if line.b is not None) == list(range(browser.b.rows))
+
+
+def keep_op(name: str) -> Callable[[Stretch], NDArray[np.bool_]]:
+    """Rows of one operator."""
+    return lambda stretch: np.array([stretch.view.op(stretch.rows, i) == name for i in range(len(stretch))], bool)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_filter_leaves_what_is_wanted(record: Record, edit: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a filter every line shows a wanted row, and every wanted row has its line, whether it was set before
+    anything was opened or after; without it everything is back.
+    """
+    for module in (pieces, browse):
+        monkeypatch.setattr(module, "MOST_ROWS", 16)
+    browser = browser_of(record(training(6)).path, record(EDITS[edit](training(6))).path)
+    keep = keep_op("aten.mm.default"), keep_op("aten.mm.default")
+    wanted = [[k for k in range(view.rows) if keep[0](view.read(k, k + 1))[0]] for view in (browser.a, browser.b)]
+    if when == "after":
+        all_open(browser)
+    browser.set_filter(keep)
+    lines = all_open(browser)
+    assert [line.a for line in lines if line.a is not None] == wanted[0]
+    assert [line.b for line in lines if line.b is not None] == wanted[1]
+    assert browser.is_hidden("a", wanted[0][1] - 1) and not browser.is_hidden("a", wanted[0][1])
+    assert browser.line(browser.line_of("a", wanted[0][1] - 1)).a == wanted[0][1]
+    browser.set_filter(None)
+    assert [line.a for line in all_open(browser) if line.a is not None] == list(range(browser.a.rows))
+
+
+def test_next_origin_is_one_that_the_filter_shows(record: Record) -> None:
+    """With a filter set, the search for the next origin passes over those that are hidden."""
+    ops = [k for k, do in enumerate(training()) if do.name == "aten.mm.default"]
+    rand = next(k for k, do in enumerate(training()) if do.draws and k > ops[1])
+    changed = [replace(do, kernel=OTHER) if k in (ops[1], rand) else do for k, do in enumerate(training())]
+    a, b = record(training()), record(changed)
+    browser = browser_of(a.path, b.path)
+    browser.set_filter((keep_op(training()[rand].name), keep_op(training()[rand].name)))
+    assert browser.seek(0, 1) == ("a", a.rows[rand])
+
+
+def test_hidden_receivers_lead_to_the_next_row(record: Record) -> None:
+    """A row that is hidden has no line of its own; asked for, the next one that is shown is found, not the last."""
+    browser = browser_of(record(training()).path, record(other_kernel(training(), 20)).path)
+    lines = all_open(browser)
+    at = next(k for k, line in enumerate(lines) if line.relation is Relation.RECEIVES)
+    row = lines[at].a
+    after = next(line.a for line in lines[at:] if line.relation is not Relation.RECEIVES)
+    browser.set_hide_receivers(True)
+    assert row is not None and browser.is_hidden("a", row)
+    assert browser.line(browser.line_of("a", row)).a == after
+
+
+def test_one_trace_by_itself(record: Record) -> None:
+    """A stream alone: a fold for each step, then its rows, each once, with no other side; nothing is read for it."""
+    view_of = open_trace(record(training(4)).path).processes[0]
+    browser = Browser(StreamView(view_of, view_of.streams[0]), None)
+    assert len(browser) == len(view_of.steps) + (view_of.streams[0].rows > int(view_of.steps[-1][7]))
+    assert [browser.step_of(piece) for piece in browser.pieces[:4]] == [0, 1, 2, 3]
+    before = browser.a.stream.chunks_read
+    lines = all_open(browser)
+    assert [(line.a, line.b) for line in lines] == [(k, None) for k in range(browser.a.rows)]
+    assert browser.a.stream.chunks_read == before
+    browser.set_filter((keep_op("aten.mm.default"), keep_op("aten.mm.default")))
+    shown = [browser.line(k) for k in range(len(browser))]
+    assert {browser.a.op(*browser.a.row(line.a)) for line in shown if line.a is not None} == {"aten.mm.default"}
+
+
+def test_one_trace_without_steps(record: Record) -> None:
+    """A stream that no step divides lies open from the start; an empty one has no line."""
+    trace = open_trace(record([do for do in training(2) if do.name != "step"]).path).processes[0]
+    browser = Browser(StreamView(trace, trace.streams[0]), None)
+    assert len(browser) == trace.streams[0].rows and browser.line(3).a == 3
