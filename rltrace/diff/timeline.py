@@ -138,7 +138,7 @@ Points = dict[int, dict[int, float]]
 
 def _curves_of(a: StreamView, b: StreamView, cancelled: Callable[[], bool]) -> list[Curve]:
     names: dict[int, tuple[str, str]] = {}
-    (points_a, whole_a), (points_b, whole_b) = (_points(view, names, cancelled) for view in (a, b))
+    (points_a, whole_a), (points_b, whole_b) = (points_of(view, names, cancelled) for view in (a, b))
     found = []
     for site in points_a.keys() & points_b.keys():
         x, y = points_a[site], points_b[site]
@@ -159,7 +159,9 @@ def _same(x: float, y: float) -> bool:
     return x == y or (math.isnan(x) and math.isnan(y))
 
 
-def _points(view: StreamView, names: dict[int, tuple[str, str]], cancelled: Callable[[], bool]) -> tuple[Points, bool]:
+def points_of(
+    view: StreamView, names: dict[int, tuple[str, str]], cancelled: Callable[[], bool]
+) -> tuple[Points, bool]:
     points: Points = {}
     chosen = sampled(view.stream)
     whole = len(chosen) == len(view.stream.segments)
