@@ -119,9 +119,9 @@ class StepCounter:
         self._gradients.digest = 0
         self._finish(self._manual, skipped=0)
 
-    def optimizers(self) -> list[Any]:
-        """Those that have made an attempt and still live, by ordinal."""
-        return sorted(self._states, key=lambda o: self._states[o].ordinal)
+    def optimizers(self) -> list[tuple[int, Any]]:
+        """(ordinal, optimizer) of those that have made an attempt and still live, in order."""
+        return sorted(((state.ordinal, optimizer) for optimizer, state in self._states.items()), key=lambda o: o[0])
 
     def _wrap(self, holder: Any, name: str, around: Callable[..., Any]) -> None:
         original = getattr(holder, name)
@@ -182,7 +182,7 @@ class StepCounter:
                 backwards=backwards,
                 parameters=self._digest(_parameters(optimizer)),
                 gradients=getattr(self._gradients, "digest", 0),
-                generators=self._generator_states(),
+                generators=self.generator_states(),
             )
             self._listener.after_attempt(attempt)
         except Exception as error:
@@ -192,7 +192,8 @@ class StepCounter:
         with torch._C._DisableTorchDispatch():
             return digest_pages([0 if t is None else self._digests.of(t) for t in tensors], 0)
 
-    def _generator_states(self) -> generators.States:
+    def generator_states(self) -> generators.States:
+        """Of every global generator, as they are now."""
         with torch._C._DisableTorchDispatch():
             return generators.all_states()
 

@@ -17,9 +17,9 @@ from rltrace.trace.schema import Kind, Phase
 
 
 def write_state(
-    stream: StreamRecorder, optimizers: Iterable[Any], roots: Iterable[tuple[str, torch.nn.Module]]
+    stream: StreamRecorder, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> None:
-    """Rows for parameters, buffers, optimizer state and generators."""
+    """Rows for parameters, buffers, optimizer state and generators; ``optimizers`` with their ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
     with torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
@@ -29,7 +29,7 @@ def write_state(
 
 
 def _tensors(
-    optimizers: Iterable[Any], roots: Iterable[tuple[str, torch.nn.Module]]
+    optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
     named: dict[int, tuple[str, str]] = {}
     graded: set[int] = set()  # two optimizers may share a parameter
@@ -38,7 +38,7 @@ def _tensors(
             if id(tensor) not in named:
                 named[id(tensor)] = (root, name)
                 yield root, name, tensor
-    for ordinal, optimizer in enumerate(optimizers):
+    for ordinal, optimizer in optimizers:
         owner = f"{type(optimizer).__name__}#{ordinal}"
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for index, parameter in enumerate(parameters):

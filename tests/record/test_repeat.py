@@ -144,6 +144,26 @@ def test_the_step_level_sees_the_same_steps(record: Record) -> None:
     assert {s[Step.FLAGS] for s in step.steps} == {StepFlag.DIGESTED}
 
 
+def test_an_optimizer_keeps_its_number_when_one_before_it_has_died(record: Record) -> None:
+    """Rows of a window name it as its steps do, whichever others still live."""
+
+    def program(keep: bool) -> None:
+        kept = []
+        for _ in range(3):
+            weight = torch.ones(2, requires_grad=True)
+            optimizer = torch.optim.Adam([weight])
+            weight.sum().backward()
+            optimizer.step()
+            if keep:
+                kept.append(optimizer)
+        optimizer.step()
+
+    alone, all_of_them = (record(lambda keep=keep: program(keep), steps=(3, 4)) for keep in (False, True))
+    assert [name for name, _, _ in alone.optimizers] == ["Adam#0", "Adam#1", "Adam#2", "Adam#2"]
+    owners = [{row.module for row in got.rows if row.kind is Kind.WINDOW} for got in (alone, all_of_them)]
+    assert owners == [{"", "Adam#2"}, {"", "Adam#0", "Adam#1", "Adam#2"}]
+
+
 def test_a_window_that_the_program_never_reaches_has_no_rows(record: Record) -> None:
     """Steps all the same."""
     got = record(training, steps=(10, 20))
