@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from rltrace.fingerprint.sources import git_revision
+from rltrace.launch.signals import waiting_for_children
 
 PATIENCE = 2.0
 """Seconds."""
@@ -37,7 +38,10 @@ def state(folder: Path) -> dict[str, str | bool | None]:
 
 def _dirty(folder: Path) -> bool | None:
     try:
-        answer = subprocess.run(_STATUS, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+        with waiting_for_children():
+            answer = subprocess.run(
+                _STATUS, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE
+            )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return bool(answer.stdout.strip()) if answer.returncode == 0 else None

@@ -18,7 +18,7 @@ from rltrace.errors import RecordError
 from rltrace.fingerprint import Fact
 from rltrace.launch.environment import child_environment
 from rltrace.launch.outcome import Recorded, recorded
-from rltrace.launch.signals import Relay
+from rltrace.launch.signals import Relay, ignore_children, waiting_for_children
 from rltrace.record.options import RecordOptions
 from rltrace.trace.root import end_launch
 
@@ -56,11 +56,16 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
     ``facts`` are what only the launcher could find out; every process takes them in with its own. Raises
     CannotStartError where the system refuses to start the command.
     """
-    with Relay() as relay:
+    with waiting_for_children() as ignored, Relay() as relay:
         began = time.monotonic()
         try:
             # open files that the shell passed on (<(...), a jobserver) are the command's too
-            child = subprocess.Popen(list(command), env=child_environment(options, facts), close_fds=False)
+            child = subprocess.Popen(
+                list(command),
+                env=child_environment(options, facts),
+                close_fds=False,
+                preexec_fn=ignore_children if ignored else None,
+            )
         except OSError as error:
             raise CannotStartError(command[0], error) from error
         relay.to(child)

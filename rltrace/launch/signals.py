@@ -3,7 +3,7 @@
 Owns the rule which signals are passed on: those that came to the launcher alone. What the whole process group got
 (Ctrl-C on a terminal, ``kill -- -GROUP``, a service manager) the program has already, and a second one would interrupt
 its clean-up. The two cannot be told apart by looking at the signal, so a *witness*, a process of the same group that
-does nothing else, says whether it got it too.
+does nothing else, says whether it got it too. Also owns what a launcher needs of SIGCHLD to learn how a child ended.
 """
 
 from __future__ import annotations
@@ -15,12 +15,34 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 WITNESS_SECONDS = 0.5
 """How long the witness may take to say that it got a signal too."""
+
+
+@contextlib.contextmanager
+def waiting_for_children() -> Iterator[bool]:
+    """While open, the system keeps the statuses of children. Yields whether SIGCHLD was ignored, which discards them.
+
+    Who starts the launcher so (``trap '' CHLD``, some service managers) means the program to inherit that:
+    ``ignore_children`` in the child.
+    """
+    ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield ignored
+    finally:
+        if ignored:
+            ignore_children()
+
+
+def ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 class Relay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_dirty(repo: Path) -> None:
     (repo / "train.py").write_text("2\n")
     assert repository.state(repo)["git.dirty"] is True
     assert (repo / ".git" / "index").read_bytes() == index
+
+
+def test_an_answer_is_told_from_a_failure_though_children_are_ignored(repo: Path) -> None:
+    """Where SIGCHLD is ignored the system forgets how git ended: a broken index would read as an unchanged tree."""
+    (repo / ".git" / "index").write_bytes(b"broken")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert repository.state(repo)["git.dirty"] is None
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_no_hook_runs(repo: Path) -> None:

@@ -117,6 +117,16 @@ def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
     assert shell.stdout == "SIG_IGN\n"
 
 
+def test_a_status_is_told_though_children_are_ignored(tmp_path: Path) -> None:
+    """Where SIGCHLD is ignored the system forgets how children ended; the program's status still comes out."""
+    code = "import signal, sys; print(signal.getsignal(signal.SIGCHLD).name); sys.exit(3)"
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    shell = subprocess.run([sys.executable, "-c", ignoring, *line(code)], cwd=tmp_path, capture_output=True, text=True)
+    assert (shell.returncode, shell.stdout) == (3, "SIG_IGN\n")
+
+
 def test_default_handlers_are_the_programs(tmp_path: Path) -> None:
     """No handler or mask of the launcher's is handed down."""
     code = (
