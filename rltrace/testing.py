@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rltrace.digest import digest_buffer, seed_of
 from rltrace.identity import frame_key, portable_key, site_key
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.schema import TABLES, Column, Kind, Origin, Phase, RowFlag, pack_link
+from rltrace.trace.schema import TABLES, Column, Kind, Origin, Phase, RowFlag, ValueKind, pack_link
+from rltrace.trace.valuepack import NewValue, NewValues
+from rltrace.trace.valuerecords import Asked, LeftOut
 from rltrace.trace.writer import ProcessWriter, create_trace, end_launch, write_birth
 
 Frame = tuple[str, int, str, str]
@@ -107,6 +111,29 @@ class StreamBuilder:
         self._columns: list[list[int]] = []
         self._cells: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
         self._steps: list[StepRecord] = []
+        self._values: list[NewValue] = []
+        self._left_out: list[LeftOut] = []
+
+    def value(self, array: NDArray[Any], dtype: str = "", *, kind: ValueKind = ValueKind.OUTPUT, place: int = 0) -> int:
+        """Keep a value of the next row; returns its digest. ``dtype``: torch's name, where NumPy has none for it.
+
+        A generator's state is an array of bytes of kind GENERATOR.
+        """
+        self.process.keeps()
+        data, dtype = np.ascontiguousarray(array).tobytes(), dtype or str(array.dtype)
+        if kind is ValueKind.GENERATOR:
+            layout, seed = 0, 0
+        else:
+            layout = self.process.tables.plain("layouts", [dtype, list(array.shape), [], "cpu"])
+            seed = seed_of(dtype, array.shape)
+        made = NewValue(kind, digest_buffer(data, seed), self.index, self.rows, place, layout, data)
+        self._values.append(made)
+        return made.digest
+
+    def left_out(self, why: str, values: int = 1, size: int = 0) -> None:
+        """Values of the next row were asked for and not kept."""
+        self.process.keeps()
+        self._left_out.append(LeftOut(why, self.index, self.rows, self.rows, values, size))
 
     def op(
         self,
@@ -223,9 +250,10 @@ class StreamBuilder:
         )
         tables, steps = self.process.tables, self._steps
         entries, tables.new = tables.new, []
+        values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
         self._columns, self._cells, self._steps = [], ([], [], [], []), []
         self._first = self.rows
-        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps)
+        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values)
 
 
 class ProcessBuilder:
@@ -242,6 +270,7 @@ class ProcessBuilder:
         self.attempts: dict[int, int] = {}
         self.streams: dict[str, StreamBuilder] = {}
         self._level, self._engine = level, engine
+        self._keeps = False
         self.writer.facts(level, engine, {"testing": True})
 
     def stream(self, name: str | None = None) -> StreamBuilder:
@@ -250,6 +279,12 @@ class ProcessBuilder:
         if name not in self.streams:
             self.streams[name] = StreamBuilder(self, name)
         return self.streams[name]
+
+    def keeps(self, *selectors: str, inputs: bool = True, limit: int = 1 << 30) -> None:
+        """Values are kept of what these select (default: all); only the first call counts."""
+        if not self._keeps:
+            self._keeps = True
+            self.writer.keeps(Asked(selectors or ("all",), inputs, limit))
 
     def fact(self, name: str, value: str | int | float | bool | None) -> None:
         self.writer.facts(self._level, self._engine, {name: value})
@@ -285,6 +320,8 @@ class TraceBuilder:
         self.window = self.main.stream().window
         self.commit = self.main.stream().commit
         self.fact = self.main.fact
+        self.value = self.main.stream().value
+        self.left_out = self.main.stream().left_out
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
         """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""

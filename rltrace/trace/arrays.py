@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from rltrace.trace.schema import FORMAT, SEGMENT_CELLS, SEGMENT_ROWS, STEP_CHUNK, TABLE_CHUNK, Column, Step
+from rltrace.trace.schema import (
+    FORMAT,
+    INDEX_CHUNK,
+    SEGMENT_CELLS,
+    SEGMENT_ROWS,
+    STEP_CHUNK,
+    TABLE_CHUNK,
+    VALUE_CHUNK,
+    Column,
+    Held,
+    Step,
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class ArraySpec:
         )
 
 
-def _names(columns: type[Column] | type[Step]) -> list[str]:
+def _names(columns: type[Column] | type[Step] | type[Held]) -> list[str]:
     return [column.name.lower() for column in columns]
 
 
@@ -76,6 +87,10 @@ CELLS: Final = ArraySpec("cells", "uint64", (SEGMENT_CELLS,), level=3)
 TABLES: Final = ArraySpec("tables", "uint8", (TABLE_CHUNK,), level=3)
 STEPS: Final = ArraySpec(
     "steps", "uint64", (STEP_CHUNK, len(Step)), level=1, order=(1, 0), attributes={"columns": _names(Step)}
+)
+VALUE_BYTES: Final = ArraySpec("values/bytes", "uint8", (VALUE_CHUNK,), level=1)
+VALUE_INDEX: Final = ArraySpec(
+    "values/index", "uint64", (INDEX_CHUNK, len(Held)), level=1, order=(1, 0), attributes={"columns": _names(Held)}
 )
 
 

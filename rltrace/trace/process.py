@@ -24,6 +24,9 @@ from rltrace.trace.schema import Step
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.stream import Counter, StreamTrace, read_chunk
 from rltrace.trace.tables import Table, parse_tables
+from rltrace.trace.valuerecords import Asked, ValuePart, parse_asked, parse_values
+from rltrace.trace.valuerecords import add_part as add_values
+from rltrace.trace.values import Values
 
 RUNNING, COMPLETE, STOPPED, KILLED, DAMAGED = "running", "complete", "stopped", "killed", "damaged"
 NEVER_RECORDED = "never-recorded"
@@ -71,6 +74,10 @@ class ProcessTrace:
         """(first chunk, entries of each table so far, files)."""
         self.step_parts: list[StepPart] = []
         """Where the finished attempts stand, in the order of their ending."""
+        self.asked: Asked | None = None
+        """Which values were to be kept; None: none."""
+        self.value_parts: list[ValuePart] = []
+        """Where the values stand, commit by commit."""
         for at, record in enumerate(journal.records):
             self._take(at, record)
         if not self.other_holes:
@@ -146,6 +153,14 @@ class ProcessTrace:
             parts.extend(self._table_bytes(file) for file in files)
             expected = first + len(files)
         return parse_tables(b"".join(parts), counts)
+
+    @cached_property
+    def values(self) -> Values:
+        """The tensor values that were asked for; falsy where none were. Their files' sizes are looked at now."""
+        layouts, parts = self.tables["layouts"], self.value_parts
+        made = Values(self._folder, self.base, self.asked, parts, layouts, self._slice, self.other_holes.append)
+        made.check_sizes()
+        return made
 
     @cached_property
     def steps(self) -> NDArray[np.uint64]:
@@ -281,6 +296,12 @@ class ProcessTrace:
 
     def _take_steps(self, record: Record) -> None:
         add_part(self.step_parts, parse_part(record))
+
+    def _take_keeps(self, record: Record) -> None:
+        self.asked = parse_asked(record)
+
+    def _take_values(self, record: Record) -> None:
+        add_values(self.value_parts, parse_values(record, sliced=self._slice is not None))
 
     def _take_end(self, record: Record) -> None:
         check_fields(record, state=str, exit=dict)

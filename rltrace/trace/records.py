@@ -67,6 +67,11 @@ def chunk_files(record: Record, folder: str, spec: ArraySpec) -> list[ChunkFile]
     return [_file(entry, f"{folder}/{spec.key(first + i)}", spec) for i, entry in enumerate(record["files"])]
 
 
+def chunk_file(entry: Sequence[object], spec: ArraySpec, chunk: int) -> ChunkFile:
+    """One file of a process's own array, named as its place below the process."""
+    return _file(entry, f"{spec.name}/{spec.key(chunk)}", spec)
+
+
 def parse_segment(record: Record, *, sliced: bool) -> Segment:
     """The segment of a commit record; one without files only in a slice."""
     stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")

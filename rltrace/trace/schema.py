@@ -14,6 +14,9 @@ and unpacking one link. Knows nothing of torch.
       processes/N/steps/            uint64 [chunks * STEP_CHUNK, len(Step)]    one row per optimizer attempt
       processes/N/streams/K/rows/   uint32 [segments * SEGMENT_ROWS, len(Column)]
       processes/N/streams/K/cells/  uint64 [segments * SEGMENT_CELLS]
+      processes/N/values/           a group, where tensor values were asked for
+      processes/N/values/bytes/     uint8  [chunks * VALUE_CHUNK]              the values, one after the other
+      processes/N/values/index/     uint64 [chunks * INDEX_CHUNK, len(Held)]   what stands where in them
 
 A *segment* is what one commit writes of one stream: at most SEGMENT_ROWS rows, one chunk of ``rows`` and one of
 ``cells``. A commit that comes early (by time, at the end) leaves the rest of its chunk as padding: KIND is 0 there, and
@@ -36,6 +39,8 @@ SEGMENT_ROWS: Final = 65_536
 SEGMENT_CELLS: Final = 1 << 19
 TABLE_CHUNK: Final = 1 << 18
 STEP_CHUNK: Final = 1_024
+VALUE_CHUNK: Final = 1 << 22
+INDEX_CHUNK: Final = 1_024
 MARK_ROWS: Final = 4_096
 """A prefix digest is kept at every multiple of this many rows of a stream, wherever segments end."""
 
@@ -175,6 +180,32 @@ class StepFlag(IntFlag):
     DIGESTED = 2  # PARAMETERS to NUMPY_GENERATOR are there
 
 
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+class Held(IntEnum):
+    """Columns of ``values/index`` (uint64): a row for each value, and one for each input that was asked for."""
+
+    KIND = 0  # ValueKind
+    DIGEST = 1  # its address: the digest of dtype, shape and bytes
+    STREAM = 2  # K of the stream, and
+    ROW = 3  # number of the row where it was met first
+    PLACE = 4  # which input, or which output, it was of that row
+    LAYOUT = 5  # id in table "layouts", for dtype and shape; its strides and device are those it was met with
+    OFFSET = 6  # of the value in ``values/bytes``
+    LENGTH = 7  # of its logical bytes
+
+
+class ValueKind(IntEnum):
+    """What a row of ``values/index`` tells of. 0 never occurs in a visible row."""
+
+    PADDING = 0
+    OUTPUT = 1  # what an op returned or wrote; its bytes are here
+    GENERATOR = 2  # the state of a generator before an op, digested under seed 0; its bytes are here; no layout
+    INPUT = 3  # what an op read; its bytes are here
+    SAME_INPUT = 4  # input PLACE of ROW is the value of this digest, whose bytes stand in another row; no layout
+
+
 # --- journal records ------------------------------------------------------------------------------------------------
 #
 # Frame: b"RLJ1" | uint32 length | payload (JSON, UTF-8) | uint64 XXH3 over the previous frame's digest and the payload.
@@ -189,6 +220,9 @@ RECORD_TYPES: Final = {
     " marks: [[row, structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells;"
     " in a slice [] where the rows were left out",
     "steps": "first, steps, and either chunk and files, or rows: base64 of a chunk of just these, until one is full",
+    "keeps": "selectors, inputs, limit in bytes: which values were asked for",
+    "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
+    " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
     "window": "stream, first_step, end_step or null, row",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending",
 }

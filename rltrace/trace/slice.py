@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import DamagedTraceError, HoleError, UsageError
 from rltrace.trace import codec
-from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, ArraySpec
+from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.files import UnreadableError, write_whole
@@ -26,7 +27,7 @@ from rltrace.trace.journal import JournalWriter, Record
 from rltrace.trace.process import ProcessTrace
 from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.root import JOURNAL, PROCESSES, make_way, record_error
-from rltrace.trace.schema import Column
+from rltrace.trace.schema import VALUE_CHUNK, Column, Held, ValueKind
 from rltrace.trace.segment import ChunkFile, Segment
 from rltrace.trace.stream import StreamTrace
 
@@ -174,13 +175,50 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
             if (stream.index, segment.index) in chosen:
                 for spec, file in zip(SPECS.values(), segment.files, strict=True):
                     _copy_chunk(trace, process, building, spec, file)
-    _write_journal(base, [_thinned(record, chosen) for record in process.journal.records])
+    chunks = _copy_values(trace, process, building, chosen) if process.asked is not None else set()
+    _write_journal(base, [_thinned(record, chosen, chunks) for record in process.journal.records])
 
 
-def _thinned(record: Record, chosen: Chosen) -> Record:
+def _thinned(record: Record, chosen: Chosen, value_chunks: set[int]) -> Record:
+    if record["type"] == "values":
+        chunks = enumerate(record["bytes_files"], record["bytes_chunk"])
+        return {**record, "bytes_files": [file if chunk in value_chunks else None for chunk, file in chunks]}
     if record["type"] != "commit" or (record["stream"], record["segment"]) in chosen:
         return record
     return {**record, "files": []}
+
+
+def _copy_values(trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen) -> set[int]:
+    """Copy the index of values and what the chosen rows need of their bytes; the numbers of those chunks."""
+    for folder in ("values", VALUE_INDEX.name, VALUE_BYTES.name):
+        (building / process.base / folder).mkdir(mode=0o700)
+        _copy_document(trace, building, f"{process.base}/{folder}/")
+    found = process.values.rows_of(_digests_of(process, chosen))
+    first = found[:, Held.OFFSET] // VALUE_CHUNK
+    stop = (found[:, Held.OFFSET] + found[:, Held.LENGTH] + VALUE_CHUNK - 1) // VALUE_CHUNK
+    needed = {chunk for low, high in zip(first.tolist(), stop.tolist(), strict=True) for chunk in range(low, high)}
+    for part in process.value_parts:
+        for file in part.index_files:
+            _copy_chunk(trace, process, building, VALUE_INDEX, file)
+        for chunk, carried in enumerate(part.files, part.first_chunk):
+            if carried is not None and chunk in needed:
+                _copy_chunk(trace, process, building, VALUE_BYTES, carried)
+    return needed
+
+
+def _digests_of(process: ProcessTrace, chosen: Chosen) -> NDArray[np.uint64]:
+    """Digests that the chosen rows tell of, and those of the inputs that were kept of them."""
+    index = process.values.index
+    inputs = (index[:, Held.KIND] == ValueKind.INPUT) | (index[:, Held.KIND] == ValueKind.SAME_INPUT)
+    digests = [np.zeros(0, np.uint64)]
+    for stream in process.streams:
+        own = index[inputs & (index[:, Held.STREAM] == stream.index)]
+        for segment in stream.segments:
+            if (stream.index, segment.index) in chosen:
+                digests.append(stream.read_segment(segment).digests)
+                within = (own[:, Held.ROW] >= segment.first) & (own[:, Held.ROW] < segment.stop)
+                digests.append(own[within, Held.DIGEST])
+    return np.unique(np.concatenate(digests))
 
 
 def _copy_chunk(trace: Trace, process: ProcessTrace, building: Path, spec: ArraySpec, file: ChunkFile) -> None:

@@ -22,6 +22,8 @@ from rltrace.trace.arrays import (
     ROWS,
     STEPS,
     TABLES,
+    VALUE_BYTES,
+    VALUE_INDEX,
     ArraySpec,
     group_document,
     root_document,
@@ -51,6 +53,10 @@ class Checked:
     rows_proved: int
     """Rows whose prefix digests were computed again and agree; rows after the first missing one cannot be proved."""
     why: str | None
+    values: int = 0
+    """Tensor values that were kept."""
+    values_read: int = 0
+    """Those whose bytes have the digest that they stand under; the rest is damaged, or left out of a slice."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +128,18 @@ class _Work:
                 self.notes.append(f"{rows} of {stream.rows} rows of {stream.name} are not in this slice")
             self.chunks += stream.chunks_read
             self.bytes += stream.bytes_read
-        self.chunks += process.chunks_read
-        self.bytes += process.bytes_read
+        values = process.values
+        values_read = values.read_all()
+        for part in (process, values):
+            self.chunks += part.chunks_read
+            self.bytes += part.bytes_read
+        if values_read < len(values) and self.trace.slice is not None:
+            self.notes.append(f"{len(values) - values_read} of {len(values)} values of {process.name} were not read")
         if process.journal.torn:
             self.notes.append(f"{process.name}: {process.journal.torn}")
-        return Checked(process.name, process.state, process.after_op, read, proved, process.why)
+        return Checked(
+            process.name, process.state, process.after_op, read, proved, process.why, len(values), values_read
+        )
 
     def check_documents(self) -> None:
         """Compare every ``zarr.json`` with the one that the journal makes necessary."""
@@ -185,6 +198,13 @@ class _Work:
         yield self._array(process, f"{base}/tables/", TABLES, tables)
         steps = max((part.chunk + 1 for part in process.step_parts if part.chunk is not None), default=0)
         yield self._array(process, f"{base}/steps/", STEPS, steps)
+        if process.asked is not None:
+            yield f"{base}/values/", [group_document()]
+            last = process.value_parts[-1] if process.value_parts else None
+            index = last.index_chunk + len(last.index_files) if last else 0
+            yield self._array(process, f"{base}/{VALUE_INDEX.name}/", VALUE_INDEX, index)
+            chunks = last.first_chunk + len(last.files) if last else 0
+            yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
         for stream in process.streams:
             segments = stream.segments[-1].index + 1 if stream.segments else 0
             yield f"{base}/streams/{stream.index}/", [group_document({"name": stream.name})]
@@ -210,6 +230,7 @@ class _Work:
             files = [f for _, _, fs in process.table_records for f in fs]
             files += [part.file for part in process.step_parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
+            files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
             yield from (f"{process.base}/{file.key}" for file in files)
 
     def _advance(self) -> None:

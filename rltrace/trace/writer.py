@@ -25,6 +25,8 @@ from rltrace.trace.arrays import (
     ROWS,
     STEPS,
     TABLES,
+    VALUE_BYTES,
+    VALUE_INDEX,
     ArraySpec,
     group_document,
 )
@@ -39,6 +41,8 @@ from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.schema import MARK_ROWS, SEGMENT_CELLS
 from rltrace.trace.tables import KeyTables, pack_lines, table_line
+from rltrace.trace.valuepack import NewValues, ValuePacker
+from rltrace.trace.valuerecords import Asked, asked_record
 from rltrace.trace.waiting import WaitingSteps
 
 __all__ = ["ProcessWriter", "create_trace", "end_launch", "write_birth"]
@@ -64,6 +68,7 @@ class ProcessWriter:
         self._table_chunks = 0
         self._waiting = WaitingSteps()
         self._steps = StepPacker()
+        self._values = ValuePacker()
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
 
@@ -97,6 +102,17 @@ class ProcessWriter:
         """Recording of ops began at ``row`` of the stream, for these steps (half open; None: to the end)."""
         self._append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})
 
+    def keeps(self, asked: Asked) -> None:
+        """Values are going to be kept; called before the first of them."""
+        with self._lock, self._writing("values cannot be kept"):
+            for node, document in (
+                ("values", group_document()),
+                (VALUE_BYTES.name, VALUE_BYTES.document(0)),
+                (VALUE_INDEX.name, VALUE_INDEX.document(0)),
+            ):
+                make_node(Path(self._folder, node), document)
+            self._journal.append([asked_record(asked)])
+
     def stream(self, name: str) -> int:
         """Begin a stream; returns its number."""
         with self._lock, self._writing("a stream cannot be begun"):
@@ -116,8 +132,9 @@ class ProcessWriter:
         rows: Rows | None,
         entries: Sequence[TableEntry] = (),
         steps: Sequence[StepRecord] = (),
+        values: NewValues | None = None,
     ) -> None:
-        """Write rows of one stream, the table entries they are the first to need, and the steps that ended.
+        """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
 
         ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
         Raises RecordError; ``errno`` says why where the system did.
@@ -126,6 +143,8 @@ class ProcessWriter:
             records: list[Record] = []
             if entries:
                 records += self._write_entries(entries)
+            if values:
+                records.append(self._values.write(values, self._write_chunk))
             for step in steps:
                 self._waiting.add(step, self._streams[step.stream].rows)
             chains = self._streams[stream]
@@ -229,7 +248,7 @@ class ProcessWriter:
             records.append({"type": "steps", "first": first, "steps": len(waiting), "rows": text})
         return records
 
-    def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[object]:
+    def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[Any]:
         """Write one chunk and the array's new shape; returns its journal entry: key, length, digest."""
         encoded = codec.encode(spec, stored)
         write_whole(f"{self._folder}/{folder}/{spec.key(chunk)}", encoded)

@@ -17,14 +17,14 @@ import numpy as np
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.trace import codec
-from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, ArraySpec
+from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
 from rltrace.trace.journal import MAGIC, chain, parse_journal
 
 Record = dict[str, Any]
 Files = dict[str, bytes]
 """Content of every file of a trace, by its path within the trace."""
 
-SPECS = {"rows": ROWS, "cells": CELLS, "tables": TABLES, "steps": STEPS}
+SPECS = {"rows": ROWS, "cells": CELLS, "tables": TABLES, "steps": STEPS, "bytes": VALUE_BYTES, "index": VALUE_INDEX}
 
 NUMBERS = (-1, 0, 1, 2, 7, 255, 4096, 65_536, 65_537, 1 << 20, 1 << 31, 1 << 32, 1 << 48, 1 << 63, 1 << 64, 10**30)
 ODD: tuple[Any, ...] = (
@@ -99,8 +99,11 @@ def replace_chunk(files: Files, base: str, key: str, stored: np.ndarray) -> File
 
 def replace_encoded(files: Files, base: str, key: str, data: bytes) -> Files:
     def renamed(record: Record) -> Record:
-        named = [[key, len(data), xxh3_64_hexdigest(data)] if file[0] == key else file for file in record["files"]]
-        return {**record, "files": named}
+        changed = {}
+        for name in {"files", "bytes_files"} & set(record):
+            own = [key, len(data), xxh3_64_hexdigest(data)]
+            changed[name] = [own if file[0] == key else file for file in record[name]]
+        return {**record, **changed}
 
     return {
         **rewrite(files, base, lambda record: renamed(record) if "files" in record else record),

@@ -1,0 +1,319 @@
+"""Values read back are the values that were kept, bit for bit, or they are a hole with a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import Memory, in_memory
+from tampering import Files, load, replace_chunk, rewrite, store
+
+from rltrace.digest import reference, seed_of
+from rltrace.errors import HoleError, LeftOutError
+from rltrace.testing import TraceBuilder
+from rltrace.trace import codec
+from rltrace.trace.arrays import VALUE_INDEX
+from rltrace.trace.journal import parse_journal
+from rltrace.trace.reader import open_trace
+from rltrace.trace.schema import VALUE_CHUNK, Held, ValueKind
+from rltrace.trace.slice import slice_trace
+from rltrace.trace.values import GENERATOR, Value, Values
+from rltrace.trace.verify import verify
+
+DTYPES = ["bool", "uint8", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+
+
+def values_of(path: Path) -> Values:
+    return open_trace(path).processes[0].values
+
+
+def build(path: Path) -> tuple[Path, dict[int, np.ndarray]]:
+    """A trace of a few small values in two commits, and what they are by digest."""
+    builder = TraceBuilder(path)
+    kept = {}
+    for step in range(2):
+        for i in range(3):
+            array = np.arange(6, dtype=np.float32).reshape(2, 3) * (10 * step + i + 1)
+            kept[builder.value(array)] = array
+            builder.op("aten.mm.default", outputs=[builder.value(array)])
+        builder.end_step()
+        builder.commit()
+    return builder.finish(), kept
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, dict[int, np.ndarray]]:
+    return build(tmp_path / "values.zarr")
+
+
+def test_no_values(tmp_path: Path) -> None:
+    """A trace of which no values were asked for has none, and says so rather than fail."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", outputs=["x"])
+    values = values_of(builder.finish())
+    assert not values
+    assert (len(values), values.nbytes, values.get(5), values.asked) == (0, 0, None, None)
+    assert verify(tmp_path / "a.zarr").ok
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_size=3), st.integers(0, 2**32), st.booleans()
+        ),
+        max_size=20,
+    )
+)
+def test_any_values_read_back(tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple]) -> None:
+    """Whatever the dtype, the shape and the commit: dtype, shape and bytes are those kept; the digest is of them."""
+    builder = TraceBuilder(tmp_path_factory.mktemp("any") / "a.zarr")
+    kept: dict[int, tuple[str, np.ndarray]] = {}
+    for dtype, shape, seed, commits in wanted:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        data = np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
+        array = data.view(dtype).reshape(shape)
+        kept[builder.value(array)] = dtype, array
+        builder.op("aten.mm.default", outputs=["x"])
+        if commits:
+            builder.commit()
+    values = values_of(builder.finish())
+    assert sorted(kept) == values.digests.tolist()
+    for digest, (dtype, array) in kept.items():
+        value = values.get(digest)
+        assert value is not None
+        assert (value.dtype, value.shape, bytes(value.data)) == (dtype, array.shape, array.tobytes())
+        assert value.raw.tobytes() == array.tobytes()
+        assert reference.digest(bytes(value.data), seed_of(value.dtype, value.shape)) == digest
+    assert values.get(1) is None
+    assert verify(builder.path).ok
+
+
+def test_large_and_many(tmp_path: Path) -> None:
+    """A value of several chunks between a thousand small ones: all read back, in few files."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    large = np.random.default_rng(0).integers(0, 256, 2 * VALUE_CHUNK + 12345, np.uint8)
+    digests = []
+    for i in range(1500):
+        digests.append(builder.value(np.array([i], np.int64)))
+        if i == 700:
+            digests.append(builder.value(large))
+    builder.op("aten.cat.default", outputs=[digests[0]])
+    values = values_of(builder.finish())
+    found = [values.get(digest) for digest in digests]
+    assert [int(v.raw[0]) for v in found if v is not None and v.dtype == "int64"] == list(range(1500))
+    assert found[701] is not None
+    assert np.array_equal(found[701].raw, large)
+    assert len([file for file in load(builder.path) if "/values/" in file]) == 3 + 3 + 2
+    assert verify(builder.path).ok
+
+
+def test_dtypes_that_numpy_lacks(tmp_path: Path) -> None:
+    """Their bits are kept; their numbers are the very ones, widened."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    half = builder.value(np.array([0x3F80, 0xC049, 0x7FC0], np.uint16), "bfloat16")
+    eighth = builder.value(np.array([0x38, 0xB8, 0x7E, 0x7F], np.uint8), "float8_e4m3fn")
+    builder.op("aten.mm.default", outputs=[half, eighth])
+    values = values_of(builder.finish())
+    found = [values.get(digest) for digest in (half, eighth)]
+    assert [v and (v.dtype, v.shape) for v in found] == [("bfloat16", (3,)), ("float8_e4m3fn", (4,))]
+    assert [v and v.numbers.tolist()[:2] for v in found] == [[1.0, -3.140625], [1.0, -1.0]]
+    assert [v and bool(np.isnan(v.numbers[-1])) for v in found] == [True, True]
+    assert found[1] is not None and found[1].numbers[2] == 448
+
+
+def test_generators_inputs_and_what_was_left_out(tmp_path: Path) -> None:
+    """States, inputs by their place, and the reason why a row's values are missing."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    state = builder.value(np.arange(64, dtype=np.uint8), kind=ValueKind.GENERATOR)
+    weight = builder.value(np.ones((2, 2), np.float32), kind=ValueKind.INPUT, place=1)
+    builder.op("aten.bernoulli.p", inputs=[("outside", "x"), ("outside", weight)], rng=state, outputs=["y"])
+    builder.left_out("the limit was reached", values=2, size=99)
+    builder.op("aten.mm.default", outputs=["z"])
+    values = values_of(builder.finish())
+    found = values.get(state)
+    assert found is not None
+    assert (found.dtype, found.shape, found.raw.tolist()) == (GENERATOR, (64,), list(range(64)))
+    assert reference.digest(bytes(found.data), 0) == state
+    assert values.inputs(0, 0) == {1: weight}
+    assert values.inputs(0, 1) == {}
+    assert (values.why_missing(0, 0), values.why_missing(0, 1)) == (None, "the limit was reached")
+    assert sum(entry.bytes for entry in values.left_out) == 99
+
+
+def reads_right(values: Values, kept: dict[int, np.ndarray], what: str) -> int:
+    """How many of the values can be read; those that can are what was kept."""
+    read = 0
+    for digest, array in kept.items():
+        try:
+            value = values.get(digest)
+        except HoleError as error:
+            assert f"{digest:016x}" in str(error)
+            continue
+        assert value is not None, f"{what}: {digest:016x} is said never to have been kept"
+        assert value.raw.tobytes() == array.tobytes(), f"{what}: read wrong"
+        read += 1
+    return read
+
+
+def test_every_byte(small: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """Each byte of each file of values changed, each file cut at each length or gone: a hole, never another value."""
+    path, kept = small
+    memory = Memory(load(path))
+    files = [key for key in memory.files if "/values/" in key and "/c." in key]
+    assert len(files) == 4
+    with in_memory({path: memory}):
+        assert reads_right(values_of(path), kept, "whole") == 6
+        for key in files:
+            whole = memory.files[key]
+            changes = [whole[:length] for length in range(len(whole))]
+            changes += [bytes([*whole[:at], whole[at] ^ 1 << at % 8, *whole[at + 1 :]]) for at in range(len(whole))]
+            for memory.files[key] in changes:
+                trace = open_trace(path)
+                assert reads_right(trace.processes[0].values, kept, key) == 3
+                assert any(key in hole.why for hole in trace.holes)
+            memory.files[key] = whole
+
+
+def test_a_file_of_values_missing(small: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """``verify`` tells of it, and the values of the other commit are read."""
+    path, kept = small
+    for key in [key for key in load(path) if "/values/" in key and "/c." in key]:
+        data = (path / key).read_bytes()
+        (path / key).unlink()
+        assert any(f"{key} is missing" in damage for damage in verify(path).damage)
+        assert reads_right(values_of(path), kept, key) == 3
+        (path / key).write_bytes(data)
+    assert verify(path).ok
+
+
+def test_one_chunk_in_place_of_another(small: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """A whole chunk of another commit's is not taken for the one that was written."""
+    path, kept = small
+    folder = path / "processes/0/values/bytes"
+    (folder / "c.1").write_bytes((folder / "c.0").read_bytes())
+    assert reads_right(values_of(path), kept, "another") == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "number"),
+    [
+        (Held.KIND, 77),
+        (Held.LAYOUT, 1 << 40),
+        (Held.OFFSET, 1 << 60),
+        (Held.OFFSET, 4),
+        (Held.LENGTH, 1 << 60),
+        (Held.LENGTH, 23),
+        (Held.LENGTH, 0),
+        (Held.DIGEST, 5),
+    ],
+)
+def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: Held, number: int) -> None:
+    """A row that every checksum confirms and that is not true leads to no other value, and to no memory taken."""
+    path, kept = small
+    files: Files = load(path)
+    key = "values/index/c.0.0"
+    stored = codec.decode(VALUE_INDEX, files[f"processes/0/{key}"]).copy()
+    stored[column, :6] = number
+    store(replace_chunk(files, "processes/0/", key, stored), path)
+    if column is Held.DIGEST:
+        with pytest.raises(HoleError, match=f"{5:016x}"):
+            values_of(path).get(5)
+        kept = {digest: array for i, (digest, array) in enumerate(kept.items()) if i >= 3}
+        assert reads_right(values_of(path), kept, "lie") == 3
+    elif column is Held.KIND:
+        assert reads_right(values_of(path), kept, "lie") in (3, 6)
+    else:
+        assert reads_right(values_of(path), kept, "lie") == 3
+    assert verify(path).ok == (column is Held.KIND)
+
+
+def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """A record of values that cannot be true is damage of the journal, named; the others are read."""
+    path, kept = small
+    files = load(path)
+    for change in ({"count": 5000}, {"chunk": -1}, {"bytes_files": [None]}, {"left_out": [{}]}, {"files": "x"}):
+        first = True
+
+        def lie(record: dict, change: dict = change) -> dict:
+            nonlocal first
+            if record["type"] != "values" or not first:
+                return record
+            first = False
+            return {**record, **change}
+
+        store(rewrite(files, "processes/0/", lie), path)
+        trace = open_trace(path)
+        assert any("values" in hole.why for hole in trace.holes), change
+        values = trace.processes[0].values
+        later = {digest: array for i, (digest, array) in enumerate(kept.items()) if i >= 3}
+        assert reads_right(values, later, str(change)) == 3
+
+
+def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """Without its journal record a commit's values do not exist; what came before is all there, and no damage."""
+    path, kept = small
+    log = path / "processes/0/journal/log"
+    journal = parse_journal(log.read_bytes())
+    at = [i for i, record in enumerate(journal.records) if record["type"] == "values"][1]
+    end = sorted(journal.ends)[at - 1]
+    log.write_bytes(log.read_bytes()[:end])
+    (path / "journal/log").write_bytes(_first_frame(path / "journal/log"))
+    values = values_of(path)
+    found = [values.get(digest) for digest in kept]
+    assert [value is not None for value in found] == [True] * 3 + [False] * 3
+    assert verify(path).ok
+
+
+def _first_frame(log: Path) -> bytes:
+    data = log.read_bytes()
+    return data[: min(parse_journal(data).ends)]
+
+
+def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
+    """Values of the rows in the window, wherever they were first kept; of the others it is said that they are not."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    shared = builder.value(np.arange(4, dtype=np.int64))
+    digests = []
+    for step in range(4):
+        digests.append(builder.value(np.full(7, step, np.float32)))
+        builder.op("aten.mm.default", outputs=[digests[-1], shared] if step == 2 else [digests[-1]])
+        builder.end_step()
+        builder.commit()
+    source = builder.finish()
+    slice_trace(source, 2, 3, tmp_path / "slice.zarr")
+    assert verify(tmp_path / "slice.zarr").ok
+    values = values_of(tmp_path / "slice.zarr")
+    assert _read(values, digests[2]).raw.tolist() == [2.0] * 7
+    assert _read(values, shared).raw.tolist() == [0, 1, 2, 3]
+    for step in (1, 3):
+        with pytest.raises(LeftOutError, match="not in this slice, which carries steps 2:3"):
+            values.get(digests[step])
+    assert any("2 of 5 values" in note for note in verify(tmp_path / "slice.zarr").notes)
+
+
+def _read(values: Values, digest: int) -> Value:
+    found = values.get(digest)
+    assert found is not None
+    return found
+
+
+def test_zarr_reads_values(small: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """Without rltrace: the index and the bytes are plain arrays, as docs/trace-format.md says."""
+    path, kept = small
+    process = zarr.open_group(str(path), mode="r")["processes/0"]
+    index, data = process["values/index"], process["values/bytes"]
+    names = index.attrs["columns"]
+    lines = bytes(process["tables"][:]).replace(b"\0", b"").splitlines()
+    assert lines
+    read = {}
+    for row in index[:]:
+        entry = dict(zip(names, row.tolist(), strict=True))
+        if entry["kind"]:
+            part = data[entry["offset"] : entry["offset"] + entry["length"]]
+            read[entry["digest"]] = part.tobytes()
+    assert read == {digest: array.tobytes() for digest, array in kept.items()}
