@@ -26,6 +26,7 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import window
 from rltrace.record.aliases import Aliases
 from rltrace.record.commit import Committer
+from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.modules import ModuleCalls
 from rltrace.record.options import RecordOptions
@@ -54,6 +55,7 @@ class Session:
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine)
         self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
         self._aliases = Aliases(self._process.storages, self.fail)
+        self._composites = Composites()
         self._steps = StepCounter(self._process.digests, self)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
@@ -109,6 +111,7 @@ class Session:
         self._streams.close()
         self._steps.remove()
         self._aliases.ignore()
+        self._composites.ignore()
         self._modules.remove()
 
     def fail(self, error: Exception) -> None:
@@ -132,6 +135,7 @@ class Session:
         self._finished = True
         self._streams.silence()
         self._aliases.ignore()
+        self._composites.ignore()
         self._steps.remove()
         with contextlib.suppress(Exception):
             write_birth(
@@ -145,6 +149,7 @@ class Session:
         self._recording = True
         self._modules.watch()
         self._aliases.watch()
+        self._composites.watch()
         main = self._streams.main
         self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
         self._streams.enter()
@@ -156,6 +161,7 @@ class Session:
         self._streams.leave()
         self._modules.ignore()
         self._aliases.ignore()
+        self._composites.ignore()
         self._process.storages.clear()
 
     # --- steps --------------------------------------------------------------------------------------------------------
