@@ -117,6 +117,19 @@ def measure(dtype: str, a: NDArray[Any], b: NDArray[Any], listed: int = LISTED) 
     return found
 
 
+def first_elements(dtype: str, array: NDArray[Any], count: int = LISTED) -> tuple[Element, ...]:
+    """The first elements of one tensor, on both sides the same; none of a dtype that is not known here."""
+    parts = 2 if dtype in COMPLEX else 1
+    name = COMPLEX.get(dtype, dtype)
+    if name not in SIZES or array.dtype.itemsize != parts * SIZES[name]:
+        return ()
+    bits = bits_of(array.reshape(-1)[:count], SIZES[name]).reshape(-1, parts)
+    texts = [_part(name, bits[:, k].copy(), bits[:, k].copy()).texts for k in range(parts)]
+    return tuple(
+        _element(_index(array.shape, k), [text(k) for text in texts], (bits[k], bits[k]), 0) for k in range(len(bits))
+    )
+
+
 @dataclass(frozen=True)
 class _Part:
     """One number of each element that differs: the number itself, or the real or the imaginary part."""
@@ -200,7 +213,7 @@ def _block(whole: Distances, name: str, start: int, a: Bits, b: Bits, listed: in
         histogram=_histogram(known[known > 0]),
         worst=tuple(
             _element(
-                np.unravel_index(start + int(at[k]), whole.shape) if whole.shape else (),
+                _index(whole.shape, start + int(at[k])),
                 [part.texts(k) for part in parts],
                 (a[k], b[k]),
                 int(distance[k]) if measured[k] else None,
@@ -250,12 +263,16 @@ def _histogram(distances: NDArray[np.uint64]) -> tuple[Bin, ...]:
     return tuple(Bin(1 << k, (2 << k) - 1, int(count)) for k, count in enumerate(counts))
 
 
+def _index(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(place, shape)) if shape else ()
+
+
 def _element(
-    index: tuple[Any, ...], texts: list[tuple[str, str]], bits: tuple[Bits, Bits], distance: int | None
+    index: tuple[int, ...], texts: list[tuple[str, str]], bits: tuple[Bits, Bits], distance: int | None
 ) -> Element:
     a, b = (_complex_text(*side) if len(side) > 1 else side[0] for side in zip(*texts, strict=True))
     hex_a, hex_b = (" ".join(f"{int(number):0{2 * side.dtype.itemsize}x}" for number in side) for side in bits)
-    return Element(tuple(map(int, index)), a, b, hex_a, hex_b, distance)
+    return Element(index, a, b, hex_a, hex_b, distance)
 
 
 def _float_text(name: str, number: np.float64) -> str:
