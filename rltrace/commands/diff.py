@@ -11,21 +11,22 @@ import click
 from click.core import ParameterSource
 
 from rltrace.commands.console import ExitCode, color_option, emit, progress_visible, use_color
+from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
 
 
 @click.command(name="diff")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B …")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
 @click.pass_context
-def command(ctx: click.Context, a: Path, b: Path, form: str, strict: bool, color: str, no_tui: bool) -> int:
+def command(ctx: click.Context, traces: tuple[Path, ...], form: str, strict: bool, color: str, no_tui: bool) -> int:
     """Compare traces A and B: the first op where they differ, what kind of difference it is, and what to do next.
+    Of more than two traces: which of them computed the same, and where those that did not parted.
 
     Ends with 0 if the two computed the same (with --strict: ran the same ops in the same order, too), 1 if they
     diverged, 2 if they cannot be compared, 3 if it cannot be said: a trace is unfinished or damaged.
@@ -37,8 +38,13 @@ def command(ctx: click.Context, a: Path, b: Path, form: str, strict: bool, color
       rltrace diff a.zarr b.zarr
       rltrace diff a.zarr b.zarr --format json | jq .first_value.op
     """
+    if len(traces) < 2:
+        raise UsageError(f"{traces[0]} is to be compared with what? Give two traces, or more")
+    if len(traces) > 2:
+        return _print_groups(traces, form, strict, color)
     from rltrace.commands.terminal import can_open, show_diff
 
+    a, b = traces
     asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
     if can_open() and not (no_tui or asked):
         comparison = show_diff(a, b, strict=strict)
@@ -65,6 +71,21 @@ def _print(a: Path, b: Path, form: str, strict: bool, color: str) -> int:
         colored = use_color(color)
         emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
     return _status(comparison)
+
+
+def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str) -> int:
+    from rltrace.commands.check import status_of
+    from rltrace.diff.groups import group
+    from rltrace.report.groups import groups_json, render_groups
+
+    grouping = group(traces, strict=strict)
+    names = [str(path) for path in traces]
+    if form == "json":
+        emit(json.dumps(groups_json(grouping, names), indent=2, allow_nan=False))
+    else:
+        colored = use_color(color)
+        emit(render_groups(grouping, names, color=colored), color=colored)
+    return status_of(grouping)
 
 
 def _status(comparison: Comparison) -> int:

@@ -22,6 +22,7 @@ from rltrace.errors import RltraceError
 VERBS = {
     "record": "Run a command and record every op it runs.",
     "diff": "Compare two traces: where they first differ, and why.",
+    "check": "Run a command several times, and say which runs computed the same.",
     "info": "What a trace holds: machine, versions, streams, states.",
     "ops": "List the recorded ops, one line each.",
     "verify": "Check every byte of a trace.",

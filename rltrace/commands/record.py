@@ -19,6 +19,7 @@ import click
 from rltrace.commands.console import ExitCode, complain, counted, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import Found, fresh_trace, look_up, script_folder, trace_stem
+from rltrace.launch.environment import ORIGIN
 from rltrace.launch.outcome import advice, discard
 from rltrace.launch.repository import state as repository_state
 from rltrace.launch.run import CannotStartError, Ending, run
@@ -122,7 +123,7 @@ def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, 
 
 def _current_folder() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109
+        return os.environ.get(ORIGIN) or os.getcwd()  # noqa: PTH109
     except OSError as error:
         raise UsageError(f"the current folder cannot be used: {error.strerror}") from error
 

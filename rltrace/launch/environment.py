@@ -18,12 +18,16 @@ BOOTSTRAP = Path(__file__).parent / "bootstrap"
 BIRTHS = "RLTRACE_BIRTHS"
 """Folder for birth records; apart from the options, because the bootstrap reads it without parsing anything."""
 
+ORIGIN = "RLTRACE_ORIGIN"
+"""Folder that the current one is a copy of, where an experiment runs a command in a copy: the trace names that one."""
+
 
 def child_environment(
     options: RecordOptions, facts: Mapping[str, Fact], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """``environment`` for a command that is to be recorded, within another recording too."""
     child = dict(environment)
+    child.pop(ORIGIN, None)
     options.to_environment(child)
     child[LAUNCHER_FACTS] = json.dumps(dict(facts))
     child[BIRTHS] = os.fspath(Path(options.trace) / "births")

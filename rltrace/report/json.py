@@ -27,10 +27,10 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "a": _side(comparison.a),
         "b": _side(comparison.b),
         "environment": [{"name": d.name, "a": d.a, "b": d.b} for d in comparison.environment],
-        "first": _finding(comparison.first),
-        "first_value": _finding(comparison.first_value),
-        "decisive": _finding(comparison.decisive),
-        "unordered": [_finding(finding) for finding in comparison.unordered],
+        "first": finding_json(comparison.first),
+        "first_value": finding_json(comparison.first_value),
+        "decisive": finding_json(comparison.decisive),
+        "unordered": [finding_json(finding) for finding in comparison.unordered],
         "structure": {
             "only_a": structure.only_a,
             "only_b": structure.only_b,
@@ -68,7 +68,8 @@ def _side(side: Side) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding | None) -> dict[str, Any] | None:
+def finding_json(finding: Finding | None) -> dict[str, Any] | None:
+    """One finding; None stays None."""
     if finding is None:
         return None
     optimizer = finding.optimizer

@@ -1,0 +1,125 @@
+"""``rltrace check``: whether a program repeats itself.
+
+Owns the options, and the folder that gets traces and output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_color
+from rltrace.commands.record import parse_steps
+from rltrace.errors import UsageError
+from rltrace.launch.command import Found, look_up, trace_stem
+
+if TYPE_CHECKING:
+    from rltrace.diff.groups import Grouping
+
+
+@click.command(name="check", context_settings={"allow_interspersed_args": False})
+@click.option("-n", "runs", type=click.IntRange(min=2), default=2, show_default=True, help="How many runs.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where traces and output go.")
+@click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out).")
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End each run once this step is done.")
+@click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
+@click.option("--in-place", is_flag=True, help="Run where the program is, one after another, rather than in copies.")
+@click.option("--no-control", is_flag=True, help="Leave out the last run, of which no ops are recorded.")
+@click.option("--keep", is_flag=True, help="Keep all traces; else one of several identical ones.")
+@click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+@color_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
+def command(
+    runs: int,
+    jobs: int,
+    output: Path | None,
+    steps: str | None,
+    until: int | None,
+    share: tuple[str, ...],
+    in_place: bool,
+    no_control: bool,
+    keep: bool,
+    strict: bool,
+    form: str,
+    quiet: bool,
+    color: str,
+    command: tuple[str, ...],
+) -> int:
+    """Run CMD several times with nothing changed, and say which runs computed the same.
+
+    Each run works in a copy of the current folder, with its number in RLTRACE_RUN; what it prints goes to a file. Runs
+    that computed the same are a group; where groups part, the op and the cause are named. One more run, of which only
+    digests of the steps are taken, shows whether recording every op changed anything.
+
+    Ends with 0 if all runs computed the same, 1 if they parted, 2 on trouble, 3 if it cannot be said.
+    """
+    if not command:
+        raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")
+    if in_place and jobs > 1:
+        raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
+    found = look_up(command[0])
+    if found is not Found.EXECUTABLE:
+        raise UsageError(f"{command[0]} cannot be run: {found.value}")
+    if steps is not None:
+        parse_steps(steps)
+    from rltrace.experiment.check import Plan, check
+    from rltrace.report.groups import check_json, render_check
+
+    until_options = () if until is None else ("--until", str(until))
+    plan = Plan(
+        command=command,
+        runs=runs,
+        jobs=jobs,
+        folder=Path.cwd(),
+        output=_output_folder(output, trace_stem(command)),
+        options=(*(() if steps is None else ("--steps", steps)), *until_options),
+        shared=share,
+        in_place=in_place,
+        control=not no_control,
+        control_options=until_options,
+        keep=keep,
+        strict=strict,
+    )
+    if not quiet:
+        narrate(f"{runs} runs, traces in {plan.output}")
+    checked = check(plan, (lambda text: None) if quiet else narrate)
+    if form == "json":
+        emit(json.dumps(check_json(checked), indent=2, allow_nan=False))
+    else:
+        colored = use_color(color)
+        emit(render_check(checked, color=colored), color=colored)
+    return status_of(checked.grouping)
+
+
+def status_of(grouping: Grouping) -> ExitCode:
+    """0, 1 or 3."""
+    if grouping.agrees is None:
+        return ExitCode.UNDECIDED
+    return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
+
+
+def _output_folder(asked: Path | None, stem: str) -> Path:
+    """The folder, made; one that is there must be empty, so that nothing of an earlier check is taken for a run."""
+    folder = asked if asked is not None else _fresh_folder(stem)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = bool(os.listdir(folder))  # noqa: PTH208  names are all that is needed
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be used for traces: {error.strerror}") from error
+    if taken:
+        raise UsageError(f"{folder} is not empty; choose another name")
+    return folder
+
+
+def _fresh_folder(stem: str) -> Path:
+    number = 1
+    while os.path.lexists(f"{stem}-check-{number}"):
+        number += 1
+    return Path(f"{stem}-check-{number}")

@@ -1,0 +1,190 @@
+"""Does a program repeat itself? N runs with nothing changed, in groups, and one more that is hardly recorded.
+
+Owns the plan of the runs and which traces are kept: the first of each group, and whatever is not identical to one.
+What two runs have in common is for ``rltrace.diff`` to say.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rltrace.diff.compare import compare
+from rltrace.diff.groups import Group, Grouping, Node, Parting, Undecided, group
+from rltrace.diff.model import Comparison, Verdict
+from rltrace.experiment.folders import check_extent
+from rltrace.experiment.runs import Ended, Job, Runner
+from rltrace.trace.reader import open_trace
+
+CONTROL = "control"
+"""Name of the run that only step digests are taken of."""
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run, and where its traces go."""
+
+    command: tuple[str, ...]
+    runs: int
+    jobs: int
+    folder: Path
+    """The program's own."""
+    output: Path
+    """Gets the traces and what the runs print; must be there."""
+    options: tuple[str, ...] = ()
+    """Of ``rltrace record``, for each run."""
+    shared: tuple[str, ...] = ()
+    """Entries of the folder that the copies have as links to the originals."""
+    in_place: bool = False
+    control: bool = True
+    """One more run at level step, which shows whether recording every op changed anything."""
+    control_options: tuple[str, ...] = ()
+    keep: bool = False
+    """Keep the traces of all runs."""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run that was made."""
+
+    number: int
+    """From 1."""
+    trace: Path | None
+    """None: its trace was identical to that of run ``same_as``, and was removed."""
+    output: Path
+    status: int
+    """Exit status; negative: number of the signal that ended it."""
+    same_as: int | None = None
+
+
+@dataclass(frozen=True)
+class Control:
+    """What the run at level step showed."""
+
+    run: Run
+    group: int | None
+    """Place among the groups of the one that it agrees with; None: with none, or that cannot be said."""
+    why: str
+    """One sentence."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome."""
+
+    runs: tuple[Run, ...]
+    grouping: Grouping
+    """Of places in ``runs``."""
+    control: Control | None
+
+
+def check(plan: Plan, tell: Tell = lambda text: None) -> Checked:
+    """Make the runs of ``plan`` and group them; ``tell`` is given a line as each run ends.
+
+    Raises UsageError where the folder cannot be copied, RecordError where a run could not be recorded.
+    """
+    if not plan.in_place:
+        check_extent(plan.folder, plan.shared, plan.output)
+    with Runner(1 if plan.in_place else plan.jobs) as runner:
+        return _Check(plan, tell, runner).run()
+
+
+class _Check:
+    def __init__(self, plan: Plan, tell: Tell, runner: Runner) -> None:
+        self._plan = plan
+        self._tell = tell
+        self._runner = runner
+        self._copies = plan.output.absolute() / "folders"
+        self._known: dict[tuple[Path, Path], Comparison] = {}
+
+    def run(self) -> Checked:
+        plan = self._plan
+        jobs = [self._job(str(number), plan.options) for number in range(1, plan.runs + 1)]
+        runs: list[Run] = []
+        for ended in self._runner.run(jobs):
+            runs.append(self._ended(ended, runs))
+        runs.sort(key=lambda run: run.number)
+        grouping = self._group(runs)
+        control = self._control(runs, grouping) if plan.control else None
+        shutil.rmtree(self._copies, ignore_errors=True)
+        return Checked(tuple(runs), grouping, control)
+
+    # --- one run ------------------------------------------------------------------------------------------------------
+
+    def _job(self, name: str, options: tuple[str, ...]) -> Job:
+        plan = self._plan
+        copy = None if plan.in_place else self._copies / name
+        stem = f"run-{name}" if name.isdigit() else name
+        trace, output = (plan.output.absolute() / f"{stem}.{ending}" for ending in ("zarr", "out"))
+        return Job(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
+
+    def _made(self, ended: Ended, number: int) -> Run:
+        trace, output = (self._plan.output / path.name for path in (ended.job.trace, ended.job.output))
+        return Run(number, trace, output, ended.status)
+
+    def _ended(self, ended: Ended, before: Sequence[Run]) -> Run:
+        """The run, its trace removed where it is identical to an earlier one's."""
+        job = ended.job
+        run = self._made(ended, int(job.name))
+        twin = next((other for other in before if other.trace and self._identical(other.trace, job.trace)), None)
+        ops = sum(process.after_op for process in open_trace(job.trace).processes)
+        like = f"; identical to run {twin.number}" if twin else ""
+        self._tell(f"run {job.name} {ended.how}, {ops:,} ops{like}")
+        if twin is None:
+            return run
+        if not self._plan.keep:
+            shutil.rmtree(job.trace)
+            run = replace(run, trace=None)
+        return replace(run, same_as=twin.number)
+
+    def _identical(self, a: Path, b: Path) -> bool:
+        return self._compare(a, b).verdict is Verdict.IDENTICAL
+
+    def _compare(self, a: Path, b: Path) -> Comparison:
+        if (a, b) not in self._known:
+            self._known[a, b] = compare(a, b, strict=self._plan.strict)
+        return self._known[a, b]
+
+    # --- all of them --------------------------------------------------------------------------------------------------
+
+    def _group(self, runs: Sequence[Run]) -> Grouping:
+        """Runs that were identical to another go where that one goes."""
+        alone = [place for place, run in enumerate(runs) if run.same_as is None]
+        found = group([path for place in alone if (path := runs[place].trace)], comparing=self._compare)
+        places = {run.number: place for place, run in enumerate(runs)}
+        twins: dict[int, list[int]] = {place: [place] for place in alone}
+        for place, run in enumerate(runs):
+            if run.same_as is not None:
+                twins[places[run.same_as]].append(place)
+        members = [tuple(twins[place]) for place in alone]
+        undecided = [Undecided(place, alone[u.against], u.why) for u in found.undecided for place in members[u.run]]
+        return Grouping(_expanded(found.tree, members), tuple(undecided))
+
+    def _control(self, runs: Sequence[Run], grouping: Grouping) -> Control:
+        """Run once more with step digests only, and see which group that falls into."""
+        options = ("--level", "step", *self._plan.control_options)
+        (ended,) = self._runner.run([self._job(CONTROL, options)])
+        self._tell(f"the run without the op recorder {ended.how}")
+        run = self._made(ended, 0)
+        undecided = None
+        for place, found in enumerate(grouping.groups):
+            first = next(path for member in found.runs if (path := runs[member].trace))
+            comparison = self._compare(first, ended.job.trace)
+            if comparison.agrees:
+                return Control(run, place, f"recorded at level step it computes what group {place + 1} does")
+            if comparison.agrees is None:
+                undecided = undecided or comparison.why
+        if undecided is not None:
+            return Control(run, None, f"whether it belongs to a group cannot be said: {undecided}")
+        return Control(run, None, "recorded at level step it computes what no group does")
+
+
+def _expanded(node: Node, members: Sequence[tuple[int, ...]]) -> Node:
+    """The tree with all the runs that each of its runs stands for."""
+    if isinstance(node, Group):
+        return Group(tuple(sorted(place for run in node.runs for place in members[run])))
+    return Parting(node.finding, tuple(_expanded(branch, members) for branch in node.branches))

@@ -1,0 +1,208 @@
+"""Several runs in groups, as text and as one plain object (``rltrace.check/1``, docs/check.md).
+
+Owns the order and the wording of both; computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rltrace.diff.groups import Group, Grouping, Node, Parting
+from rltrace.diff.model import Finding, Verdict
+from rltrace.report.finding import WIDTH, cut, sentence, wrapped
+from rltrace.report.json import finding_json
+from rltrace.report.style import Style
+
+if TYPE_CHECKING:
+    from rltrace.experiment.check import Checked, Control, Run
+
+SCHEMA = "rltrace.check/1"
+MOST_NAMES = 12
+
+_VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
+_WORDS = {True: "agree", False: "parted", None: "unknown"}
+
+
+def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> str:
+    """What became of the runs that ``names`` names, without a newline at the end."""
+    style = Style(color)
+    sections = (
+        _head(grouping, style),
+        _groups(grouping, names),
+        _tree(grouping, names, style),
+        _undecided(grouping, names),
+    )
+    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+
+
+def render_check(checked: Checked, *, color: bool) -> str:
+    """The same for runs that were made for it, and how those ended."""
+    names = [f"run {run.number}" for run in checked.runs]
+    sections = (
+        [render_groups(checked.grouping, names, color=color)],
+        _endings(checked.runs, names),
+        _control(checked.control),
+        _kept(checked.runs),
+    )
+    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+
+
+def groups_json(grouping: Grouping, traces: Sequence[str]) -> dict[str, Any]:
+    """``grouping`` of existing traces; runs count from 1."""
+    runs = [{"number": n, "trace": trace, "same_as": None, "status": None} for n, trace in enumerate(traces, 1)]
+    return _object(grouping, runs, None)
+
+
+def check_json(checked: Checked) -> dict[str, Any]:
+    """The same for runs that were made for it."""
+    return _object(checked.grouping, [_run(run) for run in checked.runs], checked.control)
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def _head(grouping: Grouping, style: Style) -> Iterator[str]:
+    verdict = _VERDICTS[grouping.agrees]
+    groups, runs = grouping.groups, len(grouping.tree.runs)
+    if grouping.agrees is False:
+        yield style.verdict("PARTED", verdict) + f"  {len(groups)} groups of {runs} runs"
+    elif grouping.agrees:
+        yield style.verdict("AGREE", verdict) + f"  {runs} runs computed the same"
+    else:
+        yield (
+            style.verdict("UNKNOWN", verdict) + f"  {runs} runs computed the same; {len(grouping.undecided)} undecided"
+        )
+
+
+def _groups(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
+    for number, group in enumerate(grouping.groups, 1):
+        shown = [names[run] for run in group.runs[:MOST_NAMES]]
+        if len(group.runs) > MOST_NAMES:
+            shown.append(f"… and {len(group.runs) - MOST_NAMES} more")
+        yield from wrapped(", ".join(shown), " " * 21, f"  {f'group {number}':<10} {_runs(len(group.runs)):<8}")
+
+
+def _tree(grouping: Grouping, names: Sequence[str], style: Style) -> Iterator[str]:
+    if isinstance(grouping.tree, Parting):
+        words = _Names(names, {group: number for number, group in enumerate(grouping.groups, 1)})
+        yield style.bold("Where they part")
+        yield from _node(grouping.tree, words, "  ", "  ")
+
+
+@dataclass(frozen=True)
+class _Names:
+    runs: Sequence[str]
+    groups: Mapping[Group, int]
+
+
+def _node(node: Node, names: _Names, first: str, rest: str) -> Iterator[str]:
+    """Lines of a branch: ``first`` begins its first one, ``rest`` the others."""
+    if isinstance(node, Group):
+        yield f"{first}{_runs(len(node.runs))}: group {names.groups[node]}"
+        return
+    finding = node.finding
+    ways = " against ".join(str(len(branch.runs)) for branch in node.branches)
+    yield f"{first}{_runs(len(node.runs))}, {ways}, at {_place(finding)}"
+    for text in _details(finding):
+        yield f"{rest}│ {cut(text, WIDTH - len(rest) - 2)}"
+    a, b = (names.runs[branch.runs[0]] for branch in node.branches[:2])
+    yield from wrapped(f"{sentence(finding.because)} (A: {a}, B: {b})", f"{rest}│ ")
+    for branch in node.branches[:-1]:
+        yield from _node(branch, names, f"{rest}├─ ", f"{rest}│  ")
+    yield from _node(node.branches[-1], names, f"{rest}└─ ", f"{rest}   ")
+
+
+def _place(finding: Finding) -> str:
+    row = finding.a_index if finding.a_index is not None else finding.b_index
+    step = "" if finding.step is None else f"step {finding.step:,}"
+    at = "" if row is None else f"op {row:,} of {finding.stream}"
+    return ", ".join(filter(None, [step, at])) or finding.stream
+
+
+def _details(finding: Finding) -> Iterator[str]:
+    if finding.op is not None:
+        yield f"{finding.op}, cause: {finding.cause.value}"
+    if finding.site is not None:
+        yield f"{finding.site.file}:{finding.site.line} in {finding.site.function}"
+        if finding.site.source:
+            yield f"  {finding.site.source}"
+
+
+def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
+    if grouping.undecided:
+        yield "In no group"
+    for undecided in grouping.undecided:
+        text = f"against {names[undecided.against]}: {undecided.why}"
+        yield from wrapped(text, "    ", f"  {names[undecided.run]} ")
+
+
+def _endings(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
+    """How the runs ended, where not all ended with 0."""
+    if any(run.status for run in runs):
+        for run, name in zip(runs, names, strict=True):
+            how = f"status {run.status}" if run.status >= 0 else f"signal {-run.status}"
+            yield f"  {name} ended with {how}; it printed {run.output}"
+
+
+def _control(control: Control | None) -> Iterator[str]:
+    if control is not None:
+        yield "Without the op recorder"
+        yield from wrapped(sentence(control.why))
+
+
+def _kept(runs: Sequence[Run]) -> Iterator[str]:
+    yield "Kept"
+    for run in runs:
+        if run.trace is not None:
+            yield f"  {run.trace}"
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _object(grouping: Grouping, runs: list[dict[str, Any]], control: Control | None) -> dict[str, Any]:
+    groups = grouping.groups
+    return {
+        "schema": SCHEMA,
+        "verdict": _WORDS[grouping.agrees],
+        "agrees": grouping.agrees,
+        "runs": runs,
+        "groups": [_numbers(group.runs) for group in groups],
+        "tree": _tree_json(grouping.tree),
+        "undecided": [{"run": u.run + 1, "against": u.against + 1, "why": u.why} for u in grouping.undecided],
+        "control": None if control is None else _control_json(control),
+    }
+
+
+def _tree_json(node: Node) -> dict[str, Any]:
+    if isinstance(node, Group):
+        return {"runs": _numbers(node.runs), "finding": None, "branches": []}
+    return {
+        "runs": _numbers(node.runs),
+        "finding": finding_json(node.finding),
+        "branches": [_tree_json(branch) for branch in node.branches],
+    }
+
+
+def _numbers(places: Sequence[int]) -> list[int]:
+    return [place + 1 for place in places]
+
+
+def _run(run: Run) -> dict[str, Any]:
+    trace = None if run.trace is None else str(run.trace)
+    return {"number": run.number, "trace": trace, "same_as": run.same_as, "status": run.status}
+
+
+def _control_json(control: Control) -> dict[str, Any]:
+    return {
+        "group": None if control.group is None else control.group + 1,
+        "why": control.why,
+        "trace": str(control.run.trace),
+        "status": control.run.status,
+    }

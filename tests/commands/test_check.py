@@ -1,0 +1,127 @@
+"""``rltrace check`` as a person uses it: real runs of a real program, in folders of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import recorded, training
+
+from rltrace.commands.main import main
+
+RLTRACE = Path(sys.executable).parent / "rltrace"
+
+PROGRAM = """
+import os
+from pathlib import Path
+import torch
+torch.manual_seed(0)
+diary = Path("diary.txt")
+diary.write_text(diary.read_text() + "ran\\n" if diary.exists() else "ran\\n")
+assert diary.read_text() == "ran\\n", "another run was here"
+weight = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+odd = os.environ.get("RLTRACE_RUN") == "3"
+for step in range(3):
+    loss = (weight * (3.0 if odd and step == 1 else 2.0)).sum()
+    loss.backward()
+    optimizer.step()
+print("run", os.environ.get("RLTRACE_RUN"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def check(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    line = [str(RLTRACE), "check", *options, "--", sys.executable, "train.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_runs_that_part(folder: Path) -> None:
+    """Three runs and one hardly recorded, each where no other left anything: one of them parts, by its argument."""
+    result = check(folder, "-n", "3", "--jobs", "2", "-o", "out", "--format", "json")
+    assert result.returncode == 1, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (found["verdict"], found["groups"]) == ("parted", [[1, 2], [3]])
+    finding = found["tree"]["finding"]
+    assert (finding["cause"], finding["op"], finding["step"]) == ("arguments", "aten.mul.Tensor", 1)
+    assert found["control"]["group"] == 1
+    assert not (folder / "diary.txt").exists()
+    kept = {run["trace"] for run in found["runs"]}
+    assert kept - {None} == {f"out/{path.name}" for path in (folder / "out").glob("run-*.zarr")}
+    assert len(kept - {None}) == 2 and {run["same_as"] for run in found["runs"]} in ({None, 1}, {None, 2})
+    assert (folder / "out" / "run-3.out").read_text() == "run 3\n"
+    assert not (folder / "out" / "folders").exists()
+
+
+def test_a_kept_trace_names_the_folder_it_is_of(folder: Path) -> None:
+    """Commands that are made from such a trace run in the program's own folder, not in a copy that is gone."""
+    assert check(folder, "-n", "2", "-o", "out", "--no-control").returncode == 0
+    shown = subprocess.run([RLTRACE, "info", "out/run-1.zarr", "--format", "json"], cwd=folder, capture_output=True)
+    assert json.loads(shown.stdout)["launch"]["cwd"] == str(folder)
+
+
+def test_in_place(folder: Path) -> None:
+    """Where it is: what one run left, the next one finds; and a run that fails is said to have."""
+    result = check(folder, "-n", "2", "--in-place", "--no-control", "-o", "out")
+    assert "ended with status 1" in result.stdout
+    assert "another run was here" in (folder / "out" / "run-2.out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to check"),
+        (["--in-place", "--jobs", "2", "--", "true"], "one after another"),
+        (["--", "./nowhere"], "./nowhere cannot be run"),
+        (["--steps", "x", "--", "true"], "write A:B"),
+        (["-o", "full", "--", "true"], "full is not empty"),
+        (["--share", "data", "--", "true"], "--share data"),
+    ],
+)
+def test_bad_input(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    """Each is trouble, told in a sentence, before anything runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    assert main(["check", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_command_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """Nothing was recorded: trouble, with what the command printed."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "--", "sh", "-c", "echo no torch here"]) == 2
+    assert "no torch here" in capfd.readouterr().err
+
+
+def test_diff_of_several_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than two traces are put into groups, and the exit status says whether they are one."""
+    monkeypatch.chdir(tmp_path)
+    for name, steps in (("a", 4), ("b", 4), ("c", 3)):
+        recorded(Path(f"{name}.zarr"), training(steps))
+    assert main(["diff", "a.zarr", "b.zarr", "c.zarr"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("PARTED  2 groups of 3 runs") and "group 1    2 runs  a.zarr, b.zarr" in shown
+    assert main(["diff", "a.zarr", "b.zarr", "c.zarr", "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["groups"], found["tree"]["finding"]["cause"]) == ([[1, 2], [3]], "ended")
+    assert main(["diff", "a.zarr"]) == 2
