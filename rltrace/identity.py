@@ -8,6 +8,7 @@ torch nor zarr.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -22,12 +23,32 @@ def portable_key(kind: str, *parts: object) -> Key:
     return xxh3_64_intdigest(text.encode("ascii"))
 
 
+_PASSING = tuple(
+    (re.compile(pattern), lasting)
+    for pattern, lasting in (
+        (r"<ipython-input-\d+-\w+>|(.*/)?ipykernel_\d+/\d+\.py", "<cell>"),  # a notebook's; the hash is of its text
+        (r"<torch_package_\d+>(.*)", r"<torch_package>\1"),
+        (r"<eval_with_key>\..*", "<eval_with_key>"),  # of torch.fx
+        (r"<doctest (.*)\[\d+\]>", r"<doctest \1>"),
+        (r"(<.*) at 0x[0-9a-fA-F]+(.*)", r"\1\2"),
+        (r"(.*/)?tmp[a-z0-9_]{8}(\.\w+)", r"\1tmp\2"),  # of module tempfile
+    )
+)
+"""File names with something in them that another run counts or draws anew, and what of them lasts."""
+
+
 def portable_path(filename: str) -> str:
     """``filename`` relative to the folder that holds its top-level package; a lone script is its bare name.
 
     ``/any/site-packages/torch/optim/adam.py`` becomes ``torch/optim/adam.py`` wherever it is installed, and
-    ``/home/me/project/train.py`` becomes ``train.py``. Names that are no files (``<string>``) stay as they are.
+    ``/home/me/project/train.py`` becomes ``train.py``. Names that are no files (``<string>``) stay as they are, but for
+    numbers that count what came before them, process ids, addresses and random letters.
     """
+    for passing, lasting in _PASSING:
+        found = passing.fullmatch(filename)
+        if found is not None:
+            filename = found.expand(lasting)
+            break
     if filename.startswith("<"):
         return filename
     path = Path(filename)

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
+from rltrace.identity import portable_path
 from rltrace.record.commit import Committer
 from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
@@ -30,7 +31,7 @@ def process_name() -> str:
         identity = getattr(multiprocessing.current_process(), "_identity", ())
         return f"{rank}/worker:{'.'.join(map(str, identity)) or '?'}"
     if os.environ.get("RLTRACE_DEPTH", "0") != "0":
-        return f"{rank}/child:{Path(sys.argv[0] or 'python').name}"
+        return f"{rank}/child:{Path(portable_path(sys.argv[0] or 'python')).name}"
     return f"{rank}/main"
 
 

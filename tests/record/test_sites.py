@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import linecache
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 import torch
 from recorded import Record, Recorded, Row
 from torch import nn
+
+from rltrace.identity import portable_path
 
 Load = Callable[..., ModuleType]
 
@@ -222,6 +225,80 @@ def test_code_without_source_has_names_and_no_text(record: Record) -> None:
     assert frames(got.one("sin"))[:2] == [("<string>", "made", ""), ("<string>", "<module>", "")]
     assert frames(got.one("cos"))[0] == ("<string>", "<module>", "")
     assert frames(got.one("cos"))[1][2].startswith("eval(")
+
+
+PASSING_NAMES = {
+    "a notebook's kernel": ("/tmp/ipykernel_{pid}/{count}.py", "/tmp/ipykernel_1/2.py"),
+    "ipython": ("<ipython-input-{count}-0123456789ab>", "<ipython-input-3-ba9876543210>"),
+    "a temporary file": ("/tmp/tmp{letters}.py", "/somewhere/tmp_23456ab.py"),
+    "a temporary folder": ("/tmp/tmp{letters}/train.py", "/somewhere/else/train.py"),
+    "torch.package": ("<torch_package_{count}>.models/net.py", "<torch_package_0>.models/net.py"),
+    "torch.fx": ("<eval_with_key>.{count} from /here/a.py:{count} in forward", "<eval_with_key>.0"),
+    "doctest": ("<doctest agent.act[{count}]>", "<doctest agent.act[0]>"),
+    "an address": ("<template Loss at 0x{pid}>", "<template Loss at 0x7f00>"),
+}
+
+
+@pytest.mark.parametrize("name", PASSING_NAMES)
+def test_file_names_that_another_run_draws_anew_change_no_key(record: Record, name: str) -> None:
+    """Process ids, counters, addresses, random letters: none of them is part of where an op was called."""
+    source = "def made(x):\n    return x.sin()\nmade(torch.ones(1))\n"
+
+    def program(file: str) -> Callable[[], None]:
+        def run() -> None:
+            linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+            exec(compile(source, file, "exec"), {"torch": torch})
+
+        return run
+
+    one, other = PASSING_NAMES[name]
+    a, b = (record(program(file.format(pid=4711, count=17, letters="x1_y2z3w"))) for file in (one, other))
+    assert a.one("sin").line == "return x.sin()"
+    assert frames(a.one("sin")) == frames(b.one("sin"))
+    assert keys(a) == keys(b)
+    assert a.chains == b.chains
+
+
+@pytest.mark.parametrize(
+    "file", ["/project/tmp_agent.py", "/project/template.py", "<string>", "<stdin>", "/project/ipykernel_launcher.py"]
+)
+def test_other_file_names_are_kept(file: str) -> None:
+    """Only what is drawn anew goes."""
+    assert portable_path(file) == Path(file).name
+
+
+def test_generated_methods_and_wrapped_callables(record: Record, load: Load) -> None:
+    """A dataclass's methods have no source; a partial has no frame: where they were called tells them apart."""
+    got, other = (record(load(GENERATED, folder).main) for folder in ("here", "else/where"))
+    assert frames(got.one("sin"))[:2] == [
+        ("program.py", "Point.__post_init__", "self.length = self.x.sin()"),
+        ("<string>", "__create_fn__.<locals>.__init__", ""),
+    ]
+    assert [frames(row)[1][2] for row in got.named("mul")] == ["half(x)", "list(map(half, [x]))"]
+    assert keys(got) == keys(other)
+
+
+GENERATED = """
+import dataclasses
+import functools
+import torch
+
+@dataclasses.dataclass
+class Point:
+    x: torch.Tensor
+    def __post_init__(self):
+        self.length = self.x.sin()
+
+def scaled(x, factor):
+    return x.mul(factor)
+
+half = functools.partial(scaled, factor=0.5)
+
+def main():
+    x = Point(torch.ones(())).x
+    half(x)
+    list(map(half, [x]))
+"""
 
 
 def test_code_made_at_run_time_does_not_pile_up(record: Record) -> None:
