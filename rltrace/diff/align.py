@@ -118,6 +118,7 @@ class _Work:
         self.identity: Pair = a.identity, b.identity
         self.computation: Pair = a.computation, b.computation
         self.content: Pair = a.content, b.content
+        self.operator: Pair = a.operator, b.operator
         self.free = np.ones(len(a), bool), np.ones(len(b), bool)
 
     def run(self) -> None:
@@ -169,19 +170,24 @@ class _Work:
         return np.array_equal(np.sort(a), np.sort(b))
 
     def _by_computation(self, box: Box) -> None:
-        """Rows called from elsewhere (a renamed function, an edited line): matched by what they compute."""
+        """Rows called from elsewhere (an edited line): matched by what they compute, then by their op alone."""
         left_a, left_b = self._left(box)
-        computed = self.computation[0][left_a], self.computation[1][left_b]
-        if np.array_equal(*computed):
+        if np.array_equal(self.computation[0][left_a], self.computation[1][left_b]):
             self._add(left_a, left_b)
             return
         content = self._telling(self.content)
-        if is_small((0, len(left_a), 0, len(left_b))):
-            levels = [(a[left_a], b[left_b]) for a, b in (content, self._fed(self.content))]
-            at_a, at_b = best_pairs([*levels, computed])
-        else:
-            at_a, at_b = self._longest(content[0][left_a], content[1][left_b], box)
-        self._add(left_a[at_a], left_b[at_b])
+        levels = [
+            (a[left_a], b[left_b]) for a, b in (content, self._fed(self.content), self.computation, self.operator)
+        ]
+        whole = 0, len(left_a), 0, len(left_b)
+        parts = [whole]
+        if not is_small(whole):
+            found = self._longest(*levels[0], box)
+            self._add(left_a[found[0]], left_b[found[1]])
+            parts = [part for part in gaps(whole, found) if is_small(part)]
+        for a0, a1, b0, b1 in parts:
+            at_a, at_b = best_pairs([(a[a0:a1], b[b0:b1]) for a, b in levels])
+            self._add(left_a[a0 + at_a], left_b[b0 + at_b])
 
     def _left(self, box: Box) -> Pairs:
         """Rows of a box that are not matched yet."""
@@ -228,11 +234,7 @@ class _Work:
     def _split(self, box: Box, pairs: Pairs) -> Iterator[Box]:
         """Keep ``pairs``; the boxes between them in which both sides have rows left."""
         self._add(*pairs)
-        a0, a1, b0, b1 = box
-        from_a, to_a = np.concatenate([[a0], pairs[0] + 1]), np.concatenate([pairs[0], [a1]])
-        from_b, to_b = np.concatenate([[b0], pairs[1] + 1]), np.concatenate([pairs[1], [b1]])
-        for k in np.flatnonzero((from_a < to_a) & (from_b < to_b)):
-            yield int(from_a[k]), int(to_a[k]), int(from_b[k]), int(to_b[k])
+        return gaps(box, pairs)
 
     def _best(self, box: Box, levels: Sequence[Pair]) -> Pairs:
         a0, a1, b0, b1 = box
@@ -260,6 +262,15 @@ class _Work:
             (self.pairs if to is None else to).append((a, b))
             self.free[0][a] = False
             self.free[1][b] = False
+
+
+def gaps(box: Box, pairs: Pairs) -> Iterator[Box]:
+    """The boxes between ``pairs`` in which both sides have rows."""
+    a0, a1, b0, b1 = box
+    from_a, to_a = np.concatenate([[a0], pairs[0] + 1]), np.concatenate([pairs[0], [a1]])
+    from_b, to_b = np.concatenate([[b0], pairs[1] + 1]), np.concatenate([pairs[1], [b1]])
+    for k in np.flatnonzero((from_a < to_a) & (from_b < to_b)):
+        yield int(from_a[k]), int(to_a[k]), int(from_b[k]), int(to_b[k])
 
 
 def _joined(pairs: list[Pairs]) -> Pairs:

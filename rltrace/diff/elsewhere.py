@@ -1,8 +1,9 @@
 """Rows matched although they are called from other places in the code: whether they are the same op at all.
 
-A renamed function and an edited line leave ops that compute the same; a log line that now prints something else leaves
-ops that merely look alike. Equal values need no further proof. Where they differ, the ops must compute with what
-matching ops wrote; anything less is one op of A and another of B, and no difference of values.
+An edited line leaves ops that compute the same; a log line that now prints something else leaves ops that merely look
+alike. Equal values need no further proof. Where they differ, the ops must compute with what matching ops wrote, or what
+they wrote must be what matching ops compute with; anything less is one op of A and another of B, and no difference of
+values.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.align import Alignment
-from rltrace.diff.findings import RowAt
-from rltrace.diff.inputs import writer_of
+from rltrace.diff.evidence import same_writers, used_alike
 from rltrace.diff.pairs import candidates, difference
 from rltrace.diff.scene import Scene
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import Stretch
-from rltrace.trace.schema import Origin, RowFlag
+from rltrace.trace.schema import RowFlag
 
 
 def without_lookalikes(scene: Scene, a: Stretch, b: Stretch, found: Alignment) -> Alignment:
@@ -31,15 +31,14 @@ def without_lookalikes(scene: Scene, a: Stretch, b: Stretch, found: Alignment) -
         return found
     partner = np.full(len(a), -1, np.int64)
     partner[found.a] = found.b
+    used = used_alike(a, b, found, ~(elsewhere & unequal))
     drop = np.zeros(len(found.a), bool)
     for k in doubtful.tolist():
         i, j = int(found.a[k]), int(found.b[k])
         if not difference(a, i, b, j).found:
             continue
-        if _same_draw(a, b, found, k, unequal):
-            break
         wide = bool(k) and elsewhere[k - 1] and not drop[k - 1] and (found.a[k - 1], found.b[k - 1]) == (i - 1, j - 1)
-        if _is_one(scene, (a, i), (b, j), partner, wide):
+        if used[k] or _same_draw(a, b, found, k, unequal) or _is_one(scene, (a, i), (b, j), partner, wide):
             break
         drop[k], partner[i] = True, -1
     return replace(found, a=found.a[~drop], b=found.b[~drop], moved=found.moved[~drop]) if drop.any() else found
@@ -63,20 +62,8 @@ def _same_draw(a: Stretch, b: Stretch, found: Alignment, k: int, unequal: NDArra
 
 def _is_one(scene: Scene, a: tuple[Stretch, int], b: tuple[Stretch, int], partner: Indices, wide: bool) -> bool:
     """Whether two rows are one op. ``wide``: the rows before them are called from other places as well."""
-    row_a, row_b = RowAt(scene.a, a[0].rows, a[1]), RowAt(scene.b, b[0].rows, b[1])
-    sure = wide
-    for x, y in zip(row_a.rows.inputs(row_a.place), row_b.rows.inputs(row_b.place), strict=False):
-        if Origin.OVERWRITTEN in (x.distance, y.distance):
-            continue
-        writer_a, writer_b = writer_of(row_a, x), writer_of(row_b, y)
-        if writer_a is None or writer_b is None:
-            if writer_a is not writer_b:
-                return False
-            sure = sure or (x.digest is not None and x.digest == y.digest)
-            continue
-        place = writer_a.index - a[0].first
-        matched = int(partner[place]) + b[0].first if place >= 0 else scene.matching.partner(writer_a.index)
-        if matched != writer_b.index:
-            return False
-        sure = True
-    return sure
+    same = same_writers(scene, a, b, partner)
+    if same is not None:
+        return same
+    links = zip(a[0].rows.inputs(a[1]), b[0].rows.inputs(b[1]), strict=False)
+    return wide or any(x.digest is not None and x.digest == y.digest for x, y in links)

@@ -132,6 +132,7 @@ def one_sided_lines(a: Stretch, b: Stretch) -> Lines:
 
 def pair_rows(a: Stretch, b: Stretch, pins: Collection[Pin] = ()) -> Lines:
     """Align two stretches; ``pins``: rows of the two streams that are pairs (or of one side alone), come what may."""
+    b.view.compared_with(a.view)
     at_a, at_b, moved = [], [], []
     end_a = end_b = 0
     sure = (len(a), len(b))
@@ -159,6 +160,7 @@ def window_end(a: Stretch, b: Stretch) -> tuple[int, int]:
 
     Where no long run of pairs is, any pair of the first half will do that no rows changed places across.
     """
+    b.view.compared_with(a.view)
     found = align(a.tokens, b.tokens, open_end=True, budget=BUDGET)
     end = safe_cut(found)
     if end == (0, 0):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.align import Alignment
-from rltrace.diff.pairs import candidates
+from rltrace.diff.pairs import candidates, difference
 from rltrace.diff.route import WINDOW_ROWS
 from rltrace.diff.sequences import Indices, Tokens, codes_of, longest_increasing, match_nth
 from rltrace.diff.view import StreamView, Stretch
@@ -70,7 +70,7 @@ ROUNDS = 16
 
 def settle_order(a: Stretch, b: Stretch, alignment: Alignment) -> Alignment:
     """``alignment`` with rows that merely changed places matched by what they compute, and marked as moved."""
-    unequal = candidates(a, alignment.a, b, alignment.b)
+    unequal = _unequal(a, b, alignment)
     rows_a = np.sort(np.concatenate([alignment.a[unequal], alignment.only_a]))
     rows_b = np.sort(np.concatenate([alignment.b[unequal], alignment.only_b]))
     if not len(rows_a) or not len(rows_b):
@@ -80,6 +80,15 @@ def settle_order(a: Stretch, b: Stretch, alignment: Alignment) -> Alignment:
         return alignment
     keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
     return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
+
+
+def _unequal(a: Stretch, b: Stretch, alignment: Alignment) -> NDArray[np.bool_]:
+    """Which pairs differ. Who is the first to read a tensor in a step, and so has its digest, is a matter of order."""
+    unequal = candidates(a, alignment.a, b, alignment.b)
+    same = a.tokens.content[alignment.a] == b.tokens.content[alignment.b]
+    for k in np.flatnonzero(unequal & same)[:LARGEST].tolist():
+        unequal[k] = difference(a, int(alignment.a[k]), b, int(alignment.b[k])).found
+    return unequal
 
 
 def _permuted(a: Stretch, b: Stretch, rows_a: Indices, rows_b: Indices) -> tuple[Indices, Indices, Indices]:

@@ -77,6 +77,7 @@ def compare_streams(
     watch: Watch | None = None,
 ) -> StreamResult:
     """Compare two streams op by op."""
+    b.compared_with(a)
     result = StreamResult(a, b)
     base = 0
     search: Bisection | None = None

@@ -29,6 +29,8 @@ class StretchTokens:
     """Numbers, generator state and digests; those of inputs only where they came from outside (see ``values_of``)."""
     computation: Tokens
     """Op, tensor structure and skeleton of the arguments, wherever it was called from."""
+    operator: Tokens
+    """Op alone."""
     told: NDArray[np.bool_]
     """Whether the row carries a digest or a number read out, so that it tells something of the values."""
     draws: NDArray[np.bool_]

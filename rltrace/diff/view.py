@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.lines import SiteNames
 from rltrace.diff.model import Site
 from rltrace.diff.sequences import Tokens
 from rltrace.diff.tokens import StretchTokens, mix, values_of
 from rltrace.errors import HoleError
-from rltrace.trace.prefix import RowHashes, row_hashes
+from rltrace.trace.prefix import Keyed, RowHashes, row_hashes
 from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step
@@ -55,18 +57,32 @@ class Stretch:
         op = self.view.keys("ops", self.rows.column(Column.OP))
         site = self.view.keys("sites", self.rows.column(Column.SITE))
         kind = self.rows.column(Column.KIND)
+        structure = self._structure()
         # an event is told from others of its kind by what it speaks of: a parameter's name stands in its scalars
-        event = np.where(kind == Kind.OP, np.uint64(0), self.hashes.structure)
+        event = np.where(kind == Kind.OP, np.uint64(0), structure)
         return StretchTokens(
             identity=mix(kind.astype(np.uint64), op, site, event),
-            structure=self.hashes.structure,
+            structure=structure,
             values=values_of(self.rows),
             computation=self.computation,
+            operator=mix(kind.astype(np.uint64), op),
             told=(self.rows.column(Column.DIGESTS) > 0) | self.flags(VALUE_FLAGS),
             draws=self.flags(RowFlag.RNG),
             links=self.rows.links,
             link_offsets=self.rows.link_offsets,
         )
+
+    def forget_names(self) -> None:
+        """Make the tokens anew: what sites are called has changed."""
+        self.__dict__.pop("tokens", None)
+
+    def _structure(self) -> Tokens:
+        """The structure of each row, of a site that was only renamed as if it had the other side's name."""
+        names = self.view.other_names
+        if names is None:
+            return self.hashes.structure
+        tables: dict[str, Keyed] = {**self.view.process.tables, "sites": _Keys(names)}
+        return row_hashes(self.rows, tables).structure
 
     def flags(self, mask: RowFlag) -> NDArray[np.bool_]:
         """Which rows have any of these flags."""
@@ -88,12 +104,17 @@ class Stretch:
                 structure=whole.structure[own],
                 values=whole.values[own],
                 computation=whole.computation[own],
+                operator=whole.operator[own],
                 told=whole.told[own],
                 draws=whole.draws[own],
                 links=rows.links,
                 link_offsets=rows.link_offsets,
             )
         return part
+
+
+class _Keys(NamedTuple):
+    keys: Tokens
 
 
 COMPUTATION = (("ops", Column.OP), ("structures", Column.STRUCTURE), ("scalars", Column.SCALARS))
@@ -105,8 +126,31 @@ class StreamView:
     def __init__(self, process: ProcessTrace, stream: StreamTrace) -> None:
         self.process = process
         self.stream = stream
+        self._other: ProcessTrace | None = None
         self._held: Stretch | None = None
         self._firsts = [int(segment.first) for segment in stream.segments]
+
+    def compared_with(self, a: StreamView) -> None:
+        """From here on, sites that only have another name are known by the one that they have in ``a``."""
+        if self._other is not a.process:
+            self._other, self._held = a.process, None
+            self.__dict__.pop("_names", None)
+
+    @cached_property
+    def _names(self) -> SiteNames | None:
+        return None if self._other is None else SiteNames(self._other, self.process)
+
+    @property
+    def other_names(self) -> Tokens | None:
+        """Keys of this side's sites as the other side knows them; None: all by their own names."""
+        return self._names.keys if self._names is not None and self._names.any else None
+
+    def learn(self, site: int, own: int) -> bool:
+        """Site ``own`` is the other side's ``site``, the line edited; False: that is no news. Tokens change by it."""
+        learned = self._names is not None and self._names.learn(site, own)
+        if learned:
+            self._held = None
+        return learned
 
     @property
     def name(self) -> str:
@@ -205,7 +249,8 @@ class StreamView:
 
     def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
         """Portable keys of table entries."""
-        keys: Tokens = self.process.tables[table].keys[ids]
+        renamed = self.other_names if table == "sites" else None
+        keys: Tokens = (self.process.tables[table].keys if renamed is None else renamed)[ids]
         return keys
 
     def payload(self, table: str, number: int) -> object:

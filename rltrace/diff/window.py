@@ -9,6 +9,7 @@ import numpy as np
 
 from rltrace.diff.align import Alignment, align, with_fewest_moves
 from rltrace.diff.cuts import in_step, in_step_and_equal, safe_cut
+from rltrace.diff.edited import learn_edits
 from rltrace.diff.elsewhere import without_lookalikes
 from rltrace.diff.harmless import without_differences
 from rltrace.diff.pairs import candidates, difference
@@ -38,11 +39,27 @@ def context_before(a: StreamView, b: StreamView, base: int) -> int:
 def aligned(scene: Scene, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
     """``open_end``: the stretches were cut off and go on."""
     by_place = in_step_and_equal(a, b) if open_end else in_step(a, b)  # cut off in a long loop, rows only seem in step
-    found = _by_place(a) if by_place else align(a.tokens, b.tokens, open_end=open_end)
+    found = _by_place(a) if by_place else _by_names(scene, a, b, open_end)
     found = with_fewest_moves(without_lookalikes(scene, a, b, settle_order(a, b, found)))
-    if by_place or open_end or first_unequal(a, found.a, b, found.b) is None:
+    if by_place or open_end:
         return found
-    return without_differences(a.tokens, b.tokens) or found
+    differs = first_unequal(a, found.a, b, found.b) is not None
+    simpler = without_differences(a.tokens, b.tokens) if differs or found.moved.any() else None
+    if simpler is None or not (differs or simpler.moved.sum() < found.moved.sum()):
+        return found
+    return simpler
+
+
+LESSONS = 3
+"""How often a window is aligned again because of what it taught about edited lines."""
+
+
+def _by_names(scene: Scene, a: Stretch, b: Stretch, open_end: bool) -> Alignment:
+    for _ in range(LESSONS):
+        found = align(a.tokens, b.tokens, open_end=open_end)
+        if not learn_edits(scene, a, b, found):
+            break
+    return found
 
 
 def _by_place(a: Stretch) -> Alignment:

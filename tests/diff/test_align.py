@@ -32,6 +32,7 @@ def tokens(rows: list[Row]) -> StretchTokens:
         structure=column(lambda r: ("structure", r.site, r.op, r.shape)),
         values=column(lambda r: ("values", r.value if r.digested else 0)),
         computation=column(lambda r: ("computation", r.op, r.shape)),
+        operator=column(lambda r: ("operator", r.op)),
         told=np.array([row.digested for row in rows], bool),
         draws=np.zeros(len(rows), bool),
         links=np.empty(0, np.int64),
