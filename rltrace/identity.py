@@ -37,18 +37,22 @@ _PASSING = tuple(
 """File names with something in them that another run counts or draws anew, and what of them lasts."""
 
 
+def lasting_name(filename: str) -> str:
+    """``filename`` without numbers that count what came before, process ids, addresses and random letters."""
+    for passing, lasting in _PASSING:
+        found = passing.fullmatch(filename)
+        if found is not None:
+            return found.expand(lasting)
+    return filename
+
+
 def portable_path(filename: str) -> str:
     """``filename`` relative to the folder that holds its top-level package; a lone script is its bare name.
 
     ``/any/site-packages/torch/optim/adam.py`` becomes ``torch/optim/adam.py`` wherever it is installed, and
-    ``/home/me/project/train.py`` becomes ``train.py``. Names that are no files (``<string>``) stay as they are, but for
-    numbers that count what came before them, process ids, addresses and random letters.
+    ``/home/me/project/train.py`` becomes ``train.py``. Of names that are no files (``<string>``) what lasts is kept.
     """
-    for passing, lasting in _PASSING:
-        found = passing.fullmatch(filename)
-        if found is not None:
-            filename = found.expand(lasting)
-            break
+    filename = lasting_name(filename)
     if filename.startswith("<"):
         return filename
     path = Path(filename)

@@ -13,6 +13,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from rltrace.identity import lasting_name
+
 Facts = dict[str, str | int | float | bool | None]
 
 MOST_FILES = 500
@@ -44,7 +46,7 @@ def program_files() -> Iterator[tuple[str, str]]:
             continue
         root = next((root for root in roots if path.startswith(root)), None)
         if root is not None:
-            yield path[len(root) :], path
+            yield lasting_name(path[len(root) :]), path
 
 
 def _roots() -> list[str]:
