@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.identity import frame_key, portable_key, site_key
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.schema import TABLES, Column, Kind, Origin, Phase, RowFlag, ValueKind, pack_link
+from rltrace.trace.schema import (
+    GENERATOR_SHIFT,
+    TABLES,
+    Column,
+    Generator,
+    Kind,
+    Origin,
+    Phase,
+    RowFlag,
+    ValueKind,
+    pack_link,
+)
 from rltrace.trace.valuepack import NewValue, NewValues
 from rltrace.trace.valuerecords import Asked, LeftOut
 from rltrace.trace.writer import ProcessWriter, create_trace, end_launch, write_birth
@@ -146,6 +157,7 @@ class StreamBuilder:
         floats: Sequence[float] = (),
         integers: Sequence[int] = (),
         rng: object = None,
+        generator: int = Generator.TORCH,
         value: bool | int | float | complex | None = None,
         kernel: Mapping[str, object] | None = None,
         flags: RowFlag | int = 0,
@@ -178,7 +190,7 @@ class StreamBuilder:
         row[Column.STEP] = self.process.step
         row[Column.PHASE] = Phase[phase.upper()] if isinstance(phase, str) else phase
         row[Column.KERNEL] = tables.plain("kernels", dict(kernel or {}))
-        row[Column.FLAGS] = flags
+        row[Column.FLAGS] = int(flags) | (generator << GENERATOR_SHIFT if rng is not None else 0)
         row[Column.LINKS], row[Column.INTEGERS] = len(links), len(integers)
         row[Column.FLOATS], row[Column.DIGESTS] = len(floats), len(digests)
         self._columns.append(row)
@@ -212,7 +224,7 @@ class StreamBuilder:
         count = process.attempts.get(number, 0)
         process.attempts[number] = count + 1
         written, backward = (None if d is None else digest(d) for d in (parameters, gradients))
-        states = None if generators is None else (digest(generators), 0, digest(python), digest(numpy))
+        states = _states(generators, python, numpy)
         self._steps.append(
             StepRecord(
                 process.step,
@@ -289,12 +301,19 @@ class ProcessBuilder:
     def fact(self, name: str, value: str | int | float | bool | None) -> None:
         self.writer.facts(self._level, self._engine, {name: value})
 
-    def finish(self, state: str = "complete", ending: Mapping[str, object] | None = None) -> None:
-        """Commit all and end: "complete", "stopped", or "killed" (no word is left)."""
+    def finish(
+        self, state: str = "complete", ending: Mapping[str, object] | None = None, generators: object = None
+    ) -> None:
+        """Commit all and end: "complete", "stopped", or "killed" (no word is left); ``generators``: as in a step."""
         for stream in self.streams.values():
             stream.commit()
         if state != "killed":
-            self.writer.close(state, ending or {"status": 0})
+            self.writer.close(state, ending or {"status": 0}, _states(generators))
+
+
+def _states(generators: object, python: object = 0, numpy: object = 0) -> tuple[int, int, int, int] | None:
+    """Digests of the states of torch's own generator and of the two beside it; no device has one."""
+    return None if generators is None else (digest(generators), 0, digest(python), digest(numpy))
 
 
 class TraceBuilder:
@@ -329,10 +348,12 @@ class TraceBuilder:
             self.processes[name] = ProcessBuilder(self.path, name, self.level, self.engine, alive=alive)
         return self.processes[name]
 
-    def finish(self, state: str = "complete", ending: Mapping[str, object] | None = None) -> Path:
+    def finish(
+        self, state: str = "complete", ending: Mapping[str, object] | None = None, generators: object = None
+    ) -> Path:
         """End every process and the launch; returns the path."""
         for process in self.processes.values():
-            process.finish(state, ending)
+            process.finish(state, ending, generators)
         if state != "killed":
             end_launch(self.path, {"status": 0})
         return self.path

@@ -1,7 +1,7 @@
 """Digests of generator states: torch's own, those of its devices, and Python's and NumPy's global ones.
 
-Owns which bytes of a state count. Reads states, never draws and never seeds; a device that was not initialised stays
-so.
+Owns which bytes of a state count, and by which number a row tells its generator from others of the process. Reads
+states, never draws and never seeds; a device that was not initialised stays so; no generator is held on to.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_pages
+from rltrace.trace.schema import GENERATOR_NUMBERS, Generator
 
 
 class States(NamedTuple):
@@ -26,15 +27,63 @@ class States(NamedTuple):
     numpy: int
 
 
-def before_op(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Digest of the state of the generator that an op is about to draw from."""
-    generator = kwargs.get("generator")
-    if generator is None:  # a few ops take it by place
-        generator = next((value for value in args if isinstance(value, torch.Generator)), None)
-    if generator is None:
+_TORCH = int(Generator.TORCH)
+
+
+class Drawn:
+    """The generators that ops of one process draw from."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, int] = {}
+        """Numbers of the program's own generators, by address.
+
+        A new one may get the address of one that is gone, and with it its number: nobody draws from that any more.
+        """
+
+    def before_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+        """Digest of the state of the generator that an op is about to draw from, and its number (``Generator``)."""
+        generator = kwargs.get("generator")
+        if generator is None:  # a few ops take it by place
+            generator = next((value for value in args if isinstance(value, torch.Generator)), None)
+        if generator is not None:
+            return state_digest(generator), self._number_of(generator)
         device = _device_of(args, kwargs)
-        generator = torch.default_generator if device.type == "cpu" else _default_of(device)
-    return 0 if generator is None else state_digest(generator)
+        if device.type == "cpu":
+            return state_digest(torch.default_generator), _TORCH
+        generator = _default_of(device)
+        return (0, Generator.NOT_SAID) if generator is None else (state_digest(generator), _default_number(device))
+
+    def _number_of(self, generator: torch.Generator) -> int:
+        address = generator._cdata  # type: ignore[attr-defined]
+        device = generator.device
+        default: Any = torch.default_generator if device.type == "cpu" else _default_of(device)
+        if default is not None and default._cdata == address:
+            return _default_number(device)
+        number = self._own.get(address)
+        if number is None:
+            number = Generator.OWN + len(self._own)
+            if number >= GENERATOR_NUMBERS:
+                return Generator.NOT_SAID
+            self._own[address] = number
+        return number
+
+
+def _default_number(device: torch.device) -> int:
+    """The number of the generator that a device has by itself."""
+    if device.type == "cpu":
+        return _TORCH
+    index = device.index
+    if index is None:
+        index = torch.cuda.current_device() if device.type == "cuda" else 0
+    number = Generator.DEVICE + index
+    return number if number < Generator.OWN else Generator.NOT_SAID
+
+
+def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+    """The generator that an op with these arguments draws from; None where there is none to ask."""
+    given = (value for value in (kwargs.get("generator"), *args) if isinstance(value, torch.Generator))
+    device = _device_of(args, kwargs)
+    return next(given, None) or (torch.default_generator if device.type == "cpu" else _default_of(device))
 
 
 def state_digest(generator: torch.Generator) -> int:

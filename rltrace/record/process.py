@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from rltrace.record.calls import Calls
 from rltrace.record.digests import TensorDigests
+from rltrace.record.generators import Drawn
 from rltrace.record.kernels import Kernels
 from rltrace.record.layouts import Layouts
 from rltrace.record.modules import ModuleNames
@@ -33,6 +34,7 @@ class ProcessState:
         self.storages = Storages(verify_inputs=verify_inputs)
         self.sites = Sites(self.tables)
         self.kernels = Kernels(self.tables)
+        self.generators = Drawn()
         self.module_names = ModuleNames(self.tables)
         self.step = 0
         """Optimizer attempts finished so far."""

@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,14 +29,16 @@ from rltrace.record.aliases import Aliases
 from rltrace.record.commit import Committer
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
+from rltrace.record.keeper import Keeper
 from rltrace.record.modules import ModuleCalls
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
-from rltrace.record.stream import phase_bits
+from rltrace.record.stream import StreamRecorder, phase_bits
 from rltrace.record.streams import Streams, process_name
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
+from rltrace.trace.valuerecords import Asked
 from rltrace.trace.writer import ProcessWriter, write_birth
 
 
@@ -51,8 +54,10 @@ class Session:
         self._trace = Path(options.trace)
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name()))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
-        self._committer = Committer(self._process, self._writer, self.fail)
-        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine)
+        keeper, make_stream = _keeping(options, self._process)
+        self._asked = None if keeper is None else keeper.asked
+        self._committer = Committer(self._process, self._writer, self.fail, keeper)
+        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
         self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
         self._aliases = Aliases(self._process.storages, self.fail)
         self._composites = Composites()
@@ -67,6 +72,8 @@ class Session:
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
+        if self._asked is not None:
+            self._writer.keeps(self._asked)
         self._streams.open_main()
         self._committer.start()
         self._steps.install()
@@ -90,7 +97,7 @@ class Session:
         try:
             self._committer.stop()
             self._write_facts()
-            self._writer.close("stopped" if self._stopped else "complete", _ending())
+            self._writer.close("stopped" if self._stopped else "complete", _ending(), self._steps.generator_states())
         except Exception as error:
             self.fail(error)
 
@@ -257,6 +264,19 @@ class Session:
         stream = self._streams.here()
         if stream is not None:
             stream.modules.leave()
+
+
+def _keeping(options: RecordOptions, process: ProcessState) -> tuple[Keeper | None, Callable[..., StreamRecorder]]:
+    """Who takes the values that are asked for, and the kind of stream that has them."""
+    if not options.values:
+        return None, StreamRecorder
+    from rltrace.record.keeping import KeepingStream  # the other recordings need none of it
+    from rltrace.record.wanted import NAMED
+    from rltrace.select import parse_selectors
+
+    process.tables.remember(*NAMED)
+    keeper = Keeper(Asked(options.values, options.values_inputs, options.values_limit))
+    return keeper, partial(KeepingStream, keeper=keeper, selector=parse_selectors(options.values))
 
 
 def _birth(token: str, name: str) -> dict[str, object]:

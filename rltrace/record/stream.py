@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
-from rltrace.record import generators, partial_writes
+from rltrace.record import partial_writes
 from rltrace.record import storages as storage_rules
 from rltrace.record.arguments import INT64, take_apart, tensor_parts
 from rltrace.record.calls import Call
@@ -30,7 +30,7 @@ from rltrace.record.plans import Factor, OpPlan, Role
 from rltrace.record.process import ProcessState
 from rltrace.record.sites import Anchor
 from rltrace.record.storages import SWEEP_EVERY, View, pack_read, pack_writer, row_of
-from rltrace.trace.schema import SLOT_UNKNOWN, Kind, Origin, Phase, RowFlag, pack_link
+from rltrace.trace.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Kind, Origin, Phase, RowFlag, pack_link
 
 FIXED = 7
 """Numbers per row in ``fixed``: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
@@ -188,9 +188,10 @@ class StreamRecorder:
 
             flags = 0
             if plan.draws:
-                self._add_digest(generators.before_op(args, kwargs or {}))
+                digest, number = process.generators.before_op(args, kwargs or {})
+                self._add_digest(digest)
                 self._digested += 1
-                flags = _RNG
+                flags = _RNG | number << GENERATOR_SHIFT
 
             node = _current_node()
             if node is None:

@@ -18,7 +18,16 @@ from rltrace.trace.codec import CodecError
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
 from rltrace.trace.packing import StepPart, add_part, parse_part, steps_from_text
-from rltrace.trace.records import MOST, MOST_STREAMS, check_facts, check_fields, chunk_files, number, parse_segment
+from rltrace.trace.records import (
+    MOST,
+    MOST_STREAMS,
+    check_facts,
+    check_fields,
+    chunk_files,
+    number,
+    parse_generators,
+    parse_segment,
+)
 from rltrace.trace.root import JOURNAL
 from rltrace.trace.schema import Step
 from rltrace.trace.segment import ChunkFile
@@ -59,6 +68,8 @@ class ProcessTrace:
         self.engine = ""
         self.exit: Record | None = None
         """What is known of the process's ending; None: it left no word."""
+        self.generators: tuple[int, ...] | None = None
+        """Digests of the generators' states as it ended, in the order of ``schema.GENERATORS``; None: not known."""
         self.windows: list[tuple[int, int | None]] = []
         """(first step, end step or None) of the recorded ops; empty: everything or nothing was."""
         self.journal = journal
@@ -123,6 +134,11 @@ class ProcessTrace:
         if self._ended is not None:
             return self._ended
         return RUNNING if is_alive(self.birth) else KILLED
+
+    @property
+    def told_its_end(self) -> bool:
+        """Whether its journal is whole and says that it ran to its end: then it had no rows but those told of."""
+        return self._ended == COMPLETE and not self.record_damage
 
     @property
     def why(self) -> str | None:
@@ -308,6 +324,7 @@ class ProcessTrace:
         state = record["state"]
         self._ended = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
         self.exit = record["exit"]
+        self.generators = parse_generators(record)
 
     def _stream(self, index: int) -> StreamTrace:
         if index not in self._streams:

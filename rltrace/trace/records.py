@@ -11,7 +11,7 @@ from typing import Any
 from rltrace.trace import codec
 from rltrace.trace.arrays import CELLS, ROWS, ArraySpec
 from rltrace.trace.journal import Record
-from rltrace.trace.schema import SEGMENT_CELLS, SEGMENT_ROWS
+from rltrace.trace.schema import GENERATORS, SEGMENT_CELLS, SEGMENT_ROWS
 from rltrace.trace.segment import ChunkFile, Segment, expected_marks
 
 MOST = 1 << 48
@@ -94,6 +94,17 @@ def parse_segment(record: Record, *, sliced: bool) -> Segment:
         raise ValueError("its marks are not where they must be")
     links, integers, floats, digests = sections
     return Segment(index, first, rows, (links, integers, floats, digests), marks, files)
+
+
+def parse_generators(record: Record) -> tuple[int, ...] | None:
+    """Digests of generators' states in the record of an ending; None where it has none."""
+    if "generators" not in record:
+        return None
+    check_fields(record, generators=list)
+    digests = tuple(map(_digest, record["generators"]))
+    if len(digests) != len(GENERATORS):
+        raise ValueError(f"{len(digests)} generators, not {len(GENERATORS)}")
+    return digests
 
 
 def _mark(mark: Sequence[object]) -> tuple[int, int, int, int]:

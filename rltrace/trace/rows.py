@@ -12,9 +12,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.schema import SLOT_UNKNOWN, VALUE_FLAGS, Column, RowFlag
+from rltrace.trace.schema import GENERATOR_NUMBERS, GENERATOR_SHIFT, SLOT_UNKNOWN, VALUE_FLAGS, Column, RowFlag
 
 Offsets = NDArray[np.int64]
+
+FLAG_BITS = (1 << GENERATOR_SHIFT) - 1
+"""What of ``Column.FLAGS`` is flags; above stands the number of a generator."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,13 @@ class Rows:
         return read[self.link_offsets[1:]] - read[self.link_offsets[:-1]]
 
     def flags(self, i: int) -> RowFlag:
-        return RowFlag(int(self.columns[i, Column.FLAGS]))
+        return RowFlag(int(self.columns[i, Column.FLAGS]) & FLAG_BITS)
+
+    @cached_property
+    def generators(self) -> NDArray[np.int64]:
+        """Number of the generator that each row drew from (``schema.Generator``), shape [n]."""
+        numbers: NDArray[np.int64] = (self.column(Column.FLAGS) >> np.uint32(GENERATOR_SHIFT)).astype(np.int64)
+        return numbers & (GENERATOR_NUMBERS - 1)
 
     def inputs(self, i: int) -> Iterator[Link]:
         """The tensor inputs of row ``i`` (counted within this stretch), in argument order."""

@@ -103,6 +103,21 @@ class RowFlag(IntFlag):
     OVERLAPPING = 512  # writes memory that another of its inputs looks at: what comes out depends on its inner order
 
 
+class Generator(IntEnum):
+    """From which generator a row with ``RNG`` drew: a number in bits 10 to 15 of its flags, one for each of a process.
+
+    Evidence like the kernel, in no hash: what numbers a program's own generators get depends on which draws first.
+    """
+
+    NOT_SAID = 0
+    TORCH = 1  # torch's own, on the CPU
+    DEVICE = 2  # the one of a device by itself: 2 plus the device's index
+    OWN = 16  # from here on, the program's own; one that is gone may leave its number to another
+
+
+GENERATOR_SHIFT: Final = 10
+GENERATOR_NUMBERS: Final = 64
+
 VALUE_FLAGS: Final = RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER | RowFlag.VALUE_FLOAT | RowFlag.VALUE_COMPLEX
 
 # --- links: one int64 cell per tensor argument, in the order of the row's structure ---------------------------------
@@ -206,6 +221,9 @@ class ValueKind(IntEnum):
     SAME_INPUT = 4  # input PLACE of ROW is the value of this digest, whose bytes stand in another row; no layout
 
 
+LIMIT: Final = "the limit was reached"
+"""Why a value was left out, where it was for that."""
+
 # --- journal records ------------------------------------------------------------------------------------------------
 #
 # Frame: b"RLJ1" | uint32 length | payload (JSON, UTF-8) | uint64 XXH3 over the previous frame's digest and the payload.
@@ -224,7 +242,8 @@ RECORD_TYPES: Final = {
     "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
     " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
     "window": "stream, first_step, end_step or null, row",
-    "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending",
+    "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"
+    " generators: digests of their states then, as in Step",
 }
 
 # --- version log ----------------------------------------------------------------------------------------------------

@@ -159,8 +159,13 @@ class ProcessWriter:
             if records:
                 self._journal.append(records)
 
-    def close(self, state: str, ending: Mapping[str, object]) -> None:
-        """Write the end record; ``state`` is "complete", "stopped" or "damaged". The second call does nothing."""
+    def close(
+        self, state: str, ending: Mapping[str, object], generators: tuple[int, int, int, int] | None = None
+    ) -> None:
+        """Write the end record; ``state`` is "complete", "stopped" or "damaged". The second call does nothing.
+
+        ``generators``: digests of their states, in the order of ``schema.GENERATORS``; None: not known.
+        """
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return
@@ -169,7 +174,10 @@ class ProcessWriter:
                 records: list[Record] = []
                 if not self._failure:
                     records = self._write_steps(self._waiting.take(self._streams, give_up=True), last=True)
-                self._journal.append([*records, {"type": "end", "state": state, "exit": dict(ending)}])
+                end: Record = {"type": "end", "state": state, "exit": dict(ending)}
+                if generators is not None:
+                    end["generators"] = [f"{digest:016x}" for digest in generators]
+                self._journal.append([*records, end])
             except OSError as error:
                 raise record_error(f"the end of {self.name} cannot be written", error) from error
             finally:
