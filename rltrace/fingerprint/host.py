@@ -83,9 +83,16 @@ def environment() -> dict[str, str | int | float | bool | None]:
     for name in sorted(os.environ):
         if name in FILE_LISTS:
             found[f"env.{name}"] = ":".join(Path(part).name for part in os.environ[name].replace(" ", ":").split(":"))
-        elif name in VARIABLES or (name.startswith(VARIABLE_PREFIXES) and not name.endswith(PLACES)):
+        elif is_recorded(name):
             found[f"env.{name}"] = home_as_tilde(masked_value(name, os.environ[name]))
     return found
+
+
+def is_recorded(name: str) -> bool:
+    """Whether a variable is one of those that can change numerics, and so is written down."""
+    if name in VARIABLES or name in FILE_LISTS:
+        return True
+    return name.startswith(VARIABLE_PREFIXES) and not name.endswith(PLACES)
 
 
 def _processor() -> tuple[str | None, str | None]:
