@@ -16,6 +16,7 @@ from rltrace.diff.onesided import control_flow
 from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
+from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.schema import Column, RowFlag, Step
 
 FINISHED = "complete"
@@ -49,8 +50,7 @@ def judge_tail(
     side, other = ("A", "B") if shorter_is_a else ("B", "A")
     state = shorter.process.state
     if state != FINISHED:
-        why = shorter.process.why
-        return Tail(open=f"equal so far, but {side} is {state}" + (f" ({why})" if why else ""))
+        return Tail(open=still_open(side, shorter.process))
     if is_harmless(shorter, longer, rows, one_sided):
         return Tail(harmless=rows)
     try:
@@ -66,6 +66,12 @@ def judge_tail(
     return Tail(
         finding=make_finding(None, row, decided, equal) if shorter_is_a else make_finding(row, None, decided, equal)
     )
+
+
+def still_open(side: str, process: ProcessTrace) -> str:
+    """Why nothing more can be said of a side that is not finished."""
+    why = process.why
+    return f"equal so far, but {side} is {process.state}" + (f" ({why})" if why else "")
 
 
 def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) -> Finding:

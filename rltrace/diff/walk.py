@@ -18,11 +18,9 @@ from rltrace.diff.causes import judge
 from rltrace.diff.cuts import (
     before,
     beside_of,
-    in_step,
     in_step_and_equal,
     one_sided,
     row_or_none,
-    same_beginning,
 )
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
@@ -34,7 +32,9 @@ from rltrace.diff.reorder import partners_of, reordered_rows
 from rltrace.diff.route import WINDOW_ROWS, portions
 from rltrace.diff.scene import Scene
 from rltrace.diff.search import Unreadable
+from rltrace.diff.sequel import Sequel, settle
 from rltrace.diff.sequences import Indices
+from rltrace.diff.tail import still_open
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.diff.window import aligned, context_before, cut_of, first_unequal
 from rltrace.errors import HoleError
@@ -172,24 +172,41 @@ class Walk:
             end_a, end_b = self.a.readable(a0, stop_a), self.b.readable(b0, stop_b)
             broken = end_a < stop_a or end_b < stop_b
             a, b = self.a.read(a0, end_a), self.b.read(b0, end_b)
-            if broken:
-                a, b = same_beginning(a, b)
             last = not broken and stop_a == block.a1 and stop_b == block.b1
-            found = aligned(self.scene, a, b, open_end=not last)
-            whole = last or (in_step(a, b) if broken else in_step_and_equal(a, b))
-            cut_a, cut_b = (len(a), len(b)) if whole else cut_of(a, b, found)
-            final = last and not block.ended
+            breaks_off = broken or (last and self._goes_on(block))
+            if breaks_off:
+                found, (cut_a, cut_b) = settle(self.scene, a, b, self._sequel(block, a, b))
+            else:
+                found = aligned(self.scene, a, b, open_end=not last)
+                whole = last or in_step_and_equal(a, b)
+                cut_a, cut_b = (len(a), len(b)) if whole else cut_of(a, b, found)
+            used_up = cut_a == len(a) or cut_b == len(b)
+            if last and used_up:
+                cut_a, cut_b = len(a), len(b)
             if found.unsure is not None and found.unsure < (cut_a, cut_b):
                 cut_a, cut_b = found.unsure
                 self._take(a, b, found, (cut_a, cut_b), final=False)
                 self._stop(f"alignment unsure from row {a0 + cut_a:,} of A and row {b0 + cut_b:,} of B on")
                 return
-            self._take(a, b, found, (cut_a, cut_b), final)
-            if broken:
+            self._take(a, b, found, (cut_a, cut_b), final=last and used_up and not block.ended)
+            if broken and (used_up or (cut_a, cut_b) == (0, 0)):
                 self._stop_at_hole((end_a, stop_a), (end_b, stop_b))
+            elif last and not used_up and (cut_a, cut_b) == (0, 0):
+                self._stop(self._unfinished())
             elif not last and (cut_a, cut_b) == (0, 0):
                 self._stop(f"alignment unsure from row {a0:,} of A and row {b0:,} of B on")
             a0, b0 = a0 + cut_a, b0 + cut_b
+
+    def _goes_on(self, block: Block) -> bool:
+        """Whether a side may have run more than what it has rows for."""
+        return not block.ended and not (self.a.process.told_its_end and self.b.process.told_its_end)
+
+    def _sequel(self, block: Block, a: Stretch, b: Stretch) -> Sequel:
+        return Sequel(None if self._goes_on(block) else (block.a1 - a.end, block.b1 - b.end))
+
+    def _unfinished(self) -> str:
+        side, view = ("A", self.a) if not self.a.process.told_its_end else ("B", self.b)
+        return still_open(side, view.process)
 
     def _take(self, a: Stretch, b: Stretch, found: Alignment, cut: tuple[int, int], final: bool) -> None:
         """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""
