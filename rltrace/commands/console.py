@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
+from time import monotonic
 from typing import Any, TypeVar
 
 import click
@@ -82,6 +83,22 @@ def use_color(choice: str = "auto") -> bool:
 def progress_visible() -> bool:
     """Progress is shown on a terminal only."""
     return sys.stderr is not None and sys.stderr.isatty()
+
+
+class Progress:
+    """How far a comparison is: one line that overwrites itself, a few times a second."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, stream: str, done: int, total: int) -> None:
+        now = monotonic()
+        if now >= self._next:
+            self._next = now + 0.2
+            click.echo(f"\r\x1b[K{stream}: {done:,} of {total:,} ops", nl=False, err=True)
+
+    def clear(self) -> None:
+        click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def readable_size(size: int) -> str:

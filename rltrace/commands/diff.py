@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from rltrace.commands.console import ExitCode, color_option, emit, progress_visible, use_color
+from rltrace.commands.console import ExitCode, Progress, color_option, emit, progress_visible, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def command(ctx: click.Context, traces: tuple[Path, ...], form: str, strict: boo
 def _print(a: Path, b: Path, form: str, strict: bool, color: str) -> int:
     from rltrace.diff import compare
 
-    progress = _Progress() if progress_visible() else None
+    progress = Progress() if progress_visible() else None
     try:
         comparison = compare(a, b, strict=strict, progress=progress)
     finally:
@@ -92,19 +91,3 @@ def _status(comparison: Comparison) -> int:
     if comparison.agrees is None:
         return ExitCode.UNDECIDED
     return ExitCode.IDENTICAL if comparison.agrees else ExitCode.DIVERGED
-
-
-class _Progress:
-    """One line that overwrites itself, a few times a second."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, stream: str, done: int, total: int) -> None:
-        now = monotonic()
-        if now >= self._next:
-            self._next = now + 0.2
-            click.echo(f"\r\x1b[K{stream}: {done:,} of {total:,} ops", nl=False, err=True)
-
-    def clear(self) -> None:
-        click.echo("\r\x1b[K", nl=False, err=True)
