@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from rltrace.identity import portable_key
 from rltrace.record.arguments import skeleton
 from rltrace.record.layouts import Layout, Layouts
+from rltrace.record.operators import PLACES
 from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, written_places
 from rltrace.record.tables import Tables
 
@@ -83,7 +84,7 @@ class Calls:
             layouts,
             written_places(plan, args, kwargs),
             self.structure(layouts, tensors),
-            self.scalars(skeleton(args, kwargs), integers, floats),
+            self.scalars(_said(plan, args, kwargs), integers, floats),
         )
         self.known[signature] = call
         return call
@@ -113,6 +114,14 @@ class Calls:
         number = self._tables.intern_payload("ops", name)
         _put(self.op_names, number, name, "")
         return number
+
+
+def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
+    """The skeleton of a call, without what says where something lies."""
+    said = skeleton(args, kwargs)
+    if plan.schema in PLACES and args:
+        said[PLACES[plan.schema]] = {"object": "path"}
+    return said
 
 
 def _put(sequence: Any, at: int, value: Any, filler: Any) -> None:

@@ -5,11 +5,13 @@ Owns the place of the mode on torch's stack of modes and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from rltrace.record.engine import Observer
 
@@ -39,6 +41,18 @@ class _Mode(TorchDispatchMode):
 
     def silence(self) -> None:
         self.__dict__.pop("__torch_dispatch__", None)
+
+
+def recorder_is_next() -> bool:
+    """Whether the next op of this thread goes to the recorder first, observing or silent."""
+    return isinstance(_get_current_dispatch_mode(), _Mode)
+
+
+@contextmanager
+def out_of_the_way() -> Iterator[None]:
+    """Ops go where they would go without the recorder, which ``recorder_is_next`` has found."""
+    with _pop_mode_temporarily():
+        yield
 
 
 class DispatchEngine:

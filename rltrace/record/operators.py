@@ -18,6 +18,7 @@ VIEWS = frozenset(
         "aten::lift",
         "aten::_efficientzerotensor",  # zeros without memory: there is nothing to digest or to follow
         "_c10d_functional::_wrap_tensor_autograd",  # what it wraps may be on its way
+        "aten::from_file",  # others can write the file at any time, so whoever reads it takes it from outside
     }
 )
 """Make a view, or as little, though ``func.is_view`` does not say so on every version."""
@@ -118,6 +119,10 @@ IN_FLIGHT = frozenset(
 
 ARRIVED = frozenset({"_c10d_functional::wait_tensor"})
 """Return what they are given when other processes have written it: only now are its bytes what was sent."""
+
+PLACES = {"aten::from_file": 0}
+"""Argument that says where something lies on this machine, in a folder with a random name as often as not: its value
+is no part of what is computed."""
 
 SCRATCH = {
     "aten::mkldnn_rnn_layer": (3,),

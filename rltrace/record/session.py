@@ -36,6 +36,7 @@ from rltrace.record.process import ProcessState
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder, phase_bits
 from rltrace.record.streams import Streams, process_name
+from rltrace.record.subclasses import SubclassCalls
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
 from rltrace.trace.valuerecords import Asked
@@ -60,6 +61,7 @@ class Session:
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
         self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
         self._aliases = Aliases(self._process.storages, self.fail)
+        self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._steps = StepCounter(self._process.digests, self)
         self._recording = False
@@ -119,6 +121,7 @@ class Session:
         self._steps.remove()
         self._aliases.ignore()
         self._composites.ignore()
+        self._subclasses.ignore()
         self._modules.remove()
 
     def fail(self, error: Exception) -> None:
@@ -156,6 +159,7 @@ class Session:
         self._recording = True
         self._modules.watch()
         self._aliases.watch()
+        self._subclasses.watch()  # until the end: a silent mode is in the way as much as one that observes
         self._composites.watch()
         main = self._streams.main
         self._writer.window(main.number, self._process.step, self.options.end_step, main.row)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +77,15 @@ def frombuffer() -> tuple[torch.Tensor, Write]:
     return torch.frombuffer(array, dtype=torch.float32), lambda noise: array.__setitem__(4, noise)
 
 
+def from_file() -> tuple[torch.Tensor, Write]:
+    """In a folder whose name is another in every run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "memory"
+        np.ones(4, dtype=np.float32).tofile(path)
+        array = np.memmap(path, dtype=np.float32)
+        return torch.from_file(str(path), True, 4), lambda noise: array.__setitem__(1, noise)
+
+
 def between_steps(tensor: torch.Tensor, write: Write, noise: int) -> None:
     tensor * 2
     rltrace.step()
@@ -135,7 +146,7 @@ def test_memory_that_was_handed_out(record: Record, way: Way, moment: Callable[.
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("way", [from_numpy, from_dlpack, frombuffer], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("way", [from_numpy, from_dlpack, frombuffer, from_file], ids=lambda f: f.__name__)
 def test_memory_of_others(record: Record, way: Way, moment: Callable[..., None]) -> None:
     """Foreign from the start: what comes in is outside, until an op has written there."""
     first = found(record, way, moment)
@@ -145,6 +156,23 @@ def test_memory_of_others(record: Record, way: Way, moment: Callable[..., None])
         Cause.UNTRACKED_WRITE if written else Cause.OUTSIDE,
         InputsMatch.DIFFER,
     )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_where_a_file_lies_is_no_difference(record: Record, named: bool) -> None:
+    """Memory of files whose folders have other names, and the same content, is the same."""
+
+    def program() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "memory")
+            if named:
+                mapped = torch.ops.aten.from_file(filename=path, shared=True, size=4, dtype=torch.float32)
+            else:
+                mapped = torch.from_file(path, shared=True, size=4)
+            mapped[1:3] = torch.ones(2)
+            mapped.sum()
+
+    assert compare(record(program).path, record(program).path).verdict is Verdict.IDENTICAL
 
 
 @pytest.mark.parametrize("moment", [between_steps, before_the_first_read], ids=lambda f: f.__name__)

@@ -1,0 +1,201 @@
+"""Subclasses of Tensor that a program makes by calling them come out as they do unrecorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded import Record
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rltrace
+
+
+class Plain(torch.Tensor):
+    """With torch's own constructor."""
+
+
+class Quiet(torch.Tensor):
+    """With a constructor of its own, and ops that return plain tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __new__(cls, source: torch.Tensor) -> Quiet:
+        return super().__new__(cls, source)
+
+
+class Logging(torch.Tensor):
+    """With a dispatch of its own."""
+
+    seen: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(str(func))
+        with torch._C._DisableTorchDispatch():
+            return func(*args, **(kwargs or {}))
+
+
+def grown() -> torch.Tensor:
+    """Not a leaf."""
+    return torch.arange(4.0).requires_grad_() * 2
+
+
+WAYS: dict[str, Callable[[], torch.Tensor]] = {
+    "a tensor": lambda: Plain(torch.arange(4.0)),
+    "a part of a tensor": lambda: Plain(torch.arange(8.0)[::2]),
+    "a tensor with a gradient": lambda: Plain(grown()),
+    "its own constructor": lambda: Quiet(grown()),
+    "one of its own": lambda: Plain(Plain([1.0, 2.0])),
+    "another subclass": lambda: Quiet(Plain([1.0, 2.0])),
+    "by name": lambda: torch.Tensor.__new__(Plain, torch.ones(2)),
+    "a parameter": lambda: Plain(torch.nn.Parameter(torch.ones(3))),
+    "a list": lambda: Plain([1.0, 2.0]),
+    "an array": lambda: Plain(np.arange(3.0, dtype=np.float32)),
+    "a storage": lambda: Plain(torch.arange(3.0).untyped_storage()),
+    "sizes": lambda: Plain(2, 3).fill_(1),
+    "nothing": lambda: Plain(),
+    "a size": lambda: Plain(torch.Size((2, 2))).zero_(),
+    "a dispatch of its own": lambda: Logging(torch.ones(2)),
+}
+
+
+def described(tensor: torch.Tensor) -> tuple[object, ...]:
+    """All that a program can tell of it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return (
+            type(tensor).__name__,
+            tensor.detach().as_subclass(torch.Tensor).tolist(),
+            tensor.dtype,
+            tensor.stride(),
+            tensor.requires_grad,
+            tensor.is_leaf,
+            tensor._is_view(),
+            tensor._version,
+            type(tensor.grad_fn).__name__,
+        )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_subclass_is_made_as_it_is_unrecorded(record: Record, way: str) -> None:
+    """Type, content, place in the graph and version are the same, from whatever it is made."""
+    plain = described(WAYS[way]())
+    kept: list[object] = []
+    record(lambda: kept.append(described(WAYS[way]())))
+    assert kept == [plain]
+
+
+def test_a_subclass_with_a_dispatch_of_its_own_sees_the_same_ops(record: Record) -> None:
+    """Making one, and computing with it, reaches it as if nobody watched."""
+
+    def program() -> list[str]:
+        Logging.seen.clear()
+        Logging(Logging(torch.ones(2)).mul(2)).add(1)
+        return list(Logging.seen)
+
+    plain = program()
+    kept: list[list[str]] = []
+    record(lambda: kept.append(program()))
+    assert kept == [plain]
+
+
+def test_gradients_flow_through_it(record: Record) -> None:
+    """What it was made from gets its gradient."""
+    kept: list[list[float]] = []
+
+    def program() -> None:
+        source = torch.arange(3.0).requires_grad_()
+        (Quiet(source * 2) ** 2).sum().backward()
+        assert source.grad is not None
+        kept.append(source.grad.tolist())
+
+    program()
+    record(program)
+    assert kept[0] == kept[1] == [0.0, 8.0, 16.0]
+
+
+def test_its_memory_is_followed(record: Record) -> None:
+    """What it was made from is linked to; memory that nobody wrote stays unwritten."""
+
+    def program() -> None:
+        made = Quiet(torch.ones(4))
+        torch.neg(made)
+        torch.exp(Plain(3).as_subclass(torch.Tensor))
+
+    got = record(program)
+    assert got.one("neg").inputs[0].row == got.one("ones").index
+    assert got.one("exp").marked
+
+
+def test_two_runs_of_it_are_identical(record: Record) -> None:
+    """Nothing about making one differs from run to run."""
+
+    def program() -> None:
+        for way in WAYS.values():
+            way().sum()
+
+    assert record(program).chains == record(program).chains
+
+
+def test_a_forked_child_makes_them_too(record: Record) -> None:
+    """The mode it inherits is silent, and still there."""
+
+    def program() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if Plain([1.0]).item() == 1.0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+    record(program)
+
+
+def test_a_mode_of_the_program_refuses_as_ever(record: Record) -> None:
+    """What torch refuses without the recorder it refuses with it."""
+
+    class Mine(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def program() -> None:
+        with Mine(), pytest.raises(RuntimeError, match="already associated"):
+            Plain(torch.ones(2))
+
+    program()
+    record(program)
+
+
+def test_the_constructor_is_put_back(record: Record) -> None:
+    """When nothing records, the constructor is torch's own, for classes made before, during and after."""
+    own = torch.Tensor.__new__
+    during: list[type[torch.Tensor]] = []
+    record(lambda: during.append(type("During", (torch.Tensor,), {})))
+    assert torch.Tensor.__new__ is own
+    assert "__new__" not in vars(torch.Tensor)
+    after = type("After", (torch.Tensor,), {})
+    for kind in (torch.Tensor, Plain, *during, after):
+        assert type(kind([1.0])) is kind
+        assert type(kind(torch.ones(1))) in (kind, torch.Tensor)
+
+
+def test_the_compiler_finds_its_own_constructor(record: Record) -> None:
+    """torch's modules look the constructor up to know it again: what they find while a program records is torch's."""
+    lookup = eval("lambda: torch.Tensor.__new__", {"torch": torch, "__name__": "torch._dynamo.polyfills.tensor"})
+    kept: list[object] = []
+    record(lambda: kept.append(lookup()))
+    assert kept == [torch.Tensor.__new__]
+
+
+def test_rows_of_a_window_leave_it_in_place(record: Record) -> None:
+    """Before, in and after a window of steps."""
+
+    def program() -> None:
+        for _ in range(3):
+            assert type(Plain([1.0])) is Plain
+            assert type(Quiet(torch.ones(1))) is Quiet
+            rltrace.step()
+
+    record(program, steps=(1, 2))
