@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests" / "support")]
 
-from arms import FEW, PROGRAMS, SETTINGS, ProgramFailedError, Setting, survey  # noqa: E402
+from arms import FEW, PROGRAMS, SETTINGS, Bench, ProgramFailedError, Setting, survey  # noqa: E402
 from measure import machine, table  # noqa: E402
 
 LIBRARIES = {
@@ -35,6 +35,8 @@ LIBRARIES = {
     "d3rlpy": ("d3rlpy",),
     "trl": ("trl", "transformers"),
     "peft": ("peft", "transformers"),
+    "opacus": ("opacus",),
+    "lightning": ("lightning",),
 }
 """Distributions behind a program, by the start of its name."""
 
@@ -54,11 +56,12 @@ def programs(wanted: list[str]) -> list[Path]:
     return [found[name] for name in wanted] if wanted else list(found.values())
 
 
-def run(program: Path, out: Path, settings: tuple[Setting, ...]) -> None:
+def run(program: Path, out: Path, kept: Path, settings: tuple[Setting, ...]) -> None:
     """One program, its findings written down."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = survey(program, Path(folder), library(program), KERNEL_SETTINGS, settings)
+            bench = Bench(program, Path(folder), kept)
+            found = survey(bench, library(program), KERNEL_SETTINGS, settings)
         except ProgramFailedError as error:
             print(f"{program.stem}: {error}", file=sys.stderr)
             return
@@ -131,7 +134,8 @@ def report(findings: list[dict[str, Any]]) -> str:
             [*unchanged["complaints"], *([unchanged["why"]] if unchanged["verdict"] != "identical" else [])]
         )
     ]
-    parts = [machine(), unchanged_table(findings), kernel_table(findings), "\n".join(notes)]
+    revisions = ", ".join(sorted({found["revision"] for found in findings}))
+    parts = [f"{machine()}, revision {revisions}.", unchanged_table(findings), kernel_table(findings), "\n".join(notes)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -139,15 +143,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", help="names of programs; all where none is given")
     parser.add_argument("--out", type=Path, default=Path("verdicts-out"), help="folder of the findings")
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        help="folder where what runs without rltrace is kept, not to be run again; OUT/kept if not given",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="programs at a time")
     parser.add_argument("--few", action="store_true", help="two unchanged settings instead of four")
     parser.add_argument("--table", action="store_true", help="run nothing, only print the table")
     arguments = parser.parse_args()
     settings = FEW if arguments.few else SETTINGS
+    kept = arguments.kept or arguments.out / "kept"
     arguments.out.mkdir(exist_ok=True)
     wanted = [] if arguments.table else programs(arguments.programs)
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        list(pool.map(lambda program: run(program, arguments.out, settings), wanted))
+        list(pool.map(lambda program: run(program, arguments.out, kept, settings), wanted))
     findings = [json.loads(path.read_text()) for path in sorted(arguments.out.glob("*.json"))]
     print(report(findings))
 

@@ -16,14 +16,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kept import Kept
 from oracle_log import Difference, first_difference, noise
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
+HELPERS = ("ending.py", "tiny_language.py")
+"""Files there that are no programs."""
 ORACLE = HERE.parents[1] / "tests" / "e2e" / "programs" / "oracle.py"
 RLTRACE = Path(sys.executable).parent / "rltrace"
 
 Result = subprocess.CompletedProcess[str]
+Ending = tuple[int, list[str]]
+"""Exit status, and the lines in which a program says what it computed."""
 
 
 class ProgramFailedError(Exception):
@@ -87,6 +92,8 @@ class Findings:
 
     program: str
     library: str
+    revision: str
+    """Of rltrace."""
     oracle_noise: Mapping[str, int] = field(default_factory=dict)
     unchanged: list[Unchanged] = field(default_factory=list)
     kernels: list[OtherKernels] = field(default_factory=list)
@@ -97,10 +104,12 @@ class Findings:
 
 
 class Bench:
-    """Runs one program in a folder of its own."""
+    """Runs one program in a folder of its own; what runs without rltrace is taken from ``kept`` where it is there."""
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, kept: Path) -> None:
         self.program, self.folder = program, folder
+        helpers = (PROGRAMS / name for name in HELPERS)
+        self.kept = Kept(kept / program.stem, (program, ORACLE, *helpers))
 
     def run(self, command: list[object], setting: Setting, extra: str = "") -> Result:
         """Run a command under ``setting`` and one more NAME=VALUE."""
@@ -123,8 +132,16 @@ class Bench:
             check=False,
         )
 
-    def plain(self, setting: Setting) -> Result:
-        return self.run([sys.executable, self.program], setting)
+    def plain(self, setting: Setting) -> Ending:
+        """How the program ends when nothing watches it."""
+
+        def make(path: Path) -> None:
+            result = self.run([sys.executable, self.program], setting)
+            if result.returncode:
+                raise ProgramFailedError(f"{self.program.name}: {result.stderr[-2000:]}")
+            path.write_text("\n".join(_ending(result)[1]))
+
+        return 0, self.kept.file(f"plain {setting}.txt", make).read_text().splitlines()
 
     def record(self, trace: str, setting: Setting, extra: str = "") -> Result:
         command = [RLTRACE, "record", "--force", "-o", trace, "--", sys.executable, self.program]
@@ -137,12 +154,15 @@ class Bench:
         found: dict[str, Any] = json.loads(result.stdout)
         return found
 
-    def oracle(self, log: str, extra: str = "") -> Path:
-        path = self.folder / log
-        result = self.run([sys.executable, ORACLE, path, self.program], PLAIN, extra)
-        if result.returncode:
-            raise ProgramFailedError(f"{self.program.name} under the oracle: {result.stderr[-2000:]}")
-        return path
+    def oracle(self, extra: str) -> Path:
+        """The oracle's log of a run under one more NAME=VALUE."""
+
+        def make(path: Path) -> None:
+            result = self.run([sys.executable, ORACLE, path, self.program], PLAIN, extra)
+            if result.returncode:
+                raise ProgramFailedError(f"{self.program.name} under the oracle: {result.stderr[-2000:]}")
+
+        return self.kept.file(f"oracle {extra}.log", make)
 
     def nth(self, trace: str, op: str, row: int) -> int:
         """How many ops named ``op`` ran in the main stream before ``row``."""
@@ -150,14 +170,12 @@ class Bench:
         return sum(json.loads(line)["row"] < row for line in result.stdout.splitlines())
 
 
-def survey(
-    program: Path, folder: Path, library: str, kernel_settings: tuple[str, ...], settings: tuple[Setting, ...]
-) -> Findings:
+def survey(bench: Bench, library: str, kernel_settings: tuple[str, ...], settings: tuple[Setting, ...]) -> Findings:
     """Run everything for one program; ``settings``: those under which it is to run unchanged, ``PLAIN`` first."""
     begin = time.perf_counter()
-    bench, found = Bench(program, folder), Findings(program.stem, library)
+    found = Findings(bench.program.stem, library, revision())
     found.unchanged += _unchanged(bench, settings)
-    logs = [bench.oracle(f"oracle{n}.log", f"MALLOC_PERTURB_={byte}") for n, byte in enumerate((85, 170))]
+    logs = [bench.oracle(f"MALLOC_PERTURB_={byte}") for byte in (85, 170)]
     found.oracle_noise = asdict(noise(*logs))
     for setting in kernel_settings:
         found.kernels.append(_other_kernels(bench, setting, logs))
@@ -170,8 +188,6 @@ def _unchanged(bench: Bench, settings: tuple[Setting, ...]) -> Iterator[Unchange
     for setting in settings:
         names = ("a.zarr", "b.zarr") if setting == PLAIN else ("c.zarr", "d.zarr")
         expected = bench.plain(setting)
-        if expected.returncode:
-            raise ProgramFailedError(f"{bench.program.name}: {expected.stderr[-2000:]}")
         results = [bench.record(name, setting) for name in names]
         diff = bench.diff(*names)
         yield Unchanged(
@@ -182,7 +198,7 @@ def _unchanged(bench: Bench, settings: tuple[Setting, ...]) -> Iterator[Unchange
             reordered=diff.get("structure", {}).get("reordered", 0),
             marked=diff.get("marked", {}).get("rows", 0),
             marked_differing=diff.get("marked", {}).get("differing", 0),
-            same_bits=all(_ending(result) == _ending(expected) for result in results),
+            same_bits=all(_ending(result) == expected for result in results),
             complaints=tuple(line for result in results for line in _complaints(result)),
         )
 
@@ -192,7 +208,7 @@ def _other_kernels(bench: Bench, setting: str, logs: list[Path]) -> OtherKernels
     diff = bench.diff("a.zarr", "k.zarr")
     first = diff["first_value"]
     named = (first["op"], bench.nth("a.zarr", first["op"], first["a_index"])) if first else None
-    right: Difference | None = first_difference(*logs, bench.oracle("oracle-k.log", setting))
+    right: Difference | None = first_difference(*logs, bench.oracle(setting))
     oracle = (right.op, right.nth) if right else None
     return OtherKernels(
         setting=setting,
@@ -206,8 +222,13 @@ def _other_kernels(bench: Bench, setting: str, logs: list[Path]) -> OtherKernels
     )
 
 
-def _ending(result: Result) -> tuple[int, list[str]]:
-    """Exit status, and the lines in which a program says what it computed."""
+def revision() -> str:
+    """The commit of the checkout, with a ``+`` where something in it is not committed."""
+    git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=7", "--dirty=+"]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _ending(result: Result) -> Ending:
     return result.returncode, [x for x in result.stdout.splitlines() if x.startswith(("weights ", "generators "))]
 
 

@@ -1,5 +1,7 @@
 """tianshou DQN on CartPole: vectorised collectors, n-step returns, a lagged network, test episodes between epochs."""
 
+import random
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 
 SEED = 5
+random.seed(SEED)
 np.random.seed(SEED)
 torch.manual_seed(SEED)
 
