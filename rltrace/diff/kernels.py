@@ -1,32 +1,10 @@
-"""What ran an op, in words, and whether it was something else on the other side.
-
-Owns the reading of kernel evidence (table "kernels").
-"""
+"""Whether what ran an op was something else on the other side. Owns the comparison of kernel evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from rltrace.trace.evidence import Evidence, kernel_text
 
-Evidence = Mapping[str, object]
-
-
-def kernel_text(evidence: Evidence) -> str | None:
-    """``oneDNN AVX2, 4 threads``; CUDA kernel names in launch order; None without evidence."""
-    if not evidence:
-        return None
-    names = evidence.get("names")
-    if isinstance(names, list):
-        return ", ".join(map(str, names))
-    words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
-    rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in KNOWN]
-    return ", ".join(filter(None, [words, *rest]))
-
-
-KNOWN = ("library", "isa", "device")
-
-
-def _threads(count: object) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+__all__ = ["Evidence", "kernel_differences", "kernel_text"]
 
 
 def kernel_differences(a: Evidence, b: Evidence) -> list[str]:

@@ -18,6 +18,7 @@ from rltrace.trace.births import FOLDER, parse_birth
 
 if TYPE_CHECKING:
     from rltrace.trace.reader import Trace
+    from rltrace.trace.valuerecords import LeftOut
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Recorded:
     """Some process of them still runs and may yet begin."""
     failures: tuple[str, ...]
     """Why a process could not be recorded, or not to its end; rltrace's own fault."""
+    values: int | None = None
+    """Tensor values that were kept; None: none were asked for."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Those that were asked for and are not there, by reason."""
 
     @property
     def nothing(self) -> bool:
@@ -58,7 +63,10 @@ def recorded(path: Path) -> Recorded:
 
 
 def _look_through(path: Path, trace: Trace) -> Recorded:
+    from rltrace.trace.valuerecords import by_reason
+
     processes = trace.processes
+    kept = [process.values for process in processes if process.asked is not None]
     return Recorded(
         processes=len(processes),
         ops=sum(process.after_op for process in processes),
@@ -68,6 +76,8 @@ def _look_through(path: Path, trace: Trace) -> Recorded:
         births=len(trace.births),
         waiting=any(birth.state == "running" for birth in trace.births),
         failures=(*_notes(path), *_broken_off(trace)),
+        values=sum(map(len, kept)) if kept else None,
+        left_out=tuple(by_reason(entry for values in kept for entry in values.left_out)),
     )
 
 

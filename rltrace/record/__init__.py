@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -47,17 +48,31 @@ class _Record(ModuleType):
         level: str = "op",
         steps: tuple[int, int | None] | None = None,
         verify_inputs: bool = False,
+        values: str | Iterable[str] = (),
+        values_inputs: bool = False,
+        values_limit: int = 1 << 30,
         force: bool = False,
     ) -> AbstractContextManager[None]:
         """Record what happens inside the ``with`` block into a new trace at ``path``.
 
         ``steps`` is half open and counts from the block's beginning. ``verify_inputs``: every op of the window digests
-        every input, whoever is known to have written it. Threads that run already are not recorded. Raises UsageError
-        where something is in the way at ``path`` or a recording is under way.
+        every input, whoever is known to have written it. ``values``: selectors of the ops whose results are kept in
+        the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. Threads that run
+        already are not recorded. Raises UsageError where something is in the way at ``path``, or a recording is under
+        way.
         """
         from rltrace.record.library import record_block
 
-        return record_block(path, level=level, steps=steps, verify_inputs=verify_inputs, force=force)
+        return record_block(
+            path,
+            level=level,
+            steps=steps,
+            verify_inputs=verify_inputs,
+            values=values,
+            values_inputs=values_inputs,
+            values_limit=values_limit,
+            force=force,
+        )
 
 
 sys.modules[__name__].__class__ = _Record

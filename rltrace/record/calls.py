@@ -78,7 +78,7 @@ class Calls:
     ) -> Call:
         """Intern a call not seen before; ``integers`` and ``floats`` are how many numbers its arguments hold."""
         layouts = tuple(self._layouts.of(tensor) for tensor in tensors)
-        plan = self._plan(func)
+        plan = self.plan(func)
         call = Call(
             plan,
             layouts,
@@ -104,7 +104,8 @@ class Calls:
         _put(self.scalar_counts, 2 * number + 1, floats, 0)
         return number
 
-    def _plan(self, func: OpOverload) -> OpPlan:
+    def plan(self, func: OpOverload) -> OpPlan:
+        """What is known of an operator, read from its schema at the first call."""
         plan = self._plans.get(id(func))
         if plan is None:
             plan = self._plans[id(func)] = make_plan(self._op(str(func)), func)

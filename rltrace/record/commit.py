@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.record.keeper import Keeper
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import FIXED, KIND_SHIFT, PHASE_SHIFT, StreamRecorder
 from rltrace.trace.rows import Rows, StepRecord
@@ -27,10 +28,20 @@ MOST_SEGMENTS: Final = 4
 class Committer:
     """Commits the rows and steps of one process."""
 
-    def __init__(self, process: ProcessState, writer: ProcessWriter, fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        process: ProcessState,
+        writer: ProcessWriter,
+        fail: Callable[[Exception], None],
+        keeper: Keeper | None = None,
+    ) -> None:
         self._process = process
         self._writer = writer
         self._fail = fail
+        self._keeper = keeper
+        self._hurried = False
+        if keeper is not None:
+            keeper.hurry, keeper.wait = self._hurry, self._wait_for_values
         self._streams: list[tuple[StreamRecorder, int]] = []
         self._taken: dict[int, int] = {}
         self._steps: list[StepRecord] = []
@@ -67,6 +78,17 @@ class Committer:
                 self._room.wait_for(
                     lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
                 )
+
+    def _hurry(self) -> None:
+        """Much of what is waiting are values: commit whatever rows there are."""
+        self._hurried = True
+        self._wake.set()
+
+    def _wait_for_values(self) -> None:
+        """The disk is far behind the values."""
+        self._hurry()
+        with self._room:
+            self._room.wait_for(lambda: self._stopping or self._keeper is None or not self._keeper.behind, timeout=60)
 
     def give_up(self) -> None:
         """End the thread, whatever is left; may be called from any thread."""
@@ -105,7 +127,8 @@ class Committer:
         try:
             while not self._stopping:
                 self._wake.wait(COMMIT_SECONDS)
-                full_only = self._wake.is_set()
+                full_only = self._wake.is_set() and not self._hurried
+                self._hurried = False
                 self._wake.clear()
                 if not self._stopping:
                     self._round(full_only)
@@ -126,10 +149,11 @@ class Committer:
     def _commit(self, stream: StreamRecorder, number: int) -> bool:
         rows = self._take(stream, number)
         steps = self._take_steps(number)
+        values = self._keeper.take(number, self._taken[number]) if self._keeper is not None else None
         entries = self._process.tables.take()
-        if rows is None and not steps and not entries:
+        if rows is None and not steps and not entries and not values:
             return False
-        self._writer.commit(number, rows, entries, steps)
+        self._writer.commit(number, rows, entries, steps, values)
         with self._room:
             self._room.notify_all()
         return rows is not None

@@ -49,7 +49,7 @@ class TensorDigests:
             return digest_pages(digests, layout.seed)
         if tensor.device.type == "meta":
             return digest_buffer(b"", layout.seed)
-        plain = _logical_bytes(tensor)
+        plain = logical_bytes(tensor)
         if not plain.data_ptr():
             return _without_memory(tensor, layout)
         if plain.device.type == "cpu":
@@ -78,7 +78,7 @@ _array: Any = torch._C.TensorBase.numpy
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor of the logical bytes. Copied as integers: some dtypes cannot be copied, others warn."""
     data = tensor.detach().resolve_neg().resolve_conj()
     if data.is_contiguous():
@@ -106,6 +106,11 @@ def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
     if size % PAGE_BYTES:
         digests.append(digest_buffer(_array(data[full * PAGE_BYTES :].cpu()), seed))
     return digest_pages(digests, seed)
+
+
+def is_compound(tensor: torch.Tensor) -> bool:
+    """Whether it is made up of other tensors, and has no logical bytes of its own."""
+    return _is_subclass(tensor) or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized
 
 
 def _is_subclass(tensor: torch.Tensor) -> bool:

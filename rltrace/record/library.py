@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from rltrace.errors import RecordError, UsageError
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import session as sessions
 from rltrace.record.options import RecordOptions
+from rltrace.select import parse_selectors
 from rltrace.trace.writer import create_trace, end_launch, write_birth
 
 
@@ -27,6 +28,9 @@ def record_block(
     level: str,
     steps: tuple[int, int | None] | None,
     verify_inputs: bool,
+    values: str | Iterable[str],
+    values_inputs: bool,
+    values_limit: int,
     force: bool,
 ) -> Iterator[None]:
     """Record the block's ops, as ``rltrace.record`` says."""
@@ -36,9 +40,22 @@ def record_block(
         raise UsageError(f'level {level!r} is neither "op" nor "step"')
     if verify_inputs and (steps is None or level != "op"):
         raise UsageError("verify_inputs reads every input of the ops of a window: give its steps, at level op")
+    selectors = (values,) if isinstance(values, str) else tuple(values)
+    parse_selectors(selectors)
+    if selectors and level != "op":
+        raise UsageError("values are kept of ops: they need level op")
     first, end = steps or (0, None)
     trace = Path(path).absolute()
-    options = RecordOptions(str(trace), level, first, end, verify_inputs=verify_inputs)
+    options = RecordOptions(
+        str(trace),
+        level,
+        first,
+        end,
+        verify_inputs=verify_inputs,
+        values=selectors,
+        values_inputs=values_inputs,
+        values_limit=values_limit,
+    )
     create_trace(trace, _launch(options), force=force)
     started, owner = time.monotonic(), os.getpid()
     session = sessions.start(options, write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()}))
@@ -67,5 +84,6 @@ def _launch(options: RecordOptions) -> dict[str, object]:
             "level": options.level,
             "steps": [options.first_step, options.end_step],
             "verify_inputs": options.verify_inputs,
+            **options.values_asked(),
         },
     }

@@ -32,9 +32,22 @@ class RecordOptions:
     verify_inputs: bool = False
     """Digest every input of every op, whoever is known to have written it."""
 
+    values: tuple[str, ...] = ()
+    """Selectors of the ops whose values are kept; empty: none are."""
+    values_inputs: bool = False
+    """Keep what they read, too."""
+    values_limit: int = 1 << 30
+    """Bytes of values that each process keeps at most."""
+
     @property
     def windowed(self) -> bool:
         return self.first_step > 0 or self.end_step is not None
+
+    def values_asked(self) -> dict[str, object]:
+        """What a trace tells of them among its options; nothing where none were asked for."""
+        if not self.values:
+            return {}
+        return {"values": list(self.values), "values_inputs": self.values_inputs, "values_limit": self.values_limit}
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:
         environment[VARIABLE] = json.dumps(asdict(self))
@@ -44,5 +57,6 @@ class RecordOptions:
         text = environment.get(VARIABLE)
         if not text:
             return None
-        options = RecordOptions(**json.loads(text))
+        found = json.loads(text)
+        options = RecordOptions(**{**found, "values": tuple(found.get("values", ()))})
         return options if Path(options.trace).is_dir() else None

@@ -53,9 +53,15 @@ class Streams:
     """All streams of the process."""
 
     def __init__(
-        self, process: ProcessState, committer: Committer, name: str, make_engine: Callable[[], Engine]
+        self,
+        process: ProcessState,
+        committer: Committer,
+        name: str,
+        make_engine: Callable[[], Engine],
+        make_stream: Callable[[ProcessState, int, str, Committer], StreamRecorder] = StreamRecorder,
     ) -> None:
         self._process = process
+        self._make_stream = make_stream
         self._committer = committer
         self._name = name
         self._make_engine = make_engine
@@ -160,7 +166,7 @@ class Streams:
         with self._lock:
             births = self._names[wanted] = self._names.get(wanted, 0) + 1
             name = wanted if births == 1 else f"{wanted}#{births}"
-            stream = StreamRecorder(self._process, len(self._all), name, self._committer)
+            stream = self._make_stream(self._process, len(self._all), name, self._committer)
             stream.phase = phase_bits(self._process.phase)
             self._all.append(stream)
             self._committer.add(stream)

@@ -18,8 +18,15 @@ class Tables:
         self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
         self._keys: dict[str, list[int]] = {name: [] for name in TABLES}
         self._pending: list[TableEntry] = []
+        self.remembered: dict[str, dict[int, object]] = {}
+        """Payloads by id, of the tables that were asked to be remembered."""
         for name, payload in (("modules", ""), ("kernels", {}), ("scalars", []), ("structures", []), ("sites", [])):
             self.add(name, portable_key(name, payload), payload)
+
+    def remember(self, *tables: str) -> None:
+        """Keep the payloads of these tables, once and for all; called before any entry is taken."""
+        for table in tables:
+            self.remembered[table] = {entry.id: entry.payload for entry in self._pending if entry.table == table}
 
     def add(self, table: str, key: int, payload: object) -> int:
         """A new entry whatever its key (several frames of one line share a key); returns its id."""
@@ -28,6 +35,8 @@ class Tables:
         keys.append(key)
         self._ids[table].setdefault(key, number)
         self._pending.append(TableEntry(table, number, key, payload))
+        if table in self.remembered:
+            self.remembered[table][number] = payload
         return number
 
     def intern(self, table: str, key: int, payload: object) -> int:

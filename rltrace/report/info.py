@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, TraceHole
 from rltrace.trace.schema import Step
+from rltrace.trace.valuerecords import LeftOut, add_up
 
 Facts = Mapping[str, object]
 
@@ -74,12 +76,31 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "exit": _record(process.exit),
         "streams": [_stream(stream) for stream in process.streams],
         "optimizers": _optimizers(process),
+        "values": _values(process),
         "facts": dict(process.facts),
     }
 
 
 def _stream(stream: StreamTrace) -> dict[str, Any]:
     return {"name": stream.name, "ops": stream.rows}
+
+
+def _values(process: ProcessTrace) -> dict[str, Any] | None:
+    """What was kept of values, and what was left out; None where none were asked for."""
+    values = process.values
+    if values.asked is None:
+        return None
+    return {
+        **asdict(values.asked),
+        "selectors": list(values.asked.selectors),
+        "count": len(values),
+        "bytes": values.nbytes,
+        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
+    }
+
+
+def _stream_name(process: ProcessTrace, entry: LeftOut) -> str:
+    return next((stream.name for stream in process.streams if stream.index == entry.stream), "?")
 
 
 def _hole(hole: TraceHole) -> dict[str, Any]:
@@ -113,10 +134,11 @@ def _plain(value: Any) -> Any:
 
 def info_text(info: Mapping[str, Any]) -> str:
     """``describe``'s dictionary for people."""
-    return "\n".join(_lines(info))
+    return "\n".join([*head_lines(info), *fact_lines(info)])
 
 
-def _lines(info: Mapping[str, Any]) -> Iterator[str]:
+def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
+    """What was run, how it was recorded, how its processes ended, what is damaged."""
     launch, size = info["launch"] or {}, info["size"]
     yield f"trace     {info['path']} (format {'.'.join(map(str, info['format']))})"
     yield f"command   {_words(launch.get('command', '?'))}"
@@ -139,7 +161,6 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield f"\nprocess   {birth['state']}: {_words(birth['process'].get('argv', '?'))}: {birth['why']}"
     for hole in info["holes"]:
         yield f"\nhole      {_hole_text(hole)}"
-    yield from _fact_lines({process["name"]: process["facts"] for process in info["processes"]})
 
 
 def _words(command: object) -> str:
@@ -166,7 +187,8 @@ def _hole_text(hole: Mapping[str, Any]) -> str:
 
 def _options(options: Facts) -> str:
     """Options of the recording that say what was left out."""
-    said = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
+    told = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
+    said = {key: value for key, value in told.items() if not key.startswith("values")}  # told of each process
     return f" ({_pairs(said)})" if said else ""
 
 
@@ -188,10 +210,22 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
         yield f"  steps   {name}  {_counted(optimizer['attempts'], 'attempt')}{skipped}"
+    yield from _value_lines(process["values"])
 
 
-def _fact_lines(processes: Mapping[str, Facts]) -> Iterator[str]:
+def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
+    if values is None:
+        return
+    what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
+    yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
+    for entry in values["left_out"]:
+        count, rows = _counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
+        yield f"          not kept: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
+
+
+def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:
     """The first process's facts by group, then what other processes have otherwise."""
+    processes: dict[str, Facts] = {process["name"]: process["facts"] for process in info["processes"]}
     (first_name, first), *others = processes.items() or [("", {})]
     for group in dict.fromkeys([*GROUPS.values(), "other"]):
         names = sorted(name for name in first if GROUPS.get(name.partition(".")[0], "other") == group)

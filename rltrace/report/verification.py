@@ -59,4 +59,6 @@ def _process_line(process: Checked) -> str:
         line += f", {process.rows_read:,} read"
     if process.rows_proved != process.rows_read:
         line += f", {process.rows_proved:,} with their prefix digests checked"
+    if process.values:
+        line += f", {process.values_read:,} of {process.values:,} values read"
     return line

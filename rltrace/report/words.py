@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from rltrace.diff.kernels import kernel_text
 from rltrace.diff.model import Site
+from rltrace.trace.evidence import kernel_names, kernel_text
 from rltrace.trace.reader import ProcessTrace
 
 
@@ -41,8 +41,7 @@ class Words:
 
     def kernels(self, number: int) -> list[str]:
         """What a ``kernel=`` selector is matched against."""
-        payload = self._payload("kernels", number, {})
-        return [str(name) for name in payload.get("names", ())] or [self.kernel(number)]
+        return kernel_names(self._payload("kernels", number, {}))
 
     def _payload(self, table: str, number: int, missing: Any) -> Any:
         payloads = self._tables[table].payloads

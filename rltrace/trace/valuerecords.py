@@ -5,7 +5,7 @@ Owns the records ``keeps`` and ``values``, as they are written and as they are c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -113,6 +113,11 @@ def add_up(left_out: Sequence[LeftOut]) -> list[LeftOut]:
         before = found.get((entry.why, entry.stream))
         found[entry.why, entry.stream] = entry if before is None else _joined(before, entry)
     return list(found.values())
+
+
+def by_reason(left_out: Iterable[LeftOut]) -> list[LeftOut]:
+    """One entry for each reason; whose rows they are is no longer said."""
+    return add_up([LeftOut(entry.why, 0, 0, 0, entry.values, entry.bytes) for entry in left_out])
 
 
 def _joined(a: LeftOut, b: LeftOut) -> LeftOut:
