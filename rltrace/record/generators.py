@@ -27,7 +27,26 @@ class States(NamedTuple):
     numpy: int
 
 
+UNTOUCHED = 1
+"""In place of a digest: nobody has seeded the generator, or drawn from it, since it was there.
+
+What stands in it then is of no account, and differs in every process: torch, Python and NumPy all begin with a seed
+from the system.
+"""
+
 _TORCH = int(Generator.TORCH)
+
+
+class GlobalGenerators:
+    """The global generators of one process, seen from when recording began."""
+
+    def __init__(self) -> None:
+        self._first = all_states()
+
+    def states(self) -> States:
+        """As they are now, UNTOUCHED ones as that."""
+        now = all_states()
+        return States(*(UNTOUCHED if n == first != 0 else n for n, first in zip(now, self._first, strict=True)))
 
 
 class Drawn:
@@ -104,7 +123,23 @@ def all_states() -> States:
 def _of_devices() -> int:
     if not torch.cuda.is_initialized():
         return 0
-    return digest_pages([state_digest(generator) for generator in torch.cuda.default_generators], 0)
+    states = [generator.get_state().numpy().tobytes() for generator in torch.cuda.default_generators]
+    if all(map(is_unused, states)):
+        return UNTOUCHED
+    return digest_pages([xxh3_64_intdigest(state) for state in states], 0)
+
+
+def is_unused(state: bytes) -> bool:
+    """Whether nothing has been drawn from a device's generator since it was made or seeded.
+
+    Its state is a seed and how far the sequence of that seed has been used (Philox). Devices get their generators when
+    they are first used, later than recording begins, so what they began with is not known here.
+    """
+    return not any(state[PHILOX_SEED:])
+
+
+PHILOX_SEED = 8
+"""Bytes of the seed, in front of the offset."""
 
 
 def _of_python() -> int:

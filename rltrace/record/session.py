@@ -165,7 +165,8 @@ class Session:
         self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
         self._streams.enter()
         if self._process.step > 0:
-            window.write_state(main, self._steps.optimizers(), self._modules.roots())
+            states = self._steps.generator_states()
+            window.write_state(main, self._steps.optimizers(), self._modules.roots(), states)
 
     def _end_rows(self, end_step: int | None) -> None:
         self._recording = False

@@ -89,6 +89,7 @@ class StepCounter:
 
     def __init__(self, digests: TensorDigests, listener: StepListener) -> None:
         self._digests = digests
+        self._generators = generators.GlobalGenerators()
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._gradients = threading.local()
@@ -195,7 +196,7 @@ class StepCounter:
     def generator_states(self) -> generators.States:
         """Of every global generator, as they are now."""
         with torch._C._DisableTorchDispatch():
-            return generators.all_states()
+            return self._generators.states()
 
 
 def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:

@@ -11,20 +11,23 @@ from typing import Any
 
 import torch
 
-from rltrace.record import generators
+from rltrace.record.generators import States
 from rltrace.record.stream import StreamRecorder, phase_bits
 from rltrace.trace.schema import Kind, Phase
 
 
 def write_state(
-    stream: StreamRecorder, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
+    stream: StreamRecorder,
+    optimizers: Iterable[tuple[int, Any]],
+    roots: Iterable[tuple[str, torch.nn.Module]],
+    states: States,
 ) -> None:
     """Rows for parameters, buffers, optimizer state and generators; ``optimizers`` with their ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
     with torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.found(bits, name, owner, tensor)
-        for name, state in generators.all_states()._asdict().items():
+        for name, state in states._asdict().items():
             stream.event(bits, f"generator {name}", "", [state], None)
 
 

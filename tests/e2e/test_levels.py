@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from typing import Any
 
 
@@ -48,3 +49,29 @@ def test_until_ends_the_program(cli: Any) -> None:
     assert result.returncode == 0
     assert "weights" not in result.stdout
     assert "stopped" in cli.rltrace("info", "until.zarr").stdout
+
+
+def test_generators_that_nobody_seeded(cli: Any) -> None:
+    """A program that seeds nothing and draws nothing is the same in every run, step by step and in a window, though
+    every process begins with generators in other states."""
+    program = cli.folder / "undrawn.py"
+    program.write_text(UNDRAWN)
+    for name in ("a", "b"):
+        for kind, options in (("step", ("--level", "step")), ("window", ("--steps", "1:2"))):
+            result = cli.rltrace(
+                "record", "--quiet", "-o", f"{kind}-{name}.zarr", *options, "--", sys.executable, program
+            )
+            assert result.returncode == 0, result.stderr
+    for kind in ("step", "window"):
+        status, found = cli.diff(f"{kind}-a.zarr", f"{kind}-b.zarr")
+        assert (status, found["verdict"]) == (0, "identical")
+
+
+UNDRAWN = """
+import torch
+weight = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(3):
+    (weight * 2).sum().backward()
+    optimizer.step()
+"""

@@ -280,6 +280,37 @@ def test_another_bit_generator_of_numpy_is_heard_of_too(request: pytest.FixtureR
         assert generators.all_states() == first
 
 
+def test_a_generator_that_nobody_touches_is_known_as_that(request: pytest.FixtureRequest) -> None:
+    """As it was when recording began: the same word in every process, until it is drawn from or seeded."""
+    import random
+
+    import numpy as np
+
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    request.addfinalizer(lambda: (random.setstate(kept[0]), np.random.set_state(kept[1]), torch.set_rng_state(kept[2])))
+    watched = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        watched.append(generators.GlobalGenerators())
+    first, last = (found.states() for found in watched)
+    assert last == (generators.UNTOUCHED, 0, generators.UNTOUCHED, generators.UNTOUCHED)
+    assert first == generators.all_states()
+    for place, draw in ((0, lambda: torch.rand(1)), (2, random.random), (3, np.random.rand)):
+        draw()
+        assert last[place] == generators.UNTOUCHED
+        assert watched[1].states()[place] == generators.all_states()[place] != generators.UNTOUCHED
+
+
+@pytest.mark.parametrize(
+    ("seed", "offset", "unused"), [(0, 0, True), (2**64 - 1, 0, True), (7, 4, False), (7, 2**40, False)]
+)
+def test_a_devices_generator_that_nobody_drew_from(seed: int, offset: int, unused: bool) -> None:
+    """Its state is a seed and an offset; with an offset of 0 nothing has been drawn since it was seeded."""
+    assert generators.is_unused(seed.to_bytes(8, "little") + offset.to_bytes(8, "little")) is unused
+
+
 def test_reading_states_draws_nothing() -> None:
     """The numbers that follow are those that would have followed."""
     import random
