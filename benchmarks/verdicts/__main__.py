@@ -40,13 +40,16 @@ LIBRARIES = {
 }
 """Distributions behind a program, by the start of its name."""
 
+ALSO = {"peft_qlora": ("bitsandbytes",)}
+"""And by the whole name."""
+
 KERNEL_SETTINGS = ("ATEN_CPU_CAPABILITY=default", "MKL_CBWR=COMPATIBLE")
 """The two that change most on processors with AVX2; one that changes nothing says so in the table."""
 
 
 def library(program: Path) -> str:
     """``trl 1.16.0, transformers 5.23.0``."""
-    names = LIBRARIES[program.stem.partition("_")[0]]
+    names = LIBRARIES[program.stem.partition("_")[0]] + ALSO.get(program.stem, ())
     return ", ".join(f"{name} {version(name)}" for name in names) or "one file, in the manner of CleanRL"
 
 
