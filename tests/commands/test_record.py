@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.commands.record import parse_steps
+from rltrace.commands.main import main
+from rltrace.commands.record import parse_size, parse_steps
 from rltrace.errors import UsageError
 from rltrace.trace.reader import open_trace
+from rltrace.trace.valuerecords import Asked
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
 PYTHON = sys.executable
@@ -240,6 +242,66 @@ def test_steps_are_of_ops(folder: Path) -> None:
     result = run(folder, RLTRACE, "record", "--level", "step", "--steps", "1:2", "--", "true")
     assert result.returncode == 125
     assert b"--level step" in result.stderr
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is kept, and what no longer fits: in the two lines, in the trace, in what ``info`` and ``verify`` say."""
+    selectors = ["--values", "op=sum", "--values", "op=mul,step=1:3"]
+    limited = [*selectors, "--values-inputs", "--values-limit", "0.4kB"]
+    result = run(folder, RLTRACE, "record", "-o", "a.zarr", *limited, "--", PYTHON, "train.py")
+    lines = result.stderr.decode(errors="replace").splitlines()
+    assert lines[0] == "rltrace: recording to a.zarr (every op, with values of op=sum or op=mul,step=1:3)"
+    assert lines[-2].startswith("rltrace: recorded 1 process, ")
+    assert ", 5 values, " in lines[-2]
+    assert lines[-1].startswith("  hint: not kept: ")
+    assert lines[-1].endswith(": the limit was reached; --values-limit raises it")
+    process = open_trace(folder / "a.zarr").processes[0]
+    assert process.values.asked == Asked(("op=sum", "op=mul,step=1:3"), True, 400)
+    assert len(process.values) == 5
+    assert main(["info", str(folder / "a.zarr")]) == 0
+    _, _, told = capsys.readouterr().out.partition("\n  values  5, ")
+    assert " bytes of at most 400  (op=sum or op=mul,step=1:3, inputs too)\n          not kept: " in told
+    assert "of rank0/main: the limit was reached\n" in told
+    assert main(["verify", str(folder / "a.zarr")]) == 0
+    assert ", 5 of 5 values read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--values", "op=mm,modul=x"], "there is no key 'modul'"),
+        (["--values", "op=mm,modul=x"], "\n  op=mm,modul=x\n        ^"),
+        (["--values", "all", "--level", "step"], "--level step"),
+        (["--values-inputs"], "--values SELECTOR"),
+        (["--values", "all", "--values-limit", "1X"], "--values-limit 1X"),
+    ],
+)
+def test_values_that_cannot_be_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """Refused before anything is made; in a selector, the character is pointed at."""
+    assert main(["record", "-o", str(folder / "a.zarr"), *arguments, "--", "true"]) == 125
+    assert words in capsys.readouterr().err
+    assert not (folder / "a.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), ("12 B", 12), ("500MB", 5 * 10**8), ("1GiB", 2**30), ("1.5k", 1500), ("2 Ti", 2**41)],
+)
+def test_sizes(text: str, size: int) -> None:
+    """Decimal and binary units, as people write them."""
+    assert parse_size("--x", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "B", "1iB", "-1", "1,5k", "1 PB", "x", "1e3", "\u0663"])
+def test_bad_sizes(text: str) -> None:
+    """What is no size is refused with the text that was given."""
+    with pytest.raises(UsageError, match="--x"):
+        parse_size("--x", text)
 
 
 def test_trace_that_the_program_removed(folder: Path) -> None:
