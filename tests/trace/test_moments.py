@@ -18,17 +18,22 @@ import numpy as np
 import pytest
 from memory import coding_once
 
+from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import NotATraceError, RecordError
 from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.reader import open_trace
 from rltrace.trace.rows import StepRecord, TableEntry
-from rltrace.trace.schema import Step
+from rltrace.trace.schema import Step, ValueKind
+from rltrace.trace.valuepack import NewValue, NewValues
+from rltrace.trace.valuerecords import Asked
 from rltrace.trace.verify import verify
 from rltrace.trace.writer import ProcessWriter, create_trace, end_launch, write_birth
 
 SECTIONS = ("columns", "links", "integers", "floats", "digests")
 BATCHES = (3, 1, 5)
 ROWS = random_rows(np.random.default_rng(3), 0, sum(BATCHES))
+VALUES = [np.full(number + 1, number, np.float32) for number in range(len(BATCHES))]
+"""One for each commit."""
 LONG = [TableEntry("modules", 8, 8, "x" * 600_000)]
 """Takes three chunks, so that one commit writes several of an array."""
 
@@ -97,12 +102,17 @@ class Program:
         birth = {**self.birth, "token": write_birth(self.path, self.birth)}
         writer = ProcessWriter.open(self.path, birth)
         writer.facts("op", "testing", {"cpu": "x"})
+        writer.keeps(Asked(("all",), False, 1 << 20))
         stream = writer.stream("rank0/main")
         for number, size in enumerate(BATCHES):
             self.at_most = self.rows + size
             step = StepRecord(number, stream, 0, number, 0, 1, 0, self.at_most, True, 1, 2, (3, 0, 0, 0))
             try:
-                writer.commit(stream, ROWS.cut(self.rows, self.at_most), (plain_entries(), LONG, ())[number], [step])
+                rows, entries = ROWS.cut(self.rows, self.at_most), (plain_entries(), LONG, ())[number]
+                value = NewValue(
+                    ValueKind.OUTPUT, _digest(number), stream, self.rows, 0, number + 1, VALUES[number].tobytes()
+                )
+                writer.commit(stream, rows, entries, [step], NewValues([value]))
             except RecordError:
                 writer.close("damaged", {"why": "the recorder failed"})
                 raise
@@ -123,6 +133,14 @@ class Program:
         assert self.steps <= len(process.steps) <= self.steps + 1
         ends = np.cumsum(BATCHES)[: len(process.steps)]
         assert process.steps[:, Step.END_ROW].tolist() == ends.tolist()
+        found = [process.values.get(_digest(number)) for number in range(len(BATCHES))]
+        assert all(v is None or bytes(v.data) == VALUES[n].tobytes() for n, v in enumerate(found))
+        firsts = [0, *np.cumsum(BATCHES[:-1]).tolist()]  # rows that can be read have their values
+        assert all(v is not None for first, v in zip(firsts, found, strict=True) if first < stream.rows)
+
+
+def _digest(number: int) -> int:
+    return digest_buffer(VALUES[number], seed_of("float32", [number + 1]))
 
 
 @pytest.fixture(autouse=True)
