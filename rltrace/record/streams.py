@@ -5,6 +5,7 @@ Owns which thread writes which stream, and the engine of each thread. Names neve
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -21,6 +22,7 @@ from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import StreamRecorder, phase_bits
+from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
 
 
@@ -34,6 +36,8 @@ def process_name() -> str:
         return f"{rank}/child:{Path(portable_path(sys.argv[0] or 'python')).name}"
     return f"{rank}/main"
 
+
+Start = Callable[[threading.Thread], None]
 
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 """Modules whose threads take tasks as timing has it."""
@@ -70,7 +74,8 @@ class Streams:
         self._all: list[StreamRecorder] = []
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
-        self._original_run: Any = None
+        self._threads = ThreadNames()
+        self._undo: list[Callable[[], None]] = []
         self._on = False
 
     @property
@@ -97,7 +102,7 @@ class Streams:
     def open_here(self) -> StreamRecorder:
         """The stream of the calling thread, made at its first op."""
         role = "pool" if getattr(self._local, "pooled", False) else "thread"
-        stream = self._open(f"{self._name}/{role}:{threading.current_thread().name}")
+        stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
         self._local.stream = stream
         self._engines[threading.get_ident()].enter(stream)
         return stream
@@ -107,9 +112,9 @@ class Streams:
         self._on = True
         engine = self._engines.setdefault(threading.get_ident(), self._make_engine())
         engine.enter(self.here() or _FirstOp(self))
-        if self._original_run is None:
-            self._original_run = threading.Thread.run
-            threading.Thread.run = _run_recorded(self, self._original_run)  # type: ignore[method-assign, assignment]
+        if not self._undo:
+            self._around("start", self._start_named)
+            self._around("_bootstrap_inner", self._run_recorded)
 
     def leave(self) -> None:
         """Ops no longer become rows. Threads that are in the middle of their work merely pass theirs through."""
@@ -124,9 +129,8 @@ class Streams:
     def close(self) -> None:
         """Leave for good."""
         self.leave()
-        if self._original_run is not None:
-            threading.Thread.run = self._original_run  # type: ignore[method-assign]
-            self._original_run = None
+        while self._undo:
+            self._undo.pop()()
 
     def silence(self) -> None:
         """Ops pass through from now on; callable from any thread, and in a forked child."""
@@ -147,8 +151,23 @@ class Streams:
         if stream is not None:
             stream.phase = phase_bits(phase)
 
-    def run_thread(self, run: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
-        """Body of a thread started while ops are recorded."""
+    def _around(self, name: str, around: Callable[[Start, threading.Thread], None]) -> None:
+        """Call ``around`` in place of a method of every thread, whatever class of the program's it is of."""
+        original = getattr(threading.Thread, name)
+
+        @functools.wraps(original)
+        def wrapper(thread: threading.Thread) -> None:
+            around(original, thread)
+
+        setattr(threading.Thread, name, wrapper)
+        self._undo.append(lambda: setattr(threading.Thread, name, original))
+
+    def _start_named(self, start: Start, thread: threading.Thread) -> None:
+        self._threads.starts(thread)
+        start(thread)
+
+    def _run_recorded(self, run: Start, thread: threading.Thread) -> None:
+        """All that a thread does, in that thread; ``run`` of a class of the program's is below it."""
         if not self._on or thread.name.startswith("rltrace-"):
             run(thread)
             return
@@ -176,10 +195,3 @@ class Streams:
 def _serves_a_pool(thread: threading.Thread) -> bool:
     """Whether a pool of the standard library started it; before it runs, as it forgets its target then."""
     return getattr(getattr(thread, "_target", None), "__module__", None) in POOLS
-
-
-def _run_recorded(streams: Streams, run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    def recorded_run(thread: threading.Thread) -> None:
-        streams.run_thread(run, thread)
-
-    return recorded_run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -53,17 +54,52 @@ def test_a_threads_ops_stand_in_its_own_stream(record: Record) -> None:
 
 
 def test_a_second_thread_of_one_name_has_a_number(record: Record) -> None:
-    """In order of their first ops."""
+    """In the order in which they were started, whichever computes first."""
+    turns = [threading.Event() for _ in range(4)]
+    turns[-1].set()
+
+    def work(width: int) -> None:
+        turns[width].wait()  # the last one is the first to compute
+        torch.ones(width).sin()
+        turns[width - 1].set()
 
     def program() -> None:
-        for width in (1, 2, 3):
-            in_thread("worker", lambda width=width: torch.ones(width).sin())
+        threads = [threading.Thread(target=work, args=(width,), name="worker") for width in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     got = record(program)
     base = "rank0/main/thread:worker"
-    assert names(got) == ["rank0/main", base, f"{base}#2", f"{base}#3"]
-    widths = [Recorded(got.path, name).one("sin").layouts[0][1] for name in names(got)[1:]]
+    assert sorted(names(got)) == ["rank0/main", base, f"{base}#2", f"{base}#3"]
+    widths = [Recorded(got.path, name).one("sin").layouts[0][1] for name in sorted(names(got))[1:]]
     assert widths == [[1], [2], [3]]
+
+
+class Learner(threading.Thread):
+    def run(self) -> None:
+        torch.ones(2).cos()
+
+
+def act(width: int) -> None:
+    torch.ones(width).sin()
+
+
+def test_a_name_that_python_made_up_is_what_the_thread_runs(record: Record) -> None:
+    """Its number counts threads that have nothing to do with the program, and those of an earlier recording."""
+
+    def program() -> None:
+        threads = [threading.Thread(target=act, args=(1,)), threading.Thread(target=partial(act, 2)), Learner()]
+        renamed = threading.Thread(target=lambda: setattr(threading.current_thread(), "name", "own") or act(3))
+        for thread in (*threads, renamed, threading.Thread(target=act, args=(4,), name="Thread-safe")):
+            thread.start()
+            thread.join()
+
+    expected = ["thread:act", "thread:act#2", "thread:Learner", "thread:own", "thread:Thread-safe"]
+    for _ in range(2):
+        assert names(record(program)) == ["rank0/main", *(f"rank0/main/{name}" for name in expected)]
+    assert threading.Thread.start.__module__ == "threading"
 
 
 def test_a_pools_thread_is_told_from_others(record: Record) -> None:
