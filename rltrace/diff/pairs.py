@@ -15,6 +15,10 @@ from rltrace.diff.view import COMPUTATION, Stretch
 from rltrace.trace.rows import Link, Rows
 from rltrace.trace.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
 
+MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
+RETURNED_INTEGER = int(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)
+"""As plain numbers: every pair is asked, and the arithmetic of an IntFlag costs more than the question."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -46,7 +50,7 @@ def difference(a: Stretch, i: int, b: Stretch, j: int) -> Difference:
     structure = not same_computation(a, i, b, j)
     numbers_a, value_a = _numbers(rows_a, i)
     numbers_b, value_b = _numbers(rows_b, j)
-    marked = bool((rows_a.flags(i) | rows_b.flags(j)) & RowFlag.MARKED)
+    marked = rows_a.has(i, MARKED) or rows_b.has(j, MARKED)
     event = int(rows_a.columns[i, Column.KIND]) != Kind.OP
     return Difference(
         rng=not marked and rng_differs(rows_a, i, rows_b, j),
@@ -130,10 +134,10 @@ Numbers = tuple[bytes, bytes]
 
 def _numbers(rows: Rows, i: int) -> tuple[Numbers, tuple[Numbers, int]]:
     """(integers and floats among the arguments; those of the returned number and its kind), by their bits."""
-    flags = rows.flags(i) & VALUE_FLAGS
+    flags = int(rows.columns[i, Column.FLAGS]) & RETURNED
     integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]]
     floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
-    whole = len(integers) - bool(flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER))
-    real = len(floats) - (2 if flags & RowFlag.VALUE_COMPLEX else bool(flags & RowFlag.VALUE_FLOAT))
+    whole = len(integers) - bool(flags & RETURNED_INTEGER)
+    real = len(floats) - (2 if flags & RowFlag.VALUE_COMPLEX.value else bool(flags & RowFlag.VALUE_FLOAT.value))
     arguments = integers[:whole].tobytes(), floats[:real].tobytes()
-    return arguments, ((integers[whole:].tobytes(), floats[real:].tobytes()), int(flags))
+    return arguments, ((integers[whole:].tobytes(), floats[real:].tobytes()), flags)

@@ -16,6 +16,8 @@ from rltrace.trace.schema import GENERATOR_NUMBERS, GENERATOR_SHIFT, SLOT_UNKNOW
 
 Offsets = NDArray[np.int64]
 
+FLAGS, RNG = int(Column.FLAGS), int(RowFlag.RNG)
+
 FLAG_BITS = (1 << GENERATOR_SHIFT) - 1
 """What of ``Column.FLAGS`` is flags; above stands the number of a generator."""
 
@@ -76,6 +78,10 @@ class Rows:
         read: Offsets = np.concatenate([[0], np.cumsum(self.links & 1)])
         return read[self.link_offsets[1:]] - read[self.link_offsets[:-1]]
 
+    def has(self, i: int, flag: int) -> bool:
+        """Whether row ``i`` has a flag. Plain integers: the arithmetic of an IntFlag costs as much as the rest."""
+        return bool(int(self.columns[i, FLAGS]) & flag)
+
     def flags(self, i: int) -> RowFlag:
         return RowFlag(int(self.columns[i, Column.FLAGS]) & FLAG_BITS)
 
@@ -98,15 +104,16 @@ class Rows:
 
     def rng(self, i: int) -> int | None:
         """Digest of the generator's state before row ``i``; None where it drew nothing."""
-        if not self.columns[i, Column.FLAGS] & RowFlag.RNG:
+        if not self.has(i, RNG):
             return None
         return int(self.digests[self.digest_offsets[i] + self.reads[i]])
 
     def outputs(self, i: int) -> list[int]:
         """Digests of what row ``i`` returned and wrote, in order; empty for views and allocations."""
         start = int(self.digest_offsets[i] + self.reads[i])
-        start += bool(self.columns[i, Column.FLAGS] & RowFlag.RNG)
-        return [int(d) for d in self.digests[start : self.digest_offsets[i + 1]]]
+        start += self.has(i, RNG)
+        digests: list[int] = self.digests[start : self.digest_offsets[i + 1]].tolist()
+        return digests
 
     def value(self, i: int) -> bool | int | float | complex | None:
         """The Python number that row ``i`` returned (``_local_scalar_dense``), else None."""
