@@ -31,7 +31,7 @@ def without_lookalikes(scene: Scene, a: Stretch, b: Stretch, found: Alignment) -
         return found
     partner = np.full(len(a), -1, np.int64)
     partner[found.a] = found.b
-    used = used_alike(a, b, found, ~(elsewhere & unequal))
+    used = used_alike(a, b, found, ~(elsewhere & unequal), ahead=True)
     drop = np.zeros(len(found.a), bool)
     for k in doubtful.tolist():
         i, j = int(found.a[k]), int(found.b[k])
