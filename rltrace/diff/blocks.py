@@ -105,6 +105,19 @@ def first_unequal_step(a: StreamView, b: StreamView) -> tuple[int, int] | None:
     return int(a.steps[at_a[k], Step.STEP]), int(b.steps[at_b[k], Step.STEP])
 
 
+def same_in_any_order(a: StreamView, b: StreamView, block: Block) -> bool:
+    """Whether digests tell that what is left of the one step that ``block`` ends with holds the same rows.
+
+    What came of the step before the block has to be equal, position by position.
+    """
+    if not block.ended or block.a1 - block.a0 != block.b1 - block.b0:
+        return False
+    step_a, step_b = a.attempt_after(block.a0), b.attempt_after(block.b0)
+    if step_a is None or step_b is None or (step_a[Step.END_ROW], step_b[Step.END_ROW]) != (block.a1, block.b1):
+        return False
+    return block.recorded and bool(_same_in_any_order(step_a[None], step_b[None])[0])
+
+
 def _rest(a: StreamView, b: StreamView, start: tuple[int, int], steps: tuple[int, int]) -> Block:
     """What follows the last matched step; where only one side went on to more steps, up to the end of its next one.
 

@@ -104,7 +104,7 @@ def _extent(evidence: Evidence) -> str:
 
 
 def _nothing_in_common(evidence: Evidence) -> bool:
-    rows = any(any(r.looked_at) or r.undecided for r in evidence.streams)
+    rows = any(any(r.looked_at) or r.undecided or r.open for r in evidence.streams)
     steps = any(r.matched or r.ended or r.open for r in evidence.steps)
     return not rows and not steps and evidence.decisive is None
 

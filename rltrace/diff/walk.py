@@ -13,12 +13,11 @@ import numpy as np
 
 from rltrace.diff.align import Alignment
 from rltrace.diff.batches import crosses_steps, without_extra_rows
-from rltrace.diff.blocks import Block
+from rltrace.diff.blocks import Block, same_in_any_order
 from rltrace.diff.causes import judge
 from rltrace.diff.cuts import (
     before,
     beside_of,
-    in_step_and_equal,
     one_sided,
     row_or_none,
 )
@@ -28,15 +27,14 @@ from rltrace.diff.matching import Matching
 from rltrace.diff.model import Cause, EnvironmentDifference, Finding
 from rltrace.diff.onesided import bytes_used_by_matched, control_flow
 from rltrace.diff.pairs import difference
+from rltrace.diff.passage import passage
 from rltrace.diff.reorder import partners_of, reordered_rows
-from rltrace.diff.route import WINDOW_ROWS, portions
+from rltrace.diff.route import portions
 from rltrace.diff.scene import Scene
 from rltrace.diff.search import Unreadable
-from rltrace.diff.sequel import Sequel, settle
 from rltrace.diff.sequences import Indices
-from rltrace.diff.tail import still_open
 from rltrace.diff.view import StreamView, Stretch
-from rltrace.diff.window import aligned, context_before, cut_of, first_unequal
+from rltrace.diff.window import context_before, first_unequal
 from rltrace.errors import HoleError
 from rltrace.trace.schema import RowFlag
 
@@ -166,47 +164,25 @@ class Walk:
 
     def _block(self, block: Block) -> None:
         self._lonely = ([], [])
-        a0, b0 = block.a0, block.b0
-        while (a0 < block.a1 or b0 < block.b1) and self.value is None and self.undecided is None:
-            stop_a, stop_b = min(block.a1, a0 + WINDOW_ROWS), min(block.b1, b0 + WINDOW_ROWS)
-            end_a, end_b = self.a.readable(a0, stop_a), self.b.readable(b0, stop_b)
-            broken = end_a < stop_a or end_b < stop_b
-            a, b = self.a.read(a0, end_a), self.b.read(b0, end_b)
-            last = not broken and stop_a == block.a1 and stop_b == block.b1
-            breaks_off = broken or (last and self._goes_on(block))
-            if breaks_off:
-                found, (cut_a, cut_b) = settle(self.scene, a, b, self._sequel(block, a, b))
-            else:
-                found = aligned(self.scene, a, b, open_end=not last)
-                whole = last or in_step_and_equal(a, b)
-                cut_a, cut_b = (len(a), len(b)) if whole else cut_of(a, b, found)
-            used_up = cut_a == len(a) or cut_b == len(b)
-            if last and used_up:
-                cut_a, cut_b = len(a), len(b)
-            if found.unsure is not None and found.unsure < (cut_a, cut_b):
-                cut_a, cut_b = found.unsure
-                self._take(a, b, found, (cut_a, cut_b), final=False)
-                self._stop(f"alignment unsure from row {a0 + cut_a:,} of A and row {b0 + cut_b:,} of B on")
+        at = block.a0, block.b0
+        while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
+            if not block.ended and self._has_ended(at):
+                self.trailing = self.a.rows - at[0], self.b.rows - at[1]
                 return
-            self._take(a, b, found, (cut_a, cut_b), final=last and used_up and not block.ended)
-            if broken and (used_up or (cut_a, cut_b) == (0, 0)):
-                self._stop_at_hole((end_a, stop_a), (end_b, stop_b))
-            elif last and not used_up and (cut_a, cut_b) == (0, 0):
-                self._stop(self._unfinished())
-            elif not last and (cut_a, cut_b) == (0, 0):
-                self._stop(f"alignment unsure from row {a0:,} of A and row {b0:,} of B on")
-            a0, b0 = a0 + cut_a, b0 + cut_b
+            part = passage(self.scene, block, at)
+            if part.hole is not None and at == (block.a0, block.b0) and same_in_any_order(self.a, self.b, block):
+                self.matching.add_reordered(*at, block.a1 - block.a0)
+                self.hunks.reordered_steps += 1
+                self._is_equal(block)
+                return
+            self._take(part.a, part.b, part.found, part.cut, part.final)
+            if part.stop is not None:
+                self._stop(part.stop, part.hole)
+            at = at[0] + part.cut[0], at[1] + part.cut[1]
 
-    def _goes_on(self, block: Block) -> bool:
-        """Whether a side may have run more than what it has rows for."""
-        return not block.ended and not (self.a.process.told_its_end and self.b.process.told_its_end)
-
-    def _sequel(self, block: Block, a: Stretch, b: Stretch) -> Sequel:
-        return Sequel(None if self._goes_on(block) else (block.a1 - a.end, block.b1 - b.end))
-
-    def _unfinished(self) -> str:
-        side, view = ("A", self.a) if not self.a.process.told_its_end else ("B", self.b)
-        return still_open(side, view.process)
+    def _has_ended(self, at: tuple[int, int]) -> bool:
+        """Whether just one of the streams has no rows any more."""
+        return (at[0] == self.a.rows) != (at[1] == self.b.rows)
 
     def _take(self, a: Stretch, b: Stretch, found: Alignment, cut: tuple[int, int], final: bool) -> None:
         """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""
@@ -334,6 +310,8 @@ class Walk:
         if (more_a > 0) == (more_b > 0):
             return only
         self.trailing = (more_a, more_b)
+        if not (self.a.process.told_its_end and self.b.process.told_its_end):
+            self._look(-len(rest_a), -len(rest_b))  # what a side might still have run is not compared
         return only[0][only[0] < after_a], only[1][only[1] < after_b]
 
     # --- counting and stopping --------------------------------------------------------------------------------
@@ -348,14 +326,6 @@ class Walk:
         if len(differing) and self.marked_first is None:
             self.marked_first = str(RowAt(self.a, a.rows, int(at_a[differing[0]])))
 
-    def _stop(self, why: str) -> None:
-        if self.value is None and self.undecided is None:
-            self.undecided = why
-
-    def _stop_at_hole(self, range_a: tuple[int, int], range_b: tuple[int, int]) -> None:
-        for side, view, (start, stop) in (("a", self.a, range_a), ("b", self.b, range_b)):
-            hole = view.hole(start, stop) if start < stop else None
-            if hole is not None and self.value is None:
-                self.hole = Unreadable(side, *hole)
-                self._stop(f"rows {hole[0]:,} to {hole[0] + hole[1] - 1:,} of {side.upper()} cannot be read")
-                return
+    def _stop(self, why: str, hole: Unreadable | None) -> None:
+        if self.value is None:
+            self.undecided, self.hole = why, hole
