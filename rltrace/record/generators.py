@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -40,13 +41,19 @@ _TORCH = int(Generator.TORCH)
 class GlobalGenerators:
     """The global generators of one process, seen from when recording began."""
 
-    def __init__(self) -> None:
-        self._first = all_states()
+    def __init__(self, first: States | None = None) -> None:
+        self._first = first or all_states()
 
     def states(self) -> States:
         """As they are now, UNTOUCHED ones as that."""
         now = all_states()
         return States(*(UNTOUCHED if n == first != 0 else n for n, first in zip(now, self._first, strict=True)))
+
+
+@cache
+def first_states() -> States:
+    """Those of when this process was first recorded: what a second recording begins with, somebody has touched."""
+    return all_states()
 
 
 class Drawn:

@@ -89,7 +89,7 @@ class StepCounter:
 
     def __init__(self, digests: TensorDigests, listener: StepListener) -> None:
         self._digests = digests
-        self._generators = generators.GlobalGenerators()
+        self._generators = generators.GlobalGenerators(generators.first_states())
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
         self._gradients = threading.local()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from recorded import Record, Recorded, recorder
 
+from rltrace.record.generators import UNTOUCHED
 from rltrace.trace.schema import Generator, Step
 
 
@@ -78,3 +79,14 @@ def test_the_end_tells_the_states(record: Record) -> None:
     states = [got.process.generators for got in (none, one, same)]
     assert states[0] is not None and states[1] is not None and states[2] is not None
     assert states[0][0] == none.steps[0][Step.TORCH_GENERATOR] == states[2][0] != states[1][0]
+
+
+def test_a_second_recording_in_one_process(record: Record) -> None:
+    """It begins where the first one's program ended, and ends there: that is no generator which nobody touched."""
+
+    def program() -> None:
+        torch.manual_seed(11)
+        torch.rand(5)
+
+    states = [record(program).process.generators for _ in range(2)]
+    assert states[0] is not None and states[1] is not None and states[0][0] == states[1][0] != UNTOUCHED
