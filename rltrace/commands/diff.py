@@ -22,8 +22,22 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
+@click.option(
+    "--confirm",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Outcome of an experiment on A and B, for the interface to draw.  [default: the one beside B, if any]",
+)
 @click.pass_context
-def command(ctx: click.Context, traces: tuple[Path, ...], form: str, strict: bool, color: str, no_tui: bool) -> int:
+def command(
+    ctx: click.Context,
+    traces: tuple[Path, ...],
+    form: str,
+    strict: bool,
+    color: str,
+    no_tui: bool,
+    confirm: Path | None,
+) -> int:
     """Compare traces A and B: the first op where they differ, what kind of difference it is, and what to do next.
     Of more than two traces: which of them computed the same, and where those that did not parted.
 
@@ -46,7 +60,7 @@ def command(ctx: click.Context, traces: tuple[Path, ...], form: str, strict: boo
     a, b = traces
     asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
     if can_open() and not (no_tui or asked):
-        comparison = show_diff(a, b, strict=strict)
+        comparison = show_diff(a, b, strict=strict, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
     return _print(a, b, form, strict, color)
 

@@ -23,6 +23,8 @@ VERBS = {
     "record": "Run a command and record every op it runs.",
     "diff": "Compare two traces: where they first differ, and why.",
     "check": "Run a command several times, and say which runs computed the same.",
+    "report": "Write a comparison as a page or Markdown, to attach to an issue.",
+    "show": "Look through one trace in the terminal: steps, curves, ops.",
     "info": "What a trace holds: machine, versions, streams, states.",
     "ops": "List the recorded ops, one line each.",
     "verify": "Check every byte of a trace.",

@@ -13,6 +13,7 @@ from threading import RLock
 
 import numpy as np
 
+from rltrace.diff.blocks import step_after
 from rltrace.diff.model import Finding
 from rltrace.diff.pairing import (
     Keep,
@@ -27,7 +28,7 @@ from rltrace.diff.pairing import (
 from rltrace.diff.pieces import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, own_pieces, pieces
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.schema import Column, Step
+from rltrace.trace.schema import Step
 
 
 @dataclass(frozen=True)
@@ -301,15 +302,9 @@ class Browser:
         return [replace(piece, lines=piece.lines.filtered(a, b, self._keep))]
 
     def step_of(self, piece: Piece) -> int | None:
-        """The step in which a piece begins; None without steps, or where it cannot be read."""
+        """The step in which a piece begins; None where the stream's thread made no attempt. Reads no row."""
         view, row = (self.a, piece.a0) if piece.a1 > piece.a0 else (self.b, piece.b0)
-        if not view.process.step_count:
-            return None
         attempt = view.attempt_after(row)
         if attempt is not None:
             return int(attempt[Step.STEP])
-        try:
-            rows, place = view.row(row)
-        except HoleError:
-            return None
-        return int(rows.columns[place, Column.STEP])
+        return step_after(view, len(view.steps)) if len(view.steps) else None

@@ -221,3 +221,9 @@ def _a(kind: type[T], found: Mapping[str, Any], name: str) -> T:
 
 def _maybe(kind: type[T], found: Mapping[str, Any], name: str) -> T | None:
     return None if found.get(name) is None else _a(kind, found, name)
+
+
+def outcome_path(a: Path, b: Path) -> Path:
+    """Where the outcome of an experiment on two traces is looked for: beside trace B, under the names of both."""
+    names = [path.name.removesuffix(".zarr") for path in (a, b)]
+    return b.parent / f"{names[0]}-{names[1]}.confirm.json"

@@ -29,7 +29,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """As if somebody sat at a terminal: what the interface was opened on. It is left with the comparison."""
     asked: list[object] = []
 
-    def show(a: Path, b: Path, *, strict: bool) -> Comparison:
+    def show(a: Path, b: Path, *, strict: bool, confirm: Path | None) -> Comparison:
         asked.append((a, b, strict))
         return compare(a, b, strict=strict)
 

@@ -36,7 +36,7 @@ class FailureScreen(Screen[None]):
         hint = "" if self._expected else "\n\nSet RLTRACE_DEBUG=1 and start again to see where it comes from."
         with VerticalScroll(id="failure"):
             yield Static(Content(f"{self._message}{hint}\n\nEscape goes back, q leaves."))
-        yield Footer(show_command_palette=False)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#failure").border_title = "This did not work"

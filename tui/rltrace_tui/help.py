@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from rltrace_tui.pane import Pane
+from rltrace_tui.host import why_not
 
 GENERAL = (
     "= equal   ≠ differs, and no input is seen to   ~ differs, and so does an input (it only passes a difference on)"
@@ -19,16 +20,19 @@ GENERAL = (
 class HelpScreen(ModalScreen[None]):
     """Over the screen that it explains."""
 
-    BINDINGS = [("escape,question_mark,q", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape,question_mark,q", "dismiss", "Close", id="help.close", tooltip="Close this"),
+    ]
 
     def __init__(self, explained: Screen[object]) -> None:
         super().__init__()
         self._text = _explanation(explained)
         self._keys = [
-            (self_key, active.binding.description, active.binding.tooltip, active.enabled)
+            (active.binding.key_display or _spelled(key), active.binding.tooltip or active.binding.description,
+             why_not(active))
             for key, active in explained.active_bindings.items()
-            if active.binding.id and (self_key := active.binding.key_display or _spelled(key))
-        ]
+            if active.binding.id
+        ]  # fmt: skip
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
@@ -40,18 +44,16 @@ class HelpScreen(ModalScreen[None]):
 
     def _key_lines(self) -> list[Content]:
         lines = [Content("")]
-        for key, description, tooltip, enabled in self._keys:
-            words = tooltip or description
-            style = "" if enabled else "$text-muted"
-            more = "" if enabled else "  (not here, or not yet)"
-            lines.append(Content.assemble((f"{key:>10}  ", "bold $text-accent"), (f"{words}{more}", style)))
+        for key, told, why in self._keys:
+            style = "$text-muted" if why else ""
+            more = f"  (not now: {why})" if why else ""
+            lines.append(Content.assemble((f"{key:>10}  ", "bold $text-accent"), (f"{told}{more}", style)))
         return lines
 
 
 def _explanation(screen: Screen[object]) -> str:
     focused = screen.focused
-    pane = focused if isinstance(focused, Pane) else None
-    own = str(getattr(pane or focused, "explained", "") or getattr(screen, "explained", ""))
+    own = str(getattr(focused, "explained", "") or getattr(screen, "explained", ""))
     return f"{own}\n\n{GENERAL}" if own else GENERAL
 
 

@@ -1,10 +1,12 @@
-"""What workers tell the list of ops when they are done."""
+"""What workers tell the screens of ops when they are done."""
 
 from __future__ import annotations
 
 from textual.message import Message
 
 from rltrace.diff.pieces import Piece
+from rltrace.report.pair import OpPair, Upstream
+from rltrace.report.values import OpValues
 from rltrace_tui.work import Stream
 
 
@@ -17,16 +19,40 @@ class Opened(Message):
 
 
 class Arrived(Message):
-    """A stream is ready, and the line that was asked for."""
+    """A stream is ready, and the line that was asked for; ``more``: what folds it is still being read."""
 
-    def __init__(self, stream: Stream, line: int) -> None:
+    def __init__(self, stream: Stream, line: int, more: bool = False, said: str = "") -> None:
         super().__init__()
-        self.stream, self.line = stream, line
+        self.stream, self.line, self.more, self.said = stream, line, more, said
 
 
 class Sought(Message):
-    """A search along the ops came to its end."""
+    """A search along the ops came to its end; ``wrong``: it could not be made."""
 
-    def __init__(self, stream: Stream, line: int | None, what: str) -> None:
+    def __init__(self, stream: Stream, found: tuple[str, int] | None, what: str, wrong: str = "") -> None:
         super().__init__()
-        self.stream, self.line, self.what = stream, line, what
+        self.stream, self.found, self.what, self.wrong = stream, found, what, wrong
+
+
+class Looked(Message):
+    """One op was read; None: it cannot be, for this reason."""
+
+    def __init__(self, at: tuple[int | None, int | None], pair: OpPair | None, trouble: str = "") -> None:
+        super().__init__()
+        self.at, self.pair, self.trouble = at, pair, trouble
+
+
+class ValuesRead(Message):
+    """Its recorded values were read and measured, and how they could be recorded is known."""
+
+    def __init__(self, at: tuple[int | None, int | None], values: OpValues, how: tuple[str, ...]) -> None:
+        super().__init__()
+        self.at, self.values, self.how = at, values, how
+
+
+class WentUpstream(Message):
+    """The way upstream of an input came to its end."""
+
+    def __init__(self, place: int, found: Upstream | None) -> None:
+        super().__init__()
+        self.place, self.found = place, found

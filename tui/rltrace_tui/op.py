@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import Worker, WorkerState, get_current_worker
 
-from rltrace.diff.model import Pair
+from rltrace.diff.findings import row_at
 from rltrace.errors import HoleError
-from rltrace.report.oplist import OpLine
-from rltrace.report.ops import value_json
-from rltrace.report.pair import OpPair, PairedInput
-from rltrace_tui import words
+from rltrace.report.pair import OpPair
+from rltrace.report.values import OpValues, how_to_record, op_values
+from rltrace_tui import opwords, words
 from rltrace_tui.editor import edit
+from rltrace_tui.host import Reasoned, copy, host
+from rltrace_tui.news import Looked, ValuesRead, WentUpstream
 from rltrace_tui.pane import Pane
-from rltrace_tui.work import Work
+from rltrace_tui.work import Source
 
 EXPLAINED = (
     "Op: one op as both sides ran it. Enter on an input walks upstream, past views and copies, to the op that made its"
     " numbers; Backspace goes back down. Digests are 64-bit fingerprints: equal digests are equal bytes."
 )
-MATCHES = {
-    "read": ("=", "read here on both sides, equal"),
-    "linked": ("=", "written by matching ops of this step"),
-    "differ": ("≠", "differs"),
-    "unknown": ("?", "not known whether equal"),
-    "": (" ", ""),
-}
+VALUES = (
+    "Values: what was recorded of the op's tensors with --values, both sides beside each other; those elements that"
+    " differ most come first. ULP is the number of representable numbers from one to the other: 1 for neighbours. An"
+    " element with – has no distance: a NaN or an infinity is in it."
+)
+
+UNWRAPPED = 10_000
+"""Columns for what is copied: a command stays on one line."""
 
 
-class OpScreen(Screen[None]):
+class OpScreen(Reasoned, Screen[None]):
     """One op."""
 
     explained = EXPLAINED
@@ -42,57 +45,98 @@ class OpScreen(Screen[None]):
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "upstream", "Upstream", id="op.upstream", tooltip="The op that made this input's numbers"),
         Binding("backspace,u", "down", "Back", id="op.down", tooltip="Back to where the walk came from"),
+        Binding("v", "values", "Values", id="op.values", tooltip="Recorded values, or back to the rest"),
         Binding("l", "list", "List", id="op.list", tooltip="This op among its neighbours"),
-        Binding("o", "edit", "Source", id="op.edit", tooltip="Open the source line in $EDITOR"),
-        Binding("y", "copy", "Copy", id="op.copy", tooltip="Copy all of this as text (over OSC 52)"),
+        Binding("o", "edit", "Source", show=False, id="op.edit", tooltip="Open the source line in $EDITOR"),
+        Binding("y", "copy", "Copy", show=False, id="op.copy", tooltip="Copy all of this as text (over OSC 52)"),
     ]
 
-    def __init__(self, work: Work, stream: str, a: int | None, b: int | None) -> None:
+    def __init__(self, source: Source, stream: str, a: int | None, b: int | None) -> None:
         super().__init__()
-        self._work = work
-        self._stream = work.stream(stream)
+        self._source = source
+        self._stream_name = stream
         self._at = (a, b)
         self._way: list[tuple[int | None, int | None]] = []
         self._pair: OpPair | None = None
+        self._values: tuple[OpValues, tuple[str, ...]] | None = None
         self._trouble = ""
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
-        yield OptionList(id="inputs")
-        yield Pane("Op", EXPLAINED, "details", self._details)
+        yield OptionList(id="inputs", markup=False)
+        with Horizontal(id="about"):
+            yield Pane("Op", EXPLAINED, "details", self._details)
+            yield Pane("Values", VALUES, "values", self._value_lines)
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
-        yield Footer(show_command_palette=False)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self._load()
+        self._read()
 
     def show(self, a: int | None, b: int | None) -> None:
         """Another op, from which Backspace leads here."""
         if (a, b) != self._at:
             self._way.append(self._at)
             self._at = (a, b)
-            self._load()
+            self._read()
 
-    def _load(self) -> None:
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        self._pair, self._values, self._trouble = None, None, ""
+        self.query_one("#head", Static).update(self._head())
+        self._load(self._at)
+
+    @work(thread=True, exclusive=True, group="op", exit_on_error=False)
+    def _load(self, at: tuple[int | None, int | None]) -> None:
+        worker, stream = get_current_worker(), self._source.stream(self._stream_name)
         try:
-            with self._stream.browser.lock:
-                self._pair = self._stream.pairs.pair(*self._at)
-            self._trouble = ""
+            with stream.browser.lock:
+                pair = stream.pairs.pair(*at)
         except HoleError as error:
-            self._pair, self._trouble = None, str(error)
+            self.post_message(Looked(at, None, str(error)))
+            return
+        if worker.is_cancelled:
+            return
+        self.post_message(Looked(at, pair))
+        with stream.browser.lock:
+            rows = [None if k is None else row_at(v, k) for v, k in zip(stream.views, at, strict=True)]
+            found = op_values(rows[0], rows[1])
+        shown = next(row for row in rows if row is not None)
+        how = () if found.any_kept else how_to_record(self._source.traces(), shown)
+        if not worker.is_cancelled:
+            self.post_message(ValuesRead(at, found, how))
+
+    def on_looked(self, message: Looked) -> None:
+        if message.at == self._at:
+            self._pair, self._trouble = message.pair, message.trouble
+            self._redraw()
+
+    def on_values_read(self, message: ValuesRead) -> None:
+        if message.at == self._at:
+            self._values = message.values, message.how
+            self.query_one("#values", Pane).draw(self._value_lines)
+
+    def _redraw(self) -> None:
         self._draw_inputs()
         self.query_one("#details", Pane).draw(self._details)
+        self.query_one("#values", Pane).draw(self._value_lines)
         self.query_one("#head", Static).update(self._head())
         self.refresh_bindings()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.state == WorkerState.ERROR and event.worker.error is not None:
+            host(self).fail(event.worker.error)
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 
     def _head(self) -> Content:
         a, b = self._at
+        pair = (("A", a), ("B", b)) if len(self._source.traces()) > 1 else (("op", a),)
         rows = (
             f"op {a:,}"
             if a == b and a is not None
-            else "   ".join(f"{side} {'–' if row is None else f'{row:,}'}" for side, row in (("A", a), ("B", b)))
+            else "   ".join(f"{side} {'–' if row is None else f'{row:,}'}" for side, row in pair)
         )
         way = f"   {len(self._way)} down" if self._way else ""
         return Content.assemble(" ", (self._pair.shown.op if self._pair else "", "bold"), f"   {rows}{way}")
@@ -104,42 +148,29 @@ class OpScreen(Screen[None]):
         if self._pair is None or not self._pair.inputs:
             options.add_option(Option("no tensor inputs", disabled=True))
             return
-        options.add_options([Option(input_text(entered)) for entered in self._pair.inputs])
+        options.add_options([Option(opwords.input_text(entered)) for entered in self._pair.inputs])
         options.highlighted = 0
 
     def _details(self, width: int) -> words.Lines:
-        pair = self._pair
-        if pair is None:
+        if self._trouble:
             return words.labelled("damage", self._trouble, width, "$text-warning")
-        shown = pair.shown
-        lines: words.Lines = []
-        for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
-            outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
-            lines += words.pair_lines("output", outputs, width)
-        lines += words.pair_lines("number", _both(pair, lambda line: _value(line.value)), width)
-        if any((pair.numbers.a, pair.numbers.b)):
-            lines += words.pair_lines("scalars", pair.numbers, width)
-        if pair.skeleton.a != pair.skeleton.b:
-            lines += words.pair_lines("called", pair.skeleton, width)
-        lines += words.pair_lines("rng", _both(pair, lambda line: line.rng), width)
-        lines += words.pair_lines("kernel", _both(pair, lambda line: line.kernel or None), width)
-        lines += words.pair_lines("module", _both(pair, lambda line: line.module or None), width)
-        lines += words.labelled("when", f"step {shown.step:,}, {shown.phase}", width)
-        lines += words.labelled("flags", ", ".join(shown.flags), width) if shown.flags else []
-        for number, frame in enumerate(shown.stack):
-            label = "stack" if number == 0 else ""
-            lines += words.labelled(label, f"{frame.file}:{frame.line} {frame.function}", width)
-            lines += words.labelled("", "  " + " ".join(frame.source.split()), width, "$text-muted")
-        return lines
+        return [words.plain("reading …", "$text-muted")] if self._pair is None else opwords.op_lines(self._pair, width)
+
+    def _value_lines(self, width: int) -> words.Lines:
+        if self._values is None:
+            return [] if self._trouble else [words.plain("reading …", "$text-muted")]
+        return opwords.values_lines(*self._values, width)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "down":
-            return True if self._way else None
-        if action in ("edit", "copy"):
-            return True if self._pair is not None else None
-        return True
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        if action == "down" and not self._way:
+            return "this is where the walk began"
+        if action in ("edit", "copy", "upstream", "values") and self._pair is None:
+            return self._trouble or "the op is not there yet"
+        if action == "upstream" and self._pair is not None and not self._pair.inputs:
+            return "this op has no tensor inputs"
+        return ""
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self._walk(event.option_index)
@@ -148,24 +179,37 @@ class OpScreen(Screen[None]):
         self._walk(self.query_one("#inputs", OptionList).highlighted or 0)
 
     def _walk(self, place: int) -> None:
-        if self._pair is None or place >= len(self._pair.inputs):
-            return
-        with self._stream.browser.lock:
-            found = self._stream.pairs.upstream(*self._at, place)
+        if self._pair is not None and place < len(self._pair.inputs):
+            self._look_upstream(self._at, place)
+
+    @work(thread=True, exclusive=True, group="op", exit_on_error=False)
+    def _look_upstream(self, at: tuple[int | None, int | None], place: int) -> None:
+        stream = self._source.stream(self._stream_name)
+        with stream.browser.lock:
+            found = stream.pairs.upstream(*at, place)
+        if not get_current_worker().is_cancelled:
+            self.post_message(WentUpstream(place, found))
+
+    def on_went_upstream(self, message: WentUpstream) -> None:
+        found = message.found
         if found is None:
-            self.notify(f"input {place}: no recorded op is known to have made it", severity="warning")
+            self.notify(f"input {message.place}: no recorded op is known to have made it", severity="warning")
             return
         if found.passed:
             self.notify(f"past {found.passed} view{'s' if found.passed > 1 else ''} or copies")
         self.show(found.a, found.b)
 
     def action_down(self) -> None:
-        if self._way:
-            self._at = self._way.pop()
-            self._load()
+        self._at = self._way.pop()
+        self._read()
+
+    def action_values(self) -> None:
+        self.toggle_class("-values")
+        shown = self.query_one("#values" if self.has_class("-values") else "#details", Pane)
+        shown.focus()
 
     def action_list(self) -> None:
-        self.app.show_ops_at(self._stream.name, *self._at)  # type: ignore[attr-defined]
+        host(self).show_ops_at(self._stream_name, *self._at)
 
     def action_edit(self) -> None:
         if self._pair is not None:
@@ -174,33 +218,6 @@ class OpScreen(Screen[None]):
     def action_copy(self) -> None:
         if self._pair is None:
             return
-        inputs = [input_text(entered) for entered in self._pair.inputs]
-        details = [line.plain for line in self._details(100)]
-        self.app.copy_to_clipboard("\n".join([self._head().plain.strip(), *inputs, *details]))
-        self.notify("the op is copied")
-
-
-def input_text(entered: PairedInput) -> str:
-    """``= input 0  float32[4]  from op 12  read here on both sides, equal``."""
-    glyph, what = MATCHES.get(entered.match, ("?", entered.match))
-    shown = entered.a or entered.b
-    assert shown is not None
-    if shown.origin == "overwritten":
-        return f"  input {entered.place}  {shown.layout}  only written"
-    sides = [side for side in (entered.a, entered.b) if side is not None]
-    origins = list(dict.fromkeys(f"op {s.producer:,}" if s.producer is not None else s.origin for s in sides))
-    digests = list(dict.fromkeys(s.digest for s in sides if s.digest))
-    told = f"  {' | '.join(digests)}" if digests else ""
-    return f"{glyph} input {entered.place}  {shown.layout}  from {' | '.join(origins)}{told}  {what}".rstrip()
-
-
-def _both(pair: OpPair, ask: Callable[[OpLine], str | None]) -> Pair[str]:
-    return Pair(*(None if line is None else ask(line) for line in (pair.a, pair.b)))
-
-
-def _nth(outputs: tuple[str, ...], k: int) -> str | None:
-    return outputs[k] if k < len(outputs) else None
-
-
-def _value(value: bool | int | float | complex | None) -> str | None:
-    return None if value is None else str(value_json(value))
+        inputs = [opwords.input_text(entered) for entered in self._pair.inputs]
+        lines = [line.plain.rstrip() for line in (*self._details(UNWRAPPED), *self._value_lines(UNWRAPPED))]
+        copy(self.app, "\n".join([self._head().plain.strip(), *inputs, *lines]), "the op is")

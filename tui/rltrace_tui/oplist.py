@@ -1,12 +1,10 @@
-"""Both sides of a stream in one widget, a line for each pair of rows: they cannot scroll apart.
+"""Both sides of a stream in one widget, a line for each pair of rows: they cannot scroll apart. Of one trace, one side.
 
-Owns drawing and the cursor. Any number of lines costs the same: only what is on the screen is read, and lines that were
-drawn are kept.
+Owns drawing and the cursor. Any number of lines costs the same: only what is on the screen is drawn, from words that a
+worker has read; what is not read yet is a placeholder until it is.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from rich.segment import Segment
 from rich.style import Style
@@ -19,28 +17,27 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.worker import get_current_worker
 
 from rltrace.diff.browse import Browser, Line
-from rltrace.diff.findings import RowAt
-from rltrace.diff.kernels import kernel_text
 from rltrace.diff.pairing import Relation
-from rltrace.diff.view import StreamView
-from rltrace.errors import HoleError
-from rltrace.trace.rows import Rows
-from rltrace_tui.words import GLYPHS
+from rltrace_tui.cells import DETAILS, Cell, Cells, Row
+from rltrace_tui.words import GLYPHS, fit, fold_text
 from rltrace_tui.work import Stream
 
-EXPLAINED = (
+PAIRED = (
     "Ops: A on the left, B on the right, each pair of rows on one line; ▶ marks the finding of the verdict. A number"
     " before an op of B is its row there, where it is another one than in A. Runs of identical ops, and steps that were"
     " not looked at yet, are folded."
 )
-DETAILS = ("place", "kernel", "module", "phase")
+ALONE = "Ops: everything that one thread ran, in order, folded step by step. → is the number that an op read out."
 LEAST = 8
 """Columns in which a detail still says something."""
 
 KEPT = 2_000
 """Lines that are kept as drawn."""
+
+PLACEHOLDER = Cell("…")
 
 CLASSES = {
     Relation.DIFFERS: "oplist--origin",
@@ -52,14 +49,6 @@ CLASSES = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One side of a line."""
-
-    text: str
-    detail: str
-
-
 class OpList(ScrollView, can_focus=True):
     """The lines of one pair of streams."""
 
@@ -69,33 +58,43 @@ class OpList(ScrollView, can_focus=True):
     BINDINGS = [  # noqa: RUF012
         Binding("j,down", "move(1)", "Down", show=False, id="oplist.down", tooltip="Down"),
         Binding("k,up", "move(-1)", "Up", show=False, id="oplist.up", tooltip="Up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="oplist.pagedown", tooltip="A page down"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="oplist.pageup", tooltip="A page up"),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="oplist.pagedown", tooltip="A page down"),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="oplist.pageup", tooltip="A page up"),
         Binding("home", "end(0)", "Top", show=False, id="oplist.top", tooltip="First line"),
-        Binding("end", "end(1)", "Bottom", show=False, id="oplist.bottom", tooltip="Last line"),
+        Binding("end,G", "end(1)", "Bottom", show=False, id="oplist.bottom", tooltip="Last line"),
     ]
-    explained = EXPLAINED
     cursor = reactive(0, repaint=False)
     detail = reactive(0)
 
     class Moved(Message):
-        """The cursor stands elsewhere, or the lines are others."""
+        """The cursor stands elsewhere, or the lines are others, or more is known of them."""
 
     class Chosen(Message):
         """Somebody wants to see more of the line under the cursor."""
+
+    class Filled(Message):
+        """The words of rows that were placeholders have been read."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self.stream: Stream | None = None
         self._strips: LRUCache[tuple[object, ...], Strip] = LRUCache(KEPT)
         self._generation = 0
-        self._prefetched = 0
+        self._asked = False
 
     # --- content ------------------------------------------------------------------------------------------------------
 
     @property
+    def explained(self) -> str:
+        return ALONE if self.browser is not None and self.browser.alone else PAIRED
+
+    @property
     def browser(self) -> Browser | None:
         return self.stream.browser if self.stream else None
+
+    @property
+    def cells(self) -> Cells | None:
+        return self.stream.cells if self.stream else None
 
     @property
     def line(self) -> Line | None:
@@ -103,6 +102,15 @@ class OpList(ScrollView, can_focus=True):
         if self.browser is None or not len(self.browser):
             return None
         return self.browser.line(min(self.cursor, len(self.browser) - 1))
+
+    @property
+    def cell(self) -> Cell | None:
+        """The words of what is under the cursor: A's, where A has it; None: a fold, or not read yet."""
+        line = self.line
+        if line is None or line.relation is None or self.cells is None:
+            return None
+        row = _rows(line)
+        return self.cells.get(row[0]) if row else None
 
     def show(self, stream: Stream) -> None:
         """Show another pair of streams."""
@@ -140,9 +148,7 @@ class OpList(ScrollView, can_focus=True):
         for line in {before, self.cursor}:
             self.refresh(Region(0, line - self.scroll_offset.y, self.size.width, 1))
         self.post_message(self.Moved())
-        if abs(self.cursor - self._prefetched) >= self.page // 2:
-            self._prefetched = self.cursor
-            self._prefetch()
+        self._read_ahead()
 
     def _keep_in_view(self, center: bool) -> None:
         height, top = max(1, self.scrollable_content_region.height), self.scroll_offset.y
@@ -175,51 +181,90 @@ class OpList(ScrollView, can_focus=True):
     def on_mouse_move(self, event: MouseMove) -> None:
         event.stop()
 
-    @work(thread=True, exclusive=True, group="prefetch", exit_on_error=False)
-    def _prefetch(self) -> None:
-        """Read what one page up and down needs, so that paging finds it there."""
-        browser, cursor, page = self.browser, self.cursor, self.page
-        if browser is None:
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read_ahead(self) -> None:
+        """Where a page further the words are not known yet, read them before somebody gets there."""
+        browser, cells, at, page = self.browser, self.cells, self.cursor, self.page
+        if browser is None or cells is None:
             return
-        for at in (cursor - page, cursor + page):
-            if 0 <= at < len(browser):
-                with browser.lock:
-                    if at < len(browser):
-                        line = browser.line(at)
-                        _touch(browser.a, line.a)
-                        _touch(browser.b, line.b)
+        ends = [browser.line(k) for k in (at - page, at + page) if 0 <= k < len(browser)]
+        if any(cells.get(row) is None for line in ends if line.relation is not None for row in _rows(line)):
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have what is on the screen read, and a page either side; once for any number of lines that lack it."""
+        if not self._asked:
+            self._asked = True
+            self.call_later(self._fetch)
+
+    def _fetch(self) -> None:
+        self._asked = False
+        browser, cells = self.browser, self.cells
+        if browser is None or cells is None:
+            return
+        top, page = self.scroll_offset.y, self.page + 1
+        pages = [range(top, top + page), range(top + page, top + 2 * page), range(top - page, top)]
+        for lines in pages:  # what is looked at comes first
+            shown = [browser.line(k) for k in lines if 0 <= k < len(browser)]
+            wanted = [r for x in shown if x.relation is not None for r in _rows(x) if cells.get(r) is None]
+            if wanted:
+                self._fill(cells, wanted)
+                return
+
+    @work(thread=True, exclusive=True, group="cells", exit_on_error=False)
+    def _fill(self, cells: Cells, wanted: list[Row]) -> None:
+        worker = get_current_worker()
+        cells.fill(wanted, lambda: worker.is_cancelled)
+        if not worker.is_cancelled:
+            self.post_message(self.Filled())
+
+    def on_op_list_filled(self) -> None:
+        self.refresh()
+        self.post_message(self.Moved())
+        self._ask()  # for the pages either side
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
         number, width = y + self.scroll_offset.y, self.scrollable_content_region.width
-        browser = self.browser
-        if browser is None or number >= len(browser):
+        browser, cells = self.browser, self.cells
+        if browser is None or cells is None or number >= len(browser):
             return Strip.blank(width, self.rich_style)
         at_cursor = number == self.cursor
         key = (number, width, at_cursor, self.has_focus, self._generation, self.app.theme)
         strip = self._strips.get(key)
         if strip is None:
-            with browser.lock:
-                strip = self._draw(browser, number, width, at_cursor)
-            self._strips[key] = strip
+            line = browser.line(number)
+            strip = self._draw(browser, line, width, at_cursor)
+            if line.relation is None or all(cells.get(row) is not None for row in _rows(line)):
+                self._strips[key] = strip
+            else:
+                self._ask()
         return strip
 
-    def _draw(self, browser: Browser, number: int, width: int, at_cursor: bool) -> Strip:
-        line = browser.line(number)
+    def _draw(self, browser: Browser, line: Line, width: int, at_cursor: bool) -> Strip:
         base = self.rich_style
         if at_cursor:
             base += self.get_component_rich_style("oplist--cursor")
         if line.relation is None:
             text = f"{'':>{self._numbers(browser)}} {fold_text(browser, line)}"
             style = base + self.get_component_rich_style("oplist--fold", partial=True)
-            return Strip([Segment(_fit(text, width), style)], width)
+            return Strip([Segment(fit(text, width), style)], width)
+        if browser.alone:
+            return Strip([Segment(self._own_line(browser, line, width), base)], width)
         style = base
         if line.relation in CLASSES:
             style += self.get_component_rich_style(CLASSES[line.relation], partial=True)
-        return Strip(self._row(browser, line, width, style, base), width)
+        return Strip(self._pair_line(browser, line, width, style, base), width)
 
-    def _row(self, browser: Browser, line: Line, width: int, style: Style, base: Style) -> list[Segment]:
+    def _own_line(self, browser: Browser, line: Line, width: int) -> str:
+        cell = self._cell("a", line.a)
+        head = f" {line.a:>{self._numbers(browser)},} "
+        text = f"{cell.text}  {cell.layouts}" if cell.layouts else cell.text
+        return head + _columns(text, cell.details[self.detail], width - len(head))
+
+    def _pair_line(self, browser: Browser, line: Line, width: int, style: Style, base: Style) -> list[Segment]:
         digits = self._numbers(browser)
         assert line.relation is not None
         mark = "▶" if (line.a, line.b) in browser.pins else " "
@@ -229,74 +274,36 @@ class OpList(ScrollView, can_focus=True):
         right = width - len(head) - 3 - left
         same_place = line.b is None or line.a == line.b
         number_b = "" if same_place else f"{line.b:,} " + ("↕ " if line.moved else "")
+        a, b = self._cell("a", line.a), self._cell("b", line.b)
         return [
             Segment(head, style),
-            Segment(_columns(self._cell(browser.a, line.a), left), style),
+            Segment(_columns(a.text, a.details[self.detail], left), style),
             Segment(" │ ", base),
-            Segment(_columns(self._cell(browser.b, line.b, number_b), right), style),
+            Segment(_columns(number_b + b.text, b.details[self.detail], right), style),
         ]
 
-    def _cell(self, view: StreamView, index: int | None, prefix: str = "") -> Cell:
+    def _cell(self, side: str, index: int | None) -> Cell:
         if index is None:
-            return Cell("", "")
-        try:
-            rows, place = view.row(index)
-        except HoleError as error:
-            return Cell(f"{prefix}! {error}", "")
-        value = rows.value(place)
-        text = prefix + view.op(rows, place).removesuffix(".default") + ("" if value is None else f" → {value!r}")
-        return Cell(text, self._detail_of(view, rows, place))
-
-    def _detail_of(self, view: StreamView, rows: Rows, place: int) -> str:
-        row = RowAt(view, rows, place)
-        match DETAILS[self.detail]:
-            case "kernel":
-                return kernel_text(row.kernel) or ""
-            case "module":
-                return row.module
-            case "phase":
-                return row.phase
-        stack = row.stack
-        return f"{stack[0].file.rpartition('/')[2]}:{stack[0].line}" if stack else ""
+            return Cell("")
+        assert self.cells is not None
+        return self.cells.get((side, index)) or PLACEHOLDER
 
     @staticmethod
     def _numbers(browser: Browser) -> int:
         return len(f"{max(browser.a.rows, browser.b.rows):,}")
 
 
-def fold_text(browser: Browser, line: Line) -> str:
-    """What a fold says of the lines in it."""
-    piece = line.piece
-    assert piece is not None
-    if piece.trouble:
-        return f"⋯ rows {piece.a0:,} to {piece.a1 - 1:,} of A cannot be shown: {piece.trouble}"
-    count = f"{piece.rows:,} op" + ("" if piece.rows == 1 else "s")
-    if piece.equal:
-        return f"⋯ {count.replace(' op', ' identical op')} ⋯"
-    step = browser.step_of(piece)
-    where = "" if step is None else f"step {step:,}: "
-    a, b = piece.a1 - piece.a0, piece.b1 - piece.b0
-    if not a or not b:
-        return f"⋯ {where}{count} of {'A' if a else 'B'} alone ⋯"
-    sizes = count if a == b else f"{a:,} ops of A, {b:,} of B"
-    return f"⋯ {where}{sizes}, not looked at yet ⋯"
+def _rows(line: Line) -> list[Row]:
+    """The rows that a line shows, A's first."""
+    return [(side, row) for side, row in (("a", line.a), ("b", line.b)) if row is not None]
 
 
-def _touch(view: StreamView, index: int | None) -> None:
-    if index is not None and index < view.rows:
-        try:
-            view.row(index)
-        except HoleError:
-            return
-
-
-def _columns(cell: Cell, width: int) -> str:
+def _columns(text: str, detail: str, width: int) -> str:
     """The text on the left, the detail on the right where there is room for both."""
-    column = max(len(cell.text) + 2, min(int(width * 0.55), width - len(cell.detail)))
-    if not cell.detail or width - column < LEAST:
-        return _fit(cell.text, width)
-    return _fit(f"{cell.text:<{column}}{cell.detail}", width)
+    column = max(len(text) + 2, min(int(width * 0.55), width - len(detail)))
+    if not detail or width - column < LEAST:
+        return fit(text, width)
+    return fit(f"{text:<{column}}{detail}", width)
 
 
-def _fit(text: str, width: int) -> str:
-    return f"{text:<{width}}" if len(text) <= width else f"{text[: max(0, width - 1)]}…"[:width]
+__all__ = ["DETAILS", "OpList"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
@@ -10,11 +12,14 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from rltrace.diff import Comparison
-from rltrace.diff.model import Probe, Verdict
+from rltrace.diff.model import Probe
 from rltrace.diff.timeline import Curve
 from rltrace.report.text import render_comparison
 from rltrace_tui import words
+from rltrace_tui.curves import Curves
+from rltrace_tui.host import Reasoned, copy, host
 from rltrace_tui.pane import Pane
+from rltrace_tui.prompt import Prompt
 from rltrace_tui.work import Work
 
 VERDICT = "Verdict: where the two runs first differ, what kind of difference it is, and what that rests on."
@@ -22,30 +27,32 @@ ENVIRONMENT = "Environment: facts of machine, process and sources that differ, t
 TIMELINE = (
     "Timeline: one character for each optimizer step, or for several where they do not fit (then the worst of them)."
     " ± other ops were run; · one side alone made the step. Below, a number that both runs read out (.item()), on one"
-    " scale, its last value beside it; [ and ] pick another one."
+    " scale, its last value beside it; [ and ] pick another one, c lists them."
 )
 SEARCH = (
     "Search: prefix digests of both traces are compared at a few rows; each probe halves what is left. = before it all"
     " is equal, ≠ differs, ? not known."
 )
 
-
 SHOWN = {"structure": "same ops", "values": "same values"}
 """What the search asks, in words; what it asks of memory that nobody wrote decides nothing."""
 
+EXPORT = "Export the verdict as Markdown to"
 
-class OverviewScreen(Screen[None]):
+
+class OverviewScreen(Reasoned, Screen[None]):
     """Verdict, environment, timeline, search."""
 
     AUTO_FOCUS = "#verdict"
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "inspect", "Inspect", id="overview.inspect", tooltip="The op that the verdict names, in full"),
-        Binding("right_square_bracket", "curve(1)", "Curve", key_display="]", id="overview.next", tooltip="Next curve"),
-        Binding(
-            "left_square_bracket", "curve(-1)", "Curve", key_display="[", show=False, id="overview.previous",
-            tooltip="Previous curve",
-        ),
+        Binding("right_square_bracket", "curve(1)", "Curve", key_display="]", show=False, id="overview.next",
+                tooltip="Next curve"),
+        Binding("left_square_bracket", "curve(-1)", "Curve", key_display="[", show=False, id="overview.previous",
+                tooltip="Previous curve"),
+        Binding("c", "curves", "Curves", show=False, id="overview.curves", tooltip="Choose a curve from a list"),
         Binding("y", "copy", "Copy", id="overview.copy", tooltip="Copy the report as text (over OSC 52)"),
+        Binding("e", "export", "Export", id="overview.export", tooltip="Write the verdict as Markdown, for an issue"),
     ]  # fmt: skip
 
     def __init__(self, work: Work) -> None:
@@ -53,8 +60,7 @@ class OverviewScreen(Screen[None]):
         self._work = work
         self._probes: dict[str, dict[str, list[Probe]]] = {}
         self._rows: dict[str, int] = {}
-        self._curves: tuple[Curve, ...] | None = None
-        self._curve = 0
+        self._curves = Curves()
         self._state = "searching"
         self._done = ""
 
@@ -65,8 +71,9 @@ class OverviewScreen(Screen[None]):
             yield Pane("Environment", ENVIRONMENT, "environment", self._environment)
         yield Pane("Timeline", TIMELINE, "timeline", self._timeline)
         yield Pane("Search", SEARCH, "search", self._search)
+        yield Prompt(id="prompt")
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
-        yield Footer(show_command_palette=False)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self._draw_head()
@@ -89,7 +96,7 @@ class OverviewScreen(Screen[None]):
         self._redraw()
 
     def curves_read(self, curves: tuple[Curve, ...]) -> None:
-        self._curves = curves
+        self._curves.all = curves
         self._redraw()
 
     def stopped(self, how: str) -> None:
@@ -99,16 +106,18 @@ class OverviewScreen(Screen[None]):
 
     def _redraw(self) -> None:
         for pane in self.query(Pane):
-            pane.draw(pane._draw)
+            pane.redraw()
         self._draw_head()
+        self.refresh_bindings()
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 
     def _draw_head(self) -> None:
         found = self._work.comparison
         word, style = words.HEADLINES[found.verdict] if found else (self._state.upper(), "$text-muted")
-        names = f" rltrace   A {self._work.path_a.name}   B {self._work.path_b.name}   "
-        self.query_one("#head", Static).update(Content.assemble(names, (word, f"bold {style}")))
+        self.query_one("#head", Static).update(
+            Content.assemble(f" rltrace   {self._work.names}   ", (word, f"bold {style}"))
+        )
 
     def _verdict(self, width: int) -> words.Lines:
         found = self._work.comparison
@@ -123,6 +132,8 @@ class OverviewScreen(Screen[None]):
         return words.environment_lines(found, width) if found else []
 
     def _timeline(self, width: int) -> words.Lines:
+        if self._work.comparison is None:
+            return []
         lines: words.Lines = []
         shown = self._work.shown
         for timeline in self._work.timelines:
@@ -132,25 +143,11 @@ class OverviewScreen(Screen[None]):
             bar = words.state_bar(timeline, width - words.ROOM)
             axis = words.axis(len(timeline.states), mark, width - words.ROOM)
             lines += [Content(f"  {axis}"), Content(f"  {bar}")]
-        if self._work.comparison is not None and not lines:
+        if not lines:
             lines.append(words.plain("Neither program made an optimizer step.", "$text-muted"))
-        return lines + self._curve_lines(width)
-
-    def _curve_lines(self, width: int) -> words.Lines:
-        if not self._curves:
-            waiting = self._curves is None and self._work.comparison is not None
-            return [words.plain("reading the curves …", "$text-muted")] if waiting else []
-        curve = self._curves[self._curve]
         steps = max([len(t.states) for t in self._work.timelines], default=0)
-        steps = max([steps, *(step + 1 for step, _ in (*curve.a[-1:], *curve.b[-1:]))])
-        parts = (
-            "equal where read"
-            if curve.parts_at is None
-            else f"{'parts' if curve.whole else 'differs'} at step {curve.parts_at:,}"
-        )
-        more = "" if curve.whole else ", read in places"
-        head = f"{self._curve + 1}/{len(self._curves)}  {parts}{more}  {curve.place}  {curve.name}"
-        return [*words.curve_lines(curve, steps, width), words.plain(head[:width], "$text-muted")]
+        height = self.query_one("#timeline", Pane).scrollable_content_region.height
+        return lines + self._curves.lines(steps, width, height - len(lines))
 
     def _search(self, width: int) -> words.Lines:
         lines: words.Lines = []
@@ -168,29 +165,37 @@ class OverviewScreen(Screen[None]):
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        if self._work.comparison is None and action in ("inspect", "curve", "curves", "copy", "export"):
+            return "there is no verdict yet" if self._state == "searching" else f"the search was {self._state}"
         if action == "inspect":
-            return self.app.check_action("op", ())
-        if action == "curve":
-            return True if self._curves and len(self._curves) > 1 else None
-        if action == "copy":
-            return True if self._work.comparison is not None else None
-        return True
+            return self._work.no_op
+        return self._curves.why_not_pick if action in ("curve", "curves") else ""
 
     def action_inspect(self) -> None:
-        self.app.action_op()  # type: ignore[attr-defined]
+        host(self).show_verdict_op()
 
     def action_curve(self, direction: int) -> None:
-        assert self._curves
-        self._curve = (self._curve + direction) % len(self._curves)
-        self.query_one("#timeline", Pane).draw(self._timeline)
+        self._curves.turn(direction)
+        self.query_one("#timeline", Pane).redraw()
+
+    def action_curves(self) -> None:
+        def chosen(number: int | None) -> None:
+            if number is not None:
+                self._curves.at = number
+                self.query_one("#timeline", Pane).redraw()
+
+        self.app.push_screen(self._curves.picker(), chosen)
 
     def action_copy(self) -> None:
         found = self._work.comparison
         assert found is not None
-        self.app.copy_to_clipboard(render_comparison(found, color=False))
-        self.notify("the report is copied")
+        copy(self.app, render_comparison(found, color=False), "the report is")
 
-    @property
-    def is_diverged(self) -> bool:
-        return self._work.comparison is not None and self._work.comparison.verdict is Verdict.DIVERGED
+    def action_export(self) -> None:
+        name = "-".join(path.name.removesuffix(".zarr") for path in (self._work.path_a, self._work.path_b))
+        self.query_one(Prompt).ask(EXPORT, "a file; what is there is kept", f"{name}.md")
+
+    def on_prompt_answered(self, message: Prompt.Answered) -> None:
+        if message.question == EXPORT and message.answer.strip():
+            host(self).export(Path(message.answer.strip()).expanduser())

@@ -33,10 +33,10 @@ class Pane(VerticalScroll):
     def draw(self, draw: Draw) -> None:
         """Show what ``draw`` gives for the width there is, now and after every resize."""
         self._draw = draw
-        self._redraw()
+        self.redraw()
 
     def on_resize(self, _: Resize) -> None:
-        self._redraw()
+        self.redraw()
 
     @property
     def text(self) -> str:
@@ -47,6 +47,7 @@ class Pane(VerticalScroll):
     def _width(self) -> int:
         return max(20, self.scrollable_content_region.width - (0 if self.show_vertical_scrollbar else 1))
 
-    def _redraw(self) -> None:
+    def redraw(self) -> None:
+        """Show the same for what is known now."""
         lines = self._draw(self._width)
         self._text.update(Content("\n").join(lines))

@@ -6,11 +6,14 @@ Owns glyphs and layout within a width. Pure functions; no widget, nothing is rea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from textual.content import Content
 
+from rltrace.diff.alone import OwnSteps
+from rltrace.diff.browse import Browser, Line
 from rltrace.diff.model import Cause, Comparison, Finding, Pair, Probe, Verdict
 from rltrace.diff.pairing import Relation
 from rltrace.diff.timeline import Curve, StepState, Timeline
@@ -47,10 +50,18 @@ WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER
 ROOM = 16
 """Columns beside a curve: its name and its last number."""
 
+HIGHEST = 6
+"""Lines of one curve."""
+
 WIDEST_STEP = 8
 """Characters for one step."""
 
+SPACES = re.compile(r"(?<=\S)\s{3,}")
+
 BARS = " ▁▂▃▄▅▆▇█"
+
+LABELLED = re.compile(r"\s*\S+(?: \S+)?\s{2,}")
+"""A word or two in a column of their own at the beginning of a line."""
 
 Lines = list[Content]
 
@@ -68,6 +79,31 @@ def labelled(label: str, text: str, width: int, style: str = "") -> Lines:
         Content.assemble((f"{head:<{LABEL}}", "$text-muted"), (line, style))
         for head, line in zip(heads, lines, strict=True)
     ]
+
+
+def fit(text: str, width: int) -> str:
+    """Exactly so many columns; what is cut off is marked."""
+    return f"{text:<{width}}" if len(text) <= width else f"{text[: max(0, width - 1)]}…"[:width]
+
+
+def fold_text(browser: Browser, line: Line) -> str:
+    """What a fold says of the lines in it."""
+    piece = line.piece
+    assert piece is not None
+    if piece.trouble:
+        return f"⋯ rows {piece.a0:,} to {piece.a1 - 1:,} of A cannot be shown: {piece.trouble}"
+    count = f"{piece.rows:,} op" + ("" if piece.rows == 1 else "s")
+    if piece.equal and not browser.alone:
+        return f"⋯ {count.replace(' op', ' identical op')} ⋯"
+    step = browser.step_of(piece)
+    where = "" if step is None else f"step {step:,}: "
+    if piece.equal:
+        return f"⋯ {where}{count} ⋯"
+    a, b = piece.a1 - piece.a0, piece.b1 - piece.b0
+    if not a or not b:
+        return f"⋯ {where}{count} of {'A' if a else 'B'} alone ⋯"
+    sizes = count if a == b else f"{a:,} ops of A, {b:,} of B"
+    return f"⋯ {where}{sizes}, not looked at yet ⋯"
 
 
 # --- verdict --------------------------------------------------------------------------------------------------------
@@ -120,8 +156,8 @@ def finding_lines(finding: Finding, width: int) -> Lines:
         lines += pair_lines("kernel", finding.kernel, width)
     for pair in finding.outputs[:2]:
         lines += pair_lines("output", pair, width) if both and pair.a != pair.b else []
-    unit = "ops" if finding.op is not None else "steps"
-    return [*lines, *labelled("before", f"{finding.identical_before:,} identical {unit}", width)]
+    unit, count = "op" if finding.op is not None else "step", finding.identical_before
+    return [*lines, *labelled("before", f"{count:,} identical {unit}{'' if count == 1 else 's'}", width)]
 
 
 def pair_lines(label: str, pair: Pair[str], width: int) -> Lines:
@@ -226,6 +262,13 @@ def axis(steps: int, mark: int | None, width: int) -> str:
 
 def spark(points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int) -> str:
     """A curve in blocks: for each character the last number of its steps; a space where none was read."""
+    return chart(points, steps, low, high, width, 1)[0]
+
+
+def _levels(
+    points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int, most: int
+) -> list[int | str | None]:
+    """How high the curve stands at each character, from 1 to ``most``; None where nothing was read."""
     room = cells(steps, width)
     values: list[float | None] = [None] * room
     for step, value in points:
@@ -233,16 +276,17 @@ def spark(points: Sequence[tuple[int, float]], steps: int, low: float, high: flo
             first = place(step, steps, room)
             for at in range(first, max(first + 1, place(step + 1, steps, room) if room >= steps else 0)):
                 values[at] = value
-    return "".join(_block(value, low, high) for value in values)
+    return [_level(value, low, high, most) for value in values]
 
 
-def _block(value: float | None, low: float, high: float) -> str:
+def _level(value: float | None, low: float, high: float, most: int) -> int | str | None:
     if value is None:
-        return " "
+        return None
     if not math.isfinite(value):
         return "!"
-    share = 0.5 if high <= low else (value - low) / (high - low)
-    return BARS[1 + min(7, max(0, int(share * 8)))]
+    scale = max(abs(low), abs(high))  # the difference of two doubles may be too large for one
+    share = (value / scale - low / scale) / (high / scale - low / scale) if high > low else 0.5
+    return 1 + min(most - 1, max(0, int(share * most)))
 
 
 def bounds(curve: Curve) -> tuple[float, float]:
@@ -251,9 +295,65 @@ def bounds(curve: Curve) -> tuple[float, float]:
     return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
 
-def curve_lines(curve: Curve, steps: int, width: int) -> Iterator[Content]:
-    """The curves of A and B on one scale, each with its last number."""
+def curve_lines(curve: Curve, steps: int, width: int, height: int = 1) -> Iterator[Content]:
+    """The curves of A and B on one scale, each with its last number, each so many lines high."""
     low, high = bounds(curve)
-    for side, points in (("A", curve.a), ("B", curve.b)):
+    for side, points in (("A", curve.a), ("B", curve.b)) if curve.b else ((" ", curve.a),):
         last = f"{points[-1][1]:.6g}" if points else ""
-        yield Content.assemble((f"{side} ", "bold"), spark(points, steps, low, high, width - ROOM), f"  {last}")
+        *above, lowest = chart(points, steps, low, high, width - ROOM, min(height, HIGHEST))
+        yield from (Content(f"  {line}") for line in above)
+        yield Content.assemble((f"{side} ", "bold"), lowest, f"  {last}")
+
+
+def chart(
+    points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int, height: int
+) -> list[str]:
+    """``spark`` over several lines: eight levels in each, the lowest line last."""
+    levels = _levels(points, steps, low, high, width, 8 * height)
+    return ["".join(_cell(level, line) for level in levels) for line in range(height - 1, -1, -1)]
+
+
+def _cell(level: int | str | None, line: int) -> str:
+    """What a column of ``level`` eighths shows in a line, counted from the bottom; a word stands on the lowest."""
+    if level is None:
+        return " "
+    if isinstance(level, str):
+        return level if line == 0 else " "
+    return BARS[max(0, min(8, level - 8 * line))]
+
+
+def text_lines(lines: Iterable[str], width: int) -> Lines:
+    """Lines of a report, wrapped under where their text begins; headings without an indent are set off."""
+    found: Lines = []
+    for line in "\n".join(lines).strip("\n").splitlines():
+        if len(line) > width:
+            line = SPACES.sub("  ", line)  # a column is worth less than a value on the same line
+        indent = len(line) - len(line.lstrip())
+        label = LABELLED.match(line)
+        more = " " * (label.end() if label and label.end() < width // 2 else indent + 2)
+        wrapped = wrap(line, width, subsequent_indent=more, drop_whitespace=True, break_on_hyphens=False) or [""]
+        style = "bold" if indent == 0 and label is None else ""
+        found += [plain(part, style) for part in wrapped]
+    return found
+
+
+def step_bar(own: OwnSteps, width: int) -> str:
+    """Ops of each step as bars, the mean where several share a character; ``s``: skipped, ``·``: not recorded."""
+    count, room = len(own.steps), cells(len(own.steps), width)
+    most = max((step.ops or 0 for step in own.steps), default=0)
+    found = []
+    for k in range(room):
+        first = k * count // room
+        part = own.steps[first : max(first + 1, (k + 1) * count // room)]
+        ops = [step.ops for step in part if step.ops is not None]
+        if any(step.skipped for step in part):
+            found.append("s")
+        else:
+            found.append(BARS[max(1, min(8, math.ceil(8 * sum(ops) / len(ops) / max(most, 1))))] if ops else "·")
+    return "".join(found)
+
+
+def step_sizes(own: OwnSteps) -> str:
+    """The most ops that a step has."""
+    most = max((step.ops or 0 for step in own.steps), default=0)
+    return f"  ≤ {most:,} ops" if most else ""

@@ -1,0 +1,37 @@
+"""``rltrace show``: one trace, looked through in the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from rltrace.commands.console import emit
+
+
+@click.command(name="show")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--no-tui", is_flag=True, help="Print what info prints even where the terminal interface would open.")
+@click.pass_context
+def command(ctx: click.Context, trace: Path, form: str, no_tui: bool) -> None:
+    """Look through TRACE: what was recorded and where, its steps and curves, and its ops one by one.
+
+    In a terminal it opens on a screen of its own, the one in which two traces are compared; with --format or --no-tui,
+    or where the output goes elsewhere, it prints what rltrace info prints.
+
+    \b
+      rltrace show a.zarr
+    """
+    from rltrace.commands.terminal import can_open, show_trace
+    from rltrace.report.info import describe, info_text
+    from rltrace.trace.reader import open_trace
+
+    asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or asked):
+        show_trace(trace)
+        return
+    info = describe(open_trace(trace))
+    emit(info_text(info) if form == "text" else json.dumps(info, indent=2))

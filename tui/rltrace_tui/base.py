@@ -1,0 +1,196 @@
+"""What every application of rltrace has: its screens, the keys that work everywhere, failures that can be read.
+
+Owns going about. Whatever happens here, no trace is written to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from textual import events, work
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.message import Message
+from textual.screen import Screen
+
+from rltrace_tui.failure import FailureScreen
+from rltrace_tui.help import HelpScreen
+from rltrace_tui.host import Reasoned, why_not
+from rltrace_tui.op import OpScreen
+from rltrace_tui.ops import OpsScreen
+from rltrace_tui.work import Source
+
+T = TypeVar("T")
+
+
+class Failed(Message):
+    """Something could not be done."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Written(Message):
+    """A file was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+
+class BaseApp(Reasoned, App[T], Generic[T]):
+    """Overview, Ops, Op, and what is common to them."""
+
+    TITLE = "rltrace"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
+    ENABLE_COMMAND_PALETTE = True
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (76, "-normal"), (100, "-wide")]  # noqa: RUF012  Textual's
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (24, "-tall"), (34, "-high")]  # noqa: RUF012  own declaration
+    DEFAULT_MODE = "overview"
+    BINDINGS = [  # noqa: RUF012
+        Binding("question_mark", "help", "Help", id="app.help", tooltip="What the focused part shows, and its keys"),
+        Binding("1", "overview", "Overview", id="app.overview", tooltip="The first screen"),
+        Binding("2", "ops", "Ops", id="app.ops", tooltip="Op by op"),
+        Binding("3", "op", "Op", id="app.op", tooltip="The op that the verdict names"),
+        Binding("4", "replay", "Replay", id="app.replay", tooltip="The experiment's arms and its outcome"),
+        Binding("escape", "leave", "Back", show=False, id="app.back", tooltip="Stop what runs, or go back"),
+        Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave; nothing that runs is touched"),
+    ]
+
+    def __init__(self, source: Source, overview: Screen[None]) -> None:
+        super().__init__()
+        self.source = source
+        self.overview: Screen[None] = overview
+        self.ops = OpsScreen(source)
+        self.add_mode("overview", lambda: self.overview)
+        self.add_mode("ops", lambda: self.ops)
+        self.failure: BaseException | None = None
+        self.cancelled = False
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that is dimmed says why it does nothing."""
+        active = self.screen.active_bindings.get(event.key)
+        if active is not None and not active.enabled and (why := why_not(active)):
+            self.notify(why, severity="warning")
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        yield from super().get_system_commands(screen)
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if active.enabled and active.node in (screen, self) and binding.description and binding.id:
+                node = active.node
+                yield SystemCommand(
+                    binding.description,
+                    binding.tooltip or "",
+                    lambda action=binding.action, node=node: self.run_action(action, node),
+                )
+
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        return self.source.no_ops if action == "ops" else ""
+
+    # --- going about --------------------------------------------------------------------------------------------------
+
+    def action_overview(self) -> None:
+        self._go("overview")
+
+    def action_ops(self) -> None:
+        self._go("ops")
+
+    def _go(self, mode: str) -> None:
+        """A screen, as it was left, with nothing over it."""
+        self.switch_mode(mode)
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def show_op(self, stream: str, a: int | None, b: int | None) -> None:
+        if isinstance(self.screen, OpScreen):
+            self.screen.show(a, b)
+            return
+        self.push_screen(OpScreen(self.source, stream, a, b))
+
+    def show_ops_at(self, stream: str, a: int | None, b: int | None) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self._go("ops")
+        self.ops.go(stream, a, b)
+
+    def show_verdict_op(self) -> None:
+        shown = self.source.shown
+        if shown is not None and shown.stream in self.source.streams:
+            self.show_op(shown.stream, shown.a_index, shown.b_index)
+
+    def action_op(self) -> None:
+        self.show_verdict_op()
+
+    def action_help(self) -> None:
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen(self.screen))
+
+    def action_leave(self) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        if not self.stop() and len(self.screen_stack) > 1:
+            self.pop_screen()
+        elif self.current_mode != "overview" and not self.is_searching:
+            self.switch_mode("overview")
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether the work that everything waits for is going on."""
+        return False
+
+    def stop(self) -> bool:
+        """End that work; False: none is going on."""
+        return False
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def on_failed(self, message: Failed) -> None:
+        self.fail(message.error)
+
+    def fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.push_screen(FailureScreen(error))
+
+    def _handle_exception(self, error: Exception) -> None:
+        """What nobody foresaw in a widget: it can draw no more, so the application ends, and the command says why."""
+        if self.is_headless or os.environ.get("RLTRACE_DEBUG"):
+            super()._handle_exception(error)
+            return
+        self.failure = error
+        self.exit(None)
+        self._close_messages_no_wait()
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def export(self, path: Path) -> None:
+        self._write(path)
+
+    def exported(self) -> str:
+        """What is written."""
+        raise NotImplementedError
+
+    @work(thread=True, exclusive=True, group="export", exit_on_error=False)
+    def _write(self, path: Path) -> None:
+        try:
+            text = self.exported()
+            with path.open("x", encoding="utf-8") as file:  # what is there is somebody's
+                file.write(text)
+        except OSError as error:
+            what = "it is there already" if isinstance(error, FileExistsError) else error.strerror
+            self.call_from_thread(self.notify, f"{path} is not written: {what}", severity="error")
+            return
+        except Exception as error:  # a worker's failure is told, never raised
+            self.post_message(Failed(error))
+            return
+        self.post_message(Written(path))
+
+    def on_written(self, message: Written) -> None:
+        self.notify(f"written: {message.path}")

@@ -1,0 +1,60 @@
+"""The numbers that runs read out, one place in the code at a time, under the timeline of their steps.
+
+Owns which one is shown. Drawn for one run or for two on one scale.
+"""
+
+from __future__ import annotations
+
+from rltrace.diff.timeline import Curve
+from rltrace_tui import words
+from rltrace_tui.picker import Picker
+
+
+class Curves:
+    """The curves, once they are read, and which of them somebody looks at."""
+
+    def __init__(self) -> None:
+        self.all: tuple[Curve, ...] | None = None
+        """None: not read yet."""
+        self.at = 0
+
+    @property
+    def why_not_pick(self) -> str:
+        if self.all is None:
+            return "the curves are being read"
+        if not self.all:
+            return "no number was read out (.item())"
+        return "" if len(self.all) > 1 else "there is one curve only"
+
+    def turn(self, direction: int) -> None:
+        assert self.all
+        self.at = (self.at + direction) % len(self.all)
+
+    def picker(self) -> Picker:
+        assert self.all
+        return Picker("Curve", [title(curve) for curve in self.all], self.at)
+
+    def lines(self, steps: int, width: int, height: int) -> words.Lines:
+        """The chosen curve within so many lines, over as many steps as the timeline above has, or more."""
+        if self.all is None:
+            return [words.plain("reading the curves …", "$text-muted")]
+        if not self.all:
+            return [words.plain("No number was read out (.item()).", "$text-muted")]
+        curve = self.all[self.at]
+        steps = max([steps, *(step + 1 for step, _ in (*curve.a[-1:], *curve.b[-1:]))])
+        head = f"{self.at + 1}/{len(self.all)}  {title(curve)}"
+        sides = 2 if curve.b else 1
+        return [
+            *words.curve_lines(curve, steps, width, max(1, (height - 1) // sides)),
+            words.plain(words.fit(head, width), "$text-muted"),
+        ]
+
+
+def title(curve: Curve) -> str:
+    """``parts at step 4  train.py:26  errors.append(e.item())``."""
+    more = "" if curve.whole else ", read in places"
+    if not curve.b:
+        return f"{len(curve.a):,} steps{more}  {curve.place}  {curve.name}"
+    if curve.parts_at is None:
+        return f"equal where read{more}  {curve.place}  {curve.name}"
+    return f"{'parts' if curve.whole else 'differs'} at step {curve.parts_at:,}{more}  {curve.place}  {curve.name}"

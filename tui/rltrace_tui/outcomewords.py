@@ -1,0 +1,102 @@
+"""The outcome of an experiment in lines of text.
+
+Owns glyphs and layout within a width. Pure functions; no widget, nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from textual.content import Content
+
+from rltrace.experiment.outcome import ArmState, OriginClass, Outcome, Word
+from rltrace.report.finding import sentence
+from rltrace_tui.words import Lines, labelled, plain
+
+STATES = {
+    ArmState.NOT_RUN: ("·", "$text-muted"),
+    ArmState.RUNNING: ("…", "$text-accent"),
+    ArmState.AS_EXPECTED: ("✓", "$text-success"),
+    ArmState.OTHERWISE: ("✗", "$text-error"),
+    ArmState.FAILED: ("!", "$text-warning"),
+}
+WORDS = {
+    Word.CONFIRMED: "$text-success",
+    Word.REPAIRED: "$text-success",
+    Word.PARTIAL: "$text-warning",
+    Word.REFUTED: "$text-error",
+    Word.UNRESOLVED: "$text-warning",
+}
+NAME = 5
+
+WHY = (
+    "A first difference is a suspicion. An experiment puts A's values into a new run of B where it begins to differ,"
+    " and looks whether it becomes A, bit for bit. Its outcome is drawn here."
+)
+
+
+def headline(outcome: Outcome | None) -> tuple[str, str]:
+    """The word, and its colour."""
+    if outcome is None:
+        return "NO EXPERIMENT", "$text-muted"
+    return ("RUNNING", "$text-accent") if outcome.word is None else (outcome.word.value.upper(), WORDS[outcome.word])
+
+
+def arm_lines(outcome: Outcome, width: int) -> Lines:
+    """A line for each arm as it finishes, then the word and what it rests on."""
+    lines: Lines = []
+    column = min(max([len(arm.what) for arm in outcome.arms], default=0), max(20, width // 2 - NAME - 4))
+    for arm in outcome.arms:
+        glyph, style = STATES[arm.state]
+        name = arm.name.value.replace("<-", "←")
+        result = arm.result or arm.state.value.replace("-", " ")
+        if len(arm.what) <= column and NAME + 4 + column + len(result) <= width:
+            lines.append(Content.assemble((f"{glyph} ", style), (f"{name:<{NAME}}", "bold"), f"{arm.what:<{column}}  ",
+                                          (result, style)))  # fmt: skip
+            continue
+        lines.append(Content.assemble((f"{glyph} ", style), (f"{name:<{NAME}}", "bold"), arm.what[: width - NAME - 2]))
+        lines.append(Content.assemble(" " * (NAME + 2), (result[: width - NAME - 2], style)))
+    word, style = headline(outcome)
+    lines += [Content(""), Content.assemble((word, f"bold {style}"))]
+    lines += labelled("because", sentence(outcome.because), width) if outcome.because else []
+    if outcome.first_step is not None:
+        end = "the end" if outcome.end_step is None else f"step {outcome.end_step:,}"
+        lines += labelled("horizon", f"step {outcome.first_step:,} to {end}", width)
+    if outcome.trials:
+        flaky = f", {outcome.flaky:,} of them came out otherwise when repeated" if outcome.flaky else ""
+        lines += labelled("trials", f"{outcome.trials:,}{flaky}", width)
+    for command in outcome.advice:
+        lines += labelled("next", command, width, "$text-accent")
+    return lines
+
+
+def class_lines(outcome: Outcome) -> list[str]:
+    """A line for each kind of op: whether it matters, its share, op, place, kernels, distance."""
+    return [_class_line(kind) for kind in outcome.classes]
+
+
+def _class_line(kind: OriginClass) -> str:
+    matters = {True: "matters", False: "does not matter", None: "not tried"}[kind.matters]
+    place = f"{kind.site.file.rpartition('/')[2]}:{kind.site.line}" if kind.site is not None else ""
+    kernels = [kernel for kernel in (kind.kernel.a, kind.kernel.b) if kernel]
+    ulp = "" if kind.max_ulp is None else f"max {kind.max_ulp:,} ULP"
+    ops = f"{kind.count:,} op" + ("" if kind.count == 1 else "s")
+    share = f"{kind.share:5.1%}"
+    told = [f"{share:>6}", f"{matters:<15}", kind.op, place, ops, ulp, " against ".join(dict.fromkeys(kernels))]
+    return "  ".join(part for part in told if part)
+
+
+def how_lines(commands: Sequence[str], file: str, width: int) -> Lines:
+    """What is said where there is no outcome: what would make one, and where it is looked for."""
+    lines: Lines = [
+        plain("No experiment has been run on these two traces."),
+        Content(""),
+    ]
+    lines += [plain(line) for line in wrap(WHY, width)]
+    lines.append(Content(""))
+    for command in commands:
+        lines += labelled("run", command, width, "$text-accent")
+    if not commands:
+        lines += labelled("note", "this version of rltrace runs no experiments yet; it draws the outcome of one", width)
+    return [*lines, *labelled("file", file, width), *labelled("", "(or the one that --confirm names)", width)]

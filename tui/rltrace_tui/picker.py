@@ -1,0 +1,32 @@
+"""A short list to choose from, over the screen that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import ModalScreen
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+
+class Picker(ModalScreen[int | None]):
+    """Ends with the number of what was chosen; None: nothing was."""
+
+    BINDINGS = [Binding("escape,q", "dismiss(None)", "Close", id="picker.close", tooltip="Choose nothing")]  # noqa: RUF012
+
+    def __init__(self, title: str, choices: Sequence[str], chosen: int = 0) -> None:
+        super().__init__()
+        self._title, self._choices, self._chosen = title, choices, chosen
+
+    def compose(self) -> ComposeResult:
+        yield OptionList(*(Option(choice) for choice in self._choices), id="choices", markup=False)
+
+    def on_mount(self) -> None:
+        options = self.query_one(OptionList)
+        options.border_title = self._title
+        options.highlighted = self._chosen
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_index)

@@ -1,0 +1,130 @@
+"""The first screen of one trace: what was recorded, where, its steps and the numbers that it read out."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from rltrace.diff.timeline import Curve
+from rltrace.report.info import fact_lines, head_lines, info_text
+from rltrace_tui import words
+from rltrace_tui.curves import Curves
+from rltrace_tui.host import Reasoned, copy
+from rltrace_tui.pane import Pane
+from rltrace_tui.work import OneWork
+
+TRACE = "Trace: what was run and when, how it was recorded, and how each of its processes ended."
+FACTS = "Environment: what is known of the machine, the versions, the settings and the sources."
+TIMELINE = (
+    "Steps: a bar for each optimizer step (or for several), as high as it has ops; s: the step was skipped. Below, a"
+    " number that the run read out (.item()), its last value beside it; [ and ] pick another one, c lists them."
+)
+
+
+class TraceScreen(Reasoned, Screen[None]):
+    """What is known of one trace, short of its ops."""
+
+    AUTO_FOCUS = "#trace"
+    BINDINGS = [  # noqa: RUF012
+        Binding("right_square_bracket", "curve(1)", "Curve", key_display="]", id="trace.next", tooltip="Next curve"),
+        Binding("left_square_bracket", "curve(-1)", "Curve", key_display="[", show=False, id="trace.previous",
+                tooltip="Previous curve"),
+        Binding("c", "curves", "Curves", id="trace.curves", tooltip="Choose a curve from a list"),
+        Binding("y", "copy", "Copy", id="trace.copy", tooltip="Copy all of this as text (over OSC 52)"),
+    ]  # fmt: skip
+
+    def __init__(self, work: OneWork) -> None:
+        super().__init__()
+        self._work = work
+        self._curves = Curves()
+        self._state = "reading"
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        with Horizontal(id="top"):
+            yield Pane("Trace", TRACE, "trace", self._trace)
+            yield Pane("Environment", FACTS, "facts", self._facts)
+        yield Pane("Steps", TIMELINE, "timeline", self._timeline)
+        yield Static("rltrace needs 60 columns and 16 lines", id="small")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self._redraw()
+
+    def read(self) -> None:
+        """Everything but the curves is known."""
+        self._state = ""
+        self._redraw()
+
+    def curves_read(self, curves: tuple[Curve, ...]) -> None:
+        self._curves.all = curves
+        self._redraw()
+
+    def stopped(self, how: str) -> None:
+        if self._work.info is None:
+            self._state = how
+            self._redraw()
+
+    def _redraw(self) -> None:
+        for pane in self.query(Pane):
+            pane.redraw()
+        states = [] if self._work.info is None else [str(p["state"]) for p in self._work.info["processes"]]
+        state = self._state or ", ".join(dict.fromkeys(states))
+        style = "$text-success" if state == "complete" else "$text-warning"
+        self.query_one("#head", Static).update(
+            Content.assemble(f" rltrace   {self._work.names}   ", (state.upper(), f"bold {style}"))
+        )
+        self.refresh_bindings()
+
+    # --- drawing ------------------------------------------------------------------------------------------------------
+
+    def _trace(self, width: int) -> words.Lines:
+        if self._work.info is None:
+            return [Content("Reading …" if self._state == "reading" else f"Reading was {self._state}.")]
+        return words.text_lines(head_lines(self._work.info), width)
+
+    def _facts(self, width: int) -> words.Lines:
+        return [] if self._work.info is None else words.text_lines(fact_lines(self._work.info), width)
+
+    def _timeline(self, width: int) -> words.Lines:
+        if self._work.info is None:
+            return []
+        lines: words.Lines = []
+        room = width - words.ROOM
+        for own in self._work.steps:
+            if len(self._work.steps) > 1:
+                lines.append(words.plain(own.process, "bold"))
+            axis = words.axis(len(own.steps), None, room)
+            lines += [Content(f"  {axis}"), Content(f"  {words.step_bar(own, room)}{words.step_sizes(own)}")]
+        if not lines:
+            lines.append(words.plain("The program made no optimizer step.", "$text-muted"))
+        steps = max([len(own.steps) for own in self._work.steps], default=0)
+        height = self.query_one("#timeline", Pane).scrollable_content_region.height
+        return lines + self._curves.lines(steps, width, height - len(lines))
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        if self._work.info is None and action in ("curve", "curves", "copy"):
+            return "the trace is being read"
+        return self._curves.why_not_pick if action in ("curve", "curves") else ""
+
+    def action_curve(self, direction: int) -> None:
+        self._curves.turn(direction)
+        self.query_one("#timeline", Pane).redraw()
+
+    def action_curves(self) -> None:
+        def chosen(number: int | None) -> None:
+            if number is not None:
+                self._curves.at = number
+                self.query_one("#timeline", Pane).redraw()
+
+        self.app.push_screen(self._curves.picker(), chosen)
+
+    def action_copy(self) -> None:
+        assert self._work.info is not None
+        copy(self.app, info_text(self._work.info), "what is known of the trace is")
