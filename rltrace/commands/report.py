@@ -1,0 +1,143 @@
+"""``rltrace report``: a comparison as a page or as Markdown, to attach to an issue.
+
+Owns the options, which form is written, and where to. A report is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
+from rltrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rltrace.diff import Comparison
+    from rltrace.report.outgoing import Asked
+
+FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
+
+
+@click.command(name="report")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Where to; - is standard output.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "markdown"]),
+    help="Default: by the name; Markdown for standard output.",
+)
+@click.option("--with-host", is_flag=True, help="Show the machine's name and folders.")
+@click.option("--with-arguments", is_flag=True, help="Show the arguments of the recorded commands.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+def command(
+    a: Path,
+    b: Path,
+    output: Path,
+    form: str | None,
+    with_host: bool,
+    with_arguments: bool,
+    force: bool,
+    quiet: bool,
+) -> int:
+    """Write the comparison of traces A and B as one self-contained page, to attach to an issue.
+
+    The page holds the verdict with its evidence, every optimizer step, the curves of both runs, the ops around the
+    first difference and what differs between the machines. It loads nothing and runs nothing. As Markdown (-o FILE.md,
+    or -o -) the report is short enough to paste.
+
+    Others will read it: the machine's name, folders and command arguments are left out unless asked for. Source lines
+    and logged numbers are in it.
+
+    Ends with 0 when the report was written, whatever the verdict; with 2 when it could not be.
+
+    \b
+      rltrace report a.zarr b.zarr -o report.html
+      rltrace report a.zarr b.zarr -o - | gh issue create --title "B diverges" --body-file -
+    """
+    from rltrace.report.outgoing import Asked
+
+    chosen = form or _form_of(output)
+    _check(output, force)
+    progress = Progress() if progress_visible() else None
+    try:
+        text, comparison = _report(a, b, chosen, Asked(with_host, with_arguments), progress)
+    finally:
+        if progress:
+            progress.clear()
+    if output == Path("-"):
+        emit(text.removesuffix("\n"))
+        return ExitCode.IDENTICAL
+    _write(output, text)
+    if not quiet:
+        narrate(_summary(output, text, comparison))
+    return ExitCode.IDENTICAL
+
+
+def _form_of(output: Path) -> str:
+    if output == Path("-"):
+        return "markdown"
+    form = FORMS.get(output.suffix.lower())
+    if form is None:
+        raise UsageError(f"{output} is to be what? Call it .html or .md, or give --format")
+    return form
+
+
+def _check(output: Path, force: bool) -> None:
+    """Say so before the traces are read where the report cannot be put there."""
+    if output == Path("-"):
+        return
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder; give the name of a file")
+    if output.is_file() and not force:
+        raise UsageError(f"{output} exists already; choose another name, or replace it with --force")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no folder {output.parent}")
+
+
+def _report(a: Path, b: Path, form: str, asked: Asked, progress: Progress | None) -> tuple[str, Comparison]:
+    if form == "markdown":
+        from rltrace.diff import compare
+        from rltrace.report.markdown import comparison_markdown
+
+        comparison = compare(a, b, progress=progress)
+        return comparison_markdown(comparison, asked), comparison
+    from rltrace.report.html.page import html_page
+    from rltrace.report.material import gather
+
+    material = gather(a, b, progress)
+    return html_page(material, asked, version=version("rltrace-debugger")), material.comparison
+
+
+def _write(output: Path, text: str) -> None:
+    """Beside it first, so that an error leaves what was there; devices and pipes are written to as they are."""
+    data = text.encode("utf-8", "backslashreplace")
+    if output.exists() and not output.is_file():
+        output.write_bytes(data)
+        return
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(output)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _summary(output: Path, text: str, comparison: Comparison) -> str:
+    from rltrace.report.telling import HEADLINES
+
+    return f"{output}: {HEADLINES[comparison.verdict]}, {readable_size(len(text.encode()))}"

@@ -1,0 +1,94 @@
+"""Both runs op by op around the finding: identical stretches folded, origins and receivers told apart.
+
+Owns that table. Decides nothing, reads nothing.
+"""
+
+from __future__ import annotations
+
+from rltrace.diff.pairing import Relation
+from rltrace.report.html.elements import Content, Element, el
+from rltrace.report.html.parts import code, muted, number, row, section, table, unseen
+from rltrace.report.material import ExcerptLine, Material
+from rltrace.report.oplist import OpLine
+
+SIGNS = {
+    Relation.EQUAL: ("=", "", "equal, as far as it was recorded"),
+    Relation.DIFFERS: ("≠", "is-differs", "differs, and no input is seen to: a difference may begin here"),
+    Relation.RECEIVES: ("~", "is-receives", "differs, and so does an input: it passes a difference on"),
+    Relation.UNSURE: ("?", "is-unsure", "differs, and of an input it is not known whether it does"),
+    Relation.ONLY_A: ("<", "is-only", "only A ran it"),
+    Relation.ONLY_B: (">", "is-only", "only B ran it"),
+    Relation.UNPAIRED: ("?", "is-unsure", "the two sides are too different here to be paired"),
+}
+"""Sign, look and meaning. A sign is never told by colour alone."""
+
+MOVED = ("↕", "B ran it at another place in the order")
+
+COLUMNS = (("", "sign"), ("A", "number"), ("B", "number"), ("op", None), ("where", None))
+
+
+def around_section(material: Material) -> Element | None:
+    """The lines around the finding; None where ops were not compared."""
+    lines = material.excerpt
+    if not lines:
+        return section("ops", "Ops around it", el("p", f"Not shown: {material.trouble}")) if material.trouble else None
+    stream = next((line.stream for entry in lines for line in (entry.a, entry.b) if line is not None), "")
+    caption = f"{stream}, both runs side by side; identical stretches are folded, and so are steps nobody has looked at"
+    return section(
+        "ops",
+        "Ops around it",
+        table(COLUMNS, [_row(line) for line in lines], caption, "ops"),
+        _legend(lines),
+        class_="long",
+    )
+
+
+def _row(line: ExcerptLine) -> Element:
+    if line.relation is None:
+        return el("tr", el("td", _fold(line), colspan=len(COLUMNS)), class_="fold")
+    sign, look, meaning = SIGNS[line.relation]
+    shown = line.a or line.b
+    assert shown is not None
+    if line.moved:
+        sign, meaning = sign + MOVED[0], f"{meaning}; {MOVED[1]}"
+    found = [el("strong", "▶", aria_hidden="true"), unseen("the finding, ")] if line.found else None
+    return row(
+        el("td", found, el("span", sign, aria_hidden="true"), unseen(meaning), class_="sign"),
+        number(line.a.row if line.a else None),
+        number(line.b.row if line.b else None),
+        el("td", code(shown.op, "op"), _kernels(line), _module(shown)),
+        el("td", _where(shown), class_="where"),
+        class_=" ".join(filter(None, [look, "is-found" if line.found else ""])) or None,
+        header=False,
+    )
+
+
+def _fold(line: ExcerptLine) -> str:
+    step = f" from step {line.step:,} on" if line.step is not None else ""
+    if line.trouble:
+        return f"⋯ {line.folded:,} ops{step}: {line.trouble} ⋯"
+    return f"⋯ {line.folded:,} identical ops ⋯" if line.equal else f"⋯ {line.folded:,} ops{step}, not looked at ⋯"
+
+
+def _module(line: OpLine) -> Content:
+    return el("div", code(line.module, "muted")) if line.module else None
+
+
+def _kernels(line: ExcerptLine) -> Content:
+    if line.a is None or line.b is None or line.relation is Relation.EQUAL or line.a.kernel == line.b.kernel:
+        return None
+    return el("div", muted(line.a.kernel or "–", " | ", line.b.kernel or "–"), class_="small")
+
+
+def _where(line: OpLine) -> Content:
+    if line.site is None:
+        return None
+    source = " ".join(line.site.source.split())
+    return [code(f"{line.site.file}:{line.site.line}"), el("div", code(source, "source")) if source else None]
+
+
+def _legend(lines: tuple[ExcerptLine, ...]) -> Element:
+    told = {relation: SIGNS[relation] for relation in SIGNS if any(line.relation is relation for line in lines)}
+    entries = [(sign, meaning) for sign, _, meaning in told.values()]
+    entries += [MOVED] if any(line.moved for line in lines) else []
+    return el("ul", [el("li", el("code", sign, class_="key"), meaning) for sign, meaning in entries], class_="legend")

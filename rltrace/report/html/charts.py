@@ -1,0 +1,274 @@
+"""Charts as inline SVG: a timeline of steps, the curves of two runs, the probes of a search, a histogram.
+
+Owns geometry. A chart stretches to the room it gets while its letters and lines keep their size: what is drawn stands
+in an inner drawing of fixed coordinates, labels at shares of the outer one. Each has a title and a description in
+words, and no chart is needed to understand the page. Shapes tell what colours tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rltrace.diff.model import Probe
+from rltrace.diff.timeline import Curve, StepState, Timeline
+from rltrace.report.html.elements import Content, Element, el
+from rltrace.report.html.thinning import Point, apart, state_runs, thinned
+
+WIDE, HIGH = 1000, 100
+"""Inner coordinates."""
+
+NARROWEST = 2.0
+"""Of what is to be seen however little it is."""
+
+MOST_POINTS, MOST_SPARK, MOST_RUNS, MOST_SINGLE = 240, 48, 240, 100
+
+HEIGHTS = {
+    StepState.SAME: 20,
+    StepState.OTHER_OPS: 55,
+    StepState.ONE_SIDED: 40,
+    StepState.UNKNOWN: 8,
+    StepState.DIFFERS: 100,
+}
+"""How high a step stands."""
+
+
+def share(part: float, whole: float) -> str:
+    """``37.5%``."""
+    return f"{100 * part / whole:.4g}%" if whole else "0%"
+
+
+def chart(name: str, title: str, text: str, *drawing: Content, class_: str) -> Element:
+    """A picture with a title and a description; ``name``: unique in the page."""
+    return el(
+        "svg",
+        el("title", title, id=f"{name}-title"),
+        el("desc", text, id=f"{name}-text"),
+        drawing,
+        class_=f"chart {class_}",
+        role="img",
+        aria_labelledby=f"{name}-title {name}-text",
+        width="100%",
+    )
+
+
+def inner(*drawing: Content, y: str = "0", height: str = "100%") -> Element:
+    """A drawing that stretches."""
+    return el(
+        "svg",
+        drawing,
+        view_box=f"0 0 {WIDE} {HIGH}",
+        preserve_aspect_ratio="none",
+        width="100%",
+        height=height,
+        y=y,
+    )
+
+
+def label(text: str, part: float, whole: float, y: int | str, class_: str | None = None) -> Element:
+    """Words over a place in the drawing, kept inside of it."""
+    at = part / whole if whole else 0.0
+    anchor = "start" if at < 0.12 else "end" if at > 0.88 else "middle"
+    return el("text", text, x=share(part, whole), y=y, text_anchor=anchor, class_=class_)
+
+
+# --- timeline -------------------------------------------------------------------------------------------------------
+
+
+def timeline_chart(timeline: Timeline, mark: int | None, name: str, text: str) -> Element:
+    """What became of each step: the higher, the worse. ``mark``: the finding's step."""
+    count = len(timeline.states)
+    if count <= MOST_SINGLE:  # each by itself, with a gap
+        runs, gap = [(step, step + 1, state) for step, state in enumerate(timeline.states)], 0.12
+    else:
+        runs, gap = state_runs(timeline.states, MOST_RUNS), 0.0
+    bars = [_bar(first, end - gap, count, state) for first, end, state in runs]
+    drawing: list[Content] = [inner(bars, y="20", height="40")]
+    if mark is not None and mark < count:
+        drawing += [
+            el("line", x1=share(mark, count), x2=share(mark, count), y1=16, y2=62, class_="mark"),
+            label(f"▼ step {mark:,}", mark, count, 12, "mark-text"),
+        ]
+    drawing += [label("0", 0, 1, 76), label(f"{count - 1:,}", 1, 1, 76)] if count > 1 else [label("0", 0, 1, 76)]
+    return chart(name, f"Steps of {timeline.process}", text, drawing, class_="timeline")
+
+
+def _bar(first: float, end: float, count: int, state: StepState) -> Element:
+    least = 0.0 if state is StepState.SAME else NARROWEST
+    width = f"{max(WIDE * (end - first) / count, least):.5g}"
+    high = HEIGHTS[state]
+    return el("rect", x=_at(first, count), y=HIGH - high, width=width, height=high, class_=f"is-{state.value}")
+
+
+def _at(part: float, whole: float) -> str:
+    return f"{WIDE * part / whole:.5g}"
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Steps and numbers to coordinates."""
+
+    first: int
+    last: int
+    low: float
+    high: float
+
+    def x(self, step: int) -> float:
+        return WIDE * (step - self.first) / max(1, self.last - self.first)
+
+    def y(self, number: float) -> float:
+        """From the top; a flat curve lies in the middle."""
+        if self.high <= self.low:
+            return HIGH / 2
+        half = 0.5 if math.isinf(self.high - self.low) else 1.0  # halves cannot overflow
+        return HIGH - HIGH * ((number * half - self.low * half) / (self.high * half - self.low * half))
+
+
+def scale_of(*series: Sequence[Point]) -> Scale:
+    """The scale on which all of these fit."""
+    points = [point for one in series for point in one]
+    finite = [value for _, value in points if math.isfinite(value)] or [0.0]
+    steps = [step for step, _ in points] or [0]
+    return Scale(min(steps), max(steps), min(finite), max(finite))
+
+
+def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Element]:
+    """A line through ``points``, broken where a number is not finite; a lone one is a dot."""
+    run: list[Point] = []
+    for point in [*points, (0, math.nan)]:
+        if math.isfinite(point[1]):
+            run.append(point)
+            continue
+        if run:
+            ends = run if len(run) > 1 else [run[0], run[0]]
+            at = " ".join(f"{scale.x(step):.4g},{scale.y(value):.4g}" for step, value in ends)
+            yield el("polyline", points=at, class_=class_, fill="none", vector_effect="non-scaling-stroke")
+        run = []
+
+
+def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element:
+    """Both runs on one scale: A broad and light, B a thin dashed line over it."""
+    scale = scale_of(curve.a, curve.b)
+    drawn = [
+        lines(thinned(points, MOST_POINTS), scale, class_)
+        for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b"))
+    ]
+    span = scale.last - scale.first
+    marks: list[Content] = []
+    if mark is not None and scale.first <= mark <= scale.last:
+        at = share(mark - scale.first, span)
+        marks = [
+            el("line", x1=at, x2=at, y1=16, y2=152, class_="mark"),
+            label(f"▼ step {mark:,}", mark - scale.first, span, 12, "mark-text"),
+        ]
+    return chart(
+        name,
+        f"{curve.name}, step by step",
+        text,
+        inner(*drawn, y="20", height="128"),
+        marks,
+        _ends(scale),
+        label(f"{scale.first:,}", 0, 1, 168),
+        label(f"{scale.last:,}", 1, 1, 168) if span else None,
+        class_="curve",
+    )
+
+
+def _ends(scale: Scale) -> list[Element]:
+    """The numbers at the top and at the bottom."""
+    if scale.high <= scale.low:
+        return [label(f"{scale.low:.6g}", 0, 1, 78, "axis")]
+    return [label(f"{scale.high:.6g}", 0, 1, 32, "axis"), label(f"{scale.low:.6g}", 0, 1, 146, "axis")]
+
+
+ROUNDING = 1e-6
+"""A distance that is meant to be a power of ten lies this close to it."""
+
+
+def apart_chart(curve: Curve, name: str) -> Element | None:
+    """How far the two runs lie apart, on a logarithmic scale; None: nowhere."""
+    found = [(step, math.log10(distance)) for step, distance in apart(curve.a, curve.b) if distance > 0]
+    if not found:
+        return None
+    steps = scale_of(curve.a, curve.b)
+    low = math.floor(min(v for _, v in found) + ROUNDING)
+    high = math.ceil(max(v for _, v in found) - ROUNDING)
+    scale = Scale(steps.first, steps.last, low, max(high, low + 1))
+    equal = {step for step, distance in apart(curve.a, curve.b) if distance == 0}
+    gaps = [(step, math.nan) for step in equal]  # where both are equal there is no line
+    points = thinned(sorted([*found, *gaps]), MOST_POINTS)
+    top = max(high, low + 1)
+    text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs read the same number."
+    return chart(
+        name,
+        f"|A - B| of {curve.name}",
+        text,
+        el("line", x1="0", x2="100%", y1=16, y2=16, class_="grid"),
+        el("line", x1="0", x2="100%", y1=72, y2=72, class_="grid"),
+        inner(*lines(points, scale, "apart"), y="16", height="56"),
+        label(f"1e{top}", 0, 1, 12),
+        label(f"1e{low}", 0, 1, 86),
+        class_="distance",
+    )
+
+
+def spark(curve: Curve) -> Element:
+    """A curve as a small decoration beside its name."""
+    scale = scale_of(curve.a, curve.b)
+    drawn = [
+        lines(thinned(points, MOST_SPARK), scale, class_)
+        for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b"))
+    ]
+    return el(
+        "svg",
+        *drawn,
+        view_box=f"0 -5 {WIDE} {HIGH + 10}",
+        preserve_aspect_ratio="none",
+        class_="spark",
+        aria_hidden="true",
+        width=120,
+        height=24,
+    )
+
+
+# --- search and distances -------------------------------------------------------------------------------------------
+
+
+def probes_chart(probes: Sequence[Probe], rows: int, title: str, name: str, text: str) -> Element:
+    """Where a search looked: what it found equal, what parted, and a tick for each probe."""
+    equal = max((p.row for p in probes if p.equal), default=0)
+    parted = min((p.row for p in probes if not p.equal), default=rows)
+    ticks = [
+        el(
+            "line",
+            x1=_at(p.row, rows),
+            x2=_at(p.row, rows),
+            y1=0 if p.equal else 45,
+            y2=55 if p.equal else HIGH,
+            class_=f"probe is-{'same' if p.equal else 'differs'}",
+            vector_effect="non-scaling-stroke",
+        )
+        for p in probes
+        if rows
+    ]
+    bars: list[Content] = [
+        el("rect", x=0, y=35, width=_at(equal, rows or 1), height=30, class_="is-same"),
+        el("rect", x=_at(parted, rows or 1), y=20, width=_at(rows - parted, rows or 1), height=60, class_="is-differs"),
+    ]
+    return chart(name, title, text, inner(bars, ticks, height="28"), class_="probes")
+
+
+def bar(part: float, whole: float) -> Element:
+    """A bar in a table of counts."""
+    return el(
+        "svg",
+        el("rect", width=share(part, whole), height="100%", class_="count"),
+        class_="bar",
+        aria_hidden="true",
+        width="100%",
+        height=12,
+    )

@@ -1,0 +1,152 @@
+"""A finding on a page: what ran, where, why it differs, and the op in full: inputs, numbers, stack.
+
+Owns what is told of one op. Decides nothing, reads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rltrace.diff.model import Cause, Comparison, Finding, Pair, Verdict
+from rltrace.report.html.elements import Content, Element, el
+from rltrace.report.html.parts import both, code, facts, frames, muted, place, row, section, table
+from rltrace.report.material import Material, Source
+from rltrace.report.oplist import OpInput, OpLine
+from rltrace.report.pair import OpPair, PairedInput
+from rltrace.report.telling import INPUTS, STEP_OUTPUTS, before_it, rows, sentence, shown_finding, titled_findings, when
+
+MOST_OTHERS, MOST_OUTPUTS = 20, 4
+
+
+def finding_sections(material: Material) -> Iterator[Element]:
+    """The finding that the verdict rests on, then the others."""
+    comparison = material.comparison
+    shown = shown_finding(comparison)
+    for number, (title, finding) in enumerate(list(titled_findings(comparison))[:MOST_OTHERS]):
+        full = material.op if finding == shown else None
+        name = "finding" if number == 0 else f"finding-{number}"
+        content = [_facts(comparison, finding, is_main=finding == shown), _code(finding)]
+        if full is not None:
+            content += [_op(full, material.sources)]
+        yield section(name, title, content, class_="long")
+
+
+def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Element:
+    paired = finding.a_index is not None and finding.b_index is not None
+    evidence = list(_evidence(finding, paired))
+    before = before_it(finding) if is_main and comparison.verdict is Verdict.DIVERGED else None
+    return facts(
+        ("op", el("strong", code(finding.op)) if finding.op else None),
+        ("row", [rows(finding), muted(" of "), code(finding.stream)] if finding.op else None),
+        ("when", when(finding)),
+        ("module", code(finding.module) if finding.module else None),
+        ("at", place(finding.site) if finding.site else None),
+        ("cause", [el("strong", finding.cause.value), None if before else f". {sentence(finding.because)}"]),
+        ("repeats", _repeats(finding)),
+        ("inputs", INPUTS[finding.inputs_match] if finding.op and paired else None),
+        *evidence,
+        ("before", before),
+    )
+
+
+def _repeats(finding: Finding) -> str | None:
+    if finding.cause is not Cause.SAME_KERNEL or finding.repeats is None:
+        return None
+    return "the op was seen to repeat itself" if finding.repeats else "the op was seen not to repeat itself"
+
+
+def _evidence(finding: Finding, paired: bool) -> Iterator[tuple[str, Content]]:
+    """What ran, and digests of what it returned; without an op, what differs at the end of the step."""
+    if finding.op is None:
+        for name, pair in zip(STEP_OUTPUTS, finding.outputs, strict=False):
+            if pair.a != pair.b:
+                yield name, both(pair)
+        return
+    kernel = finding.kernel if paired else Pair(one := finding.kernel.a or finding.kernel.b, one)
+    yield "kernel", both(kernel) if paired else (code(kernel.a) if kernel.a else None)
+    differing = [pair for pair in finding.outputs if pair.a != pair.b] if paired else []
+    for pair in differing[:MOST_OUTPUTS]:
+        yield "output", both(pair)
+    if len(finding.outputs) > 1 and differing:
+        yield "outputs", f"{len(differing):,} of {len(finding.outputs):,} differ"
+
+
+def _code(finding: Finding) -> Content:
+    source = finding.site.source if finding.site else ""
+    return [
+        el("pre", el("code", source)) if source else None,
+        frames(finding.stack) if len(finding.stack) > 1 else None,
+    ]
+
+
+# --- the op in full -------------------------------------------------------------------------------------------------
+
+
+COLUMNS = (("input", None), ("tensor", None), ("match", None), ("made by", None), ("read here as", None))
+
+
+def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
+    made = {source.place: source for source in sources}
+    are_read = any(side is not None and side.digest for given in pair.inputs for side in (given.a, given.b))
+    head = COLUMNS if are_read else COLUMNS[:-1]
+    inputs = [row(*_input(given, made.get(given.place))[: len(head)]) for given in pair.inputs]
+    numbers = pair.numbers if pair.numbers.a or pair.numbers.b else Pair[str](None, None)
+    call = pair.skeleton if pair.skeleton.a or pair.skeleton.b else Pair[str](None, None)
+    return [
+        el("h3", "Inputs"),
+        table(head, inputs, "Tensors that the op read, and where their numbers came from")
+        if inputs
+        else el("p", "None."),
+        el("h3", "Arguments and state"),
+        facts(
+            ("numbers", both(numbers)),
+            ("call", [both(call), muted(" (T a tensor, i and f a number)")] if call.a or call.b else None),
+            ("generator", both(_texts(pair, "rng"))),
+            ("read out", both(_texts(pair, "value"))),
+            ("outputs", _digests(pair)),
+            ("flags", ", ".join(pair.shown.flags)),
+        ),
+    ]
+
+
+def _texts(pair: OpPair, field: str) -> Pair[str]:
+    found = [None if line is None else getattr(line, field) for line in (pair.a, pair.b)]
+    return Pair(*(None if value is None else str(value) for value in found))
+
+
+def _digests(pair: OpPair) -> Content:
+    """All of them, where the finding does not tell them."""
+    lines = [line for line in (pair.a, pair.b) if line is not None]
+    if len(lines) == 2 and lines[0].outputs != lines[1].outputs:
+        return None
+    return [el("div", code(digest)) for digest in lines[0].outputs[:MOST_OUTPUTS]] or None
+
+
+def _input(given: PairedInput, source: Source | None) -> tuple[Content, ...]:
+    return (
+        f"{given.place}",
+        both(Pair(*(None if side is None else side.layout or "?" for side in (given.a, given.b)))),
+        _match(given.match),
+        _source(given, source),
+        both(Pair(*(None if side is None else side.digest for side in (given.a, given.b)))),
+    )
+
+
+def _match(match: str) -> Content:
+    return el("span", match or "–", class_="badge differ" if match == "differ" else "badge")
+
+
+def _source(given: PairedInput, source: Source | None) -> Content:
+    if source is not None:
+        way = f" through {source.passed:,} views or copies" if source.passed else ""
+        return [f"row {source.op.row:,} ", code(source.op.op), way, _at(source.op)]
+    known: OpInput | None = given.a or given.b
+    return (
+        ""
+        if known is None
+        else {"row": "", "outside": "outside: no recorded op made it"}.get(known.origin, known.origin)
+    )
+
+
+def _at(line: OpLine) -> Content:
+    return el("div", code(f"{line.site.file}:{line.site.line}", "muted")) if line.site else None

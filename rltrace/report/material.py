@@ -1,0 +1,194 @@
+"""Everything that a page shows of two traces, gathered: the comparison, and what its readers will ask for next.
+
+Owns what is read beside the comparison, and how much: never a trace as a whole. What cannot be read is left out, with
+the reason. Decides no verdict, lays nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rltrace.diff import compare
+from rltrace.diff.browse import Browser
+from rltrace.diff.findings import row_at
+from rltrace.diff.model import Comparison, Finding, Pair, Probe
+from rltrace.diff.pairing import Relation
+from rltrace.diff.timeline import Curve, Timeline, curves, timelines
+from rltrace.diff.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.report.oplist import OpLine, op_line
+from rltrace.report.pair import OpPair, Pairs
+from rltrace.report.telling import shown_finding
+from rltrace.report.words import Words
+from rltrace.trace.reader import Trace, open_trace
+
+BEFORE, AFTER = 8, 32
+"""Lines shown before a finding and after it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a launch."""
+
+    command: tuple[str, ...]
+    folder: str
+    host: str
+    created: str
+
+
+@dataclass(frozen=True)
+class Track:
+    """The probes of one search over one pair of streams, in the order in which they were made."""
+
+    stream: str
+    respect: str
+    """"structure", "values" or "marked"."""
+    rows: int
+    probes: tuple[Probe, ...]
+
+
+@dataclass(frozen=True)
+class ExcerptLine:
+    """A row of each side or of one, or a fold."""
+
+    a: OpLine | None
+    b: OpLine | None
+    relation: Relation | None
+    """None: a fold."""
+    moved: bool = False
+    found: bool = False
+    """This is the finding."""
+    folded: int = 0
+    """Rows of the side that has more."""
+    equal: bool = False
+    """A fold of identical rows; else of rows that nobody has looked at."""
+    step: int | None = None
+    """A fold: the step in which it begins."""
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the numbers of an input came from: an op of A's (B's where A has none), past views and copies."""
+
+    place: int
+    op: OpLine
+    passed: int
+    """Views and copies on the way."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a page shows."""
+
+    comparison: Comparison
+    runs: Pair[Run]
+    tracks: tuple[Track, ...]
+    timelines: tuple[Timeline, ...]
+    curves: tuple[Curve, ...]
+    excerpt: tuple[ExcerptLine, ...] = ()
+    op: OpPair | None = None
+    """The first finding's op in full."""
+    sources: tuple[Source, ...] = ()
+    trouble: str = ""
+    """Why there is no excerpt where there could be one."""
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> Material:
+    """Compare two traces and read what a page shows of them. Raises what ``compare`` does."""
+    trace_a, trace_b = open_trace(a), open_trace(b)
+    tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
+
+    def watch(stream: str, respect: str, probe: Probe, rows: int) -> None:
+        tracks.setdefault((stream, respect), (rows, []))[1].append(probe)
+
+    comparison = compare(trace_a, trace_b, progress=progress, watch=watch)
+    runs = Pair(_run(trace_a), _run(trace_b))
+    told = [Track(stream, respect, rows, tuple(probes)) for (stream, respect), (rows, probes) in tracks.items()]
+    beside = (comparison, runs, tuple(told), timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
+    finding = shown_finding(comparison)
+    if finding is None or finding.op is None:
+        return Material(*beside)
+    views = [_view(trace, finding.stream) for trace in (trace_a, trace_b)]
+    if views[0] is None or views[1] is None:
+        return Material(*beside)
+    try:
+        return Material(*beside, *_around(views[0], views[1], comparison, finding))
+    except HoleError as error:
+        return Material(*beside, trouble=str(error))
+
+
+def _run(trace: Trace) -> Run:
+    launch = trace.launch
+    command = launch.get("command")
+    return Run(
+        tuple(map(str, command)) if isinstance(command, list) else (),
+        str(launch.get("cwd") or ""),
+        str(launch.get("host") or ""),
+        str(launch.get("created") or ""),
+    )
+
+
+def _view(trace: Trace, name: str) -> StreamView | None:
+    return next((StreamView(p, s) for p in trace.processes for s in p.streams if s.name == name), None)
+
+
+def _around(
+    a: StreamView, b: StreamView, comparison: Comparison, finding: Finding
+) -> tuple[tuple[ExcerptLine, ...], OpPair, tuple[Source, ...]]:
+    """The lines around a finding, its op in full, and where its inputs came from. Raises HoleError."""
+    found = comparison
+    browser = Browser(a, b, [f for f in (finding, found.first_value, found.first, *found.unordered) if f])
+    side, row = ("a", finding.a_index) if finding.a_index is not None else ("b", finding.b_index)
+    assert row is not None
+    at = browser.reveal(side, row)
+    lines = tuple(_excerpt(browser, at, (finding.a_index, finding.b_index)))
+    pairs = Pairs(browser)
+    pair = pairs.pair(finding.a_index, finding.b_index)
+    return lines, pair, tuple(_sources(browser, pairs, pair, finding))
+
+
+def _excerpt(browser: Browser, at: int, found: tuple[int | None, int | None]) -> Iterator[ExcerptLine]:
+    sides = [(view, Words(view.process)) for view in (browser.a, browser.b) if view is not None]
+    for number in range(max(0, at - BEFORE), min(len(browser), at + AFTER + 1)):
+        line = browser.line(number)
+        if line.relation is None:
+            piece = line.piece
+            assert piece is not None
+            yield ExcerptLine(
+                None,
+                None,
+                None,
+                folded=piece.rows,
+                equal=piece.equal,
+                step=browser.step_of(piece),
+                trouble=piece.trouble,
+            )
+            continue
+        a, b = (
+            None if index is None else _line(*side, index) for side, index in zip(sides, (line.a, line.b), strict=True)
+        )
+        yield ExcerptLine(a, b, line.relation, line.moved, (line.a, line.b) == found)
+
+
+def _line(view: StreamView, words: Words, index: int) -> OpLine:
+    row = row_at(view, index)
+    return op_line(row.rows, row.place, view.name, words)
+
+
+def _sources(browser: Browser, pairs: Pairs, pair: OpPair, finding: Finding) -> Iterator[Source]:
+    for given in pair.inputs:
+        try:
+            way = pairs.upstream(finding.a_index, finding.b_index, given.place)
+            if way is None:
+                continue
+            view, index = (browser.a, way.a) if way.a is not None else (browser.b, way.b)
+            if view is not None and index is not None:
+                yield Source(given.place, _line(view, Words(view.process), index), way.passed)
+        except HoleError:
+            continue

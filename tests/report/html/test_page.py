@@ -1,0 +1,205 @@
+"""The page as a document: what is in it, that it is well-formed, closed to the outside, and harmless."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from comparisons import CASES
+from pages import Node, losses, parse
+from programs import Do, recorded, training
+
+from rltrace.report.html.page import html_page, policy, style_sheet
+from rltrace.report.material import Material, gather
+from rltrace.report.outgoing import Asked
+from rltrace.testing import TraceBuilder
+
+HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\"' --> \u202e \x00 &lt;"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def material(name: str) -> Material:
+    CASES[name]()
+    return gather("a.zarr", "b.zarr")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_comparison(name: str) -> None:
+    """Well-formed; the verdict in its heading; references lead to one place in the page, pictures have names."""
+    found = material(name)
+    page = parse(html_page(found))
+    assert page.one(id="verdict").text == found.comparison.verdict.value.upper().replace("-", " ")
+    assert found.comparison.verdict.value in page.one(id="verdict").attributes["class"]
+    ids = [node.attributes["id"] for node in page.all() if "id" in node.attributes]
+    assert len(set(ids)) == len(ids)
+    assert {a.attributes["href"].removeprefix("#") for a in page.all("a")} <= set(ids)
+    for node in page.all():
+        assert set(node.attributes.get("aria-labelledby", "").split()) <= set(ids)
+    for picture in page.all("svg", role="img"):
+        assert picture.one("title").text and picture.one("desc").text
+    assert all(node.attributes.get("aria-hidden") for node in page.all("svg", class_="spark"))
+    assert [len(page.all(tag)) for tag in ("h1", "main", "nav", "footer", "style")] == [1] * 5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_loaded_or_run(name: str) -> None:
+    """No script, no link out, no style but the one in the policy; and the policy forbids the rest."""
+    text = html_page(material(name))
+    page = parse(text)
+    tags = {node.tag for node in page.all()}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "audio", "video", "use"}
+    for node in page.all():
+        assert not [key for key in node.attributes if key.startswith("on") or key in ("style", "src", "action")]
+        assert node.attributes.get("href", "#").startswith("#")
+    assert "url(" not in text and "@import" not in text and "http" not in text.replace("http-equiv", "")
+    (given,) = page.all("meta", http_equiv="Content-Security-Policy")
+    assert given.attributes["content"] == policy()
+    assert policy().startswith("default-src 'none'; style-src 'sha256-")
+    assert page.one("style").text == " ".join(style_sheet().split())
+
+
+def hostile(path: Path, noise: str) -> Path:
+    """A trace of which every name is an attack."""
+    builder = TraceBuilder(path)
+    site = (f"{HOSTILE}.py", 3, HOSTILE, HOSTILE)
+    stream = builder.stream(f"rank0/main/thread:{HOSTILE}")
+    for source in (builder.main.stream(), stream):
+        row = source.op(
+            HOSTILE,
+            [site, site],
+            inputs=[("outside", "x")],
+            outputs=[f"y{noise}"],
+            module=HOSTILE,
+            kernel={"library": HOSTILE},
+            scalars=[HOSTILE],
+            layouts=[(HOSTILE, (1,), (1,), HOSTILE)],
+        )
+        source.op("aten._local_scalar_dense.default", [site], inputs=[row], value=float(len(noise)))
+    builder.end_step(HOSTILE, parameters=noise)
+    builder.fact(f"env.{HOSTILE}", f"{HOSTILE}{noise}")
+    return builder.finish()
+
+
+def test_names_that_are_attacks() -> None:
+    """A module, path, source line or thread that is called like a tag is shown, and is nothing but text."""
+    text = html_page(gather(hostile(Path("a.zarr"), ""), hostile(Path("b.zarr"), "n")), Asked(True, True))
+    page = parse(text)
+    assert not {"script", "img"} & {node.tag for node in page.all()}
+    assert not any("alert" in f"{key}" for node in page.all() for key in node.attributes)
+    shown = page.one("section", id="finding")
+    assert "<script>alert(1)</script>" in shown.one("pre").text
+    assert text.count("&lt;script&gt;") > 5
+    assert not re.search("[\u202e\x00]", text)
+
+
+def test_the_finding() -> None:
+    """Op, place, cause, evidence, inputs and where they came from; and the commands to run next."""
+    page = parse(html_page(material("kernel")))
+    finding = page.one("section", id="finding")
+    for words in ("aten.mm.default", "train.py:20", "critic.0", "ATen AVX2, 4 threads", "ATen AVX512, 4 threads"):
+        assert words in finding.text
+    assert "25 identical ops before it" in finding.text
+    inputs = [[cell.text for cell in row.children] for row in finding.one("table").one("tbody").children]
+    assert inputs[0][:3] == ["0", "float32[4] on both sides", "linked"]
+    assert "aten.mul.Tensor" in inputs[0][3]
+    assert "rltrace record --steps 1:2 --verify-inputs" in page.one("section", id="next").text
+    assert "cpu.capability AVX2 AVX512" in page.one("section", id="environment").text
+
+
+def test_the_ops_around_it() -> None:
+    """Identical ops before it are folded; the finding is marked, what follows is told to receive."""
+    page = parse(html_page(material("kernel")))
+    rows = page.one("section", id="ops").one("tbody").children
+    signs = [row.all("td", class_="sign")[0].text if row.all("td", class_="sign") else row.text for row in rows]
+    assert signs[0] == "⋯ 23 identical ops ⋯"
+    (found,) = [row for row in rows if "is-found" in row.attributes.get("class", "").split()]
+    assert found.text.startswith("▶ the finding, ≠ differs, and no input is seen to: a difference may begin here 25 25")
+    assert any(sign.startswith("~ ") for sign in signs)
+
+
+def test_one_sided_ops() -> None:
+    """An op that one side alone ran has no row number on the other."""
+    page = parse(html_page(material("extra_draw")))
+    (found,) = page.one("section", id="ops").all("tr", class_="is-found")
+    assert [cell.text for cell in found.all("td", class_="number")] == ["", "17"]
+
+
+def test_the_timeline_and_the_curves() -> None:
+    """What became of each step, and the numbers where they part, in full."""
+    losses(Path("a.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25])
+    losses(Path("b.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25000000000000006], noise_from=2)
+    page = parse(html_page(gather("a.zarr", "b.zarr")))
+    timeline = page.one("section", id="timeline")
+    assert [bar.attributes["class"] for bar in timeline.one("svg", class_="timeline").all("rect")] == [
+        "is-same",
+        "is-same",
+        "is-differs",
+        "is-differs",
+        "is-differs",
+    ]
+    assert "5 steps: 2 equal, 3 differing." in timeline.text
+    curves = page.one("section", id="curves")
+    assert "The values part in step 2; the numbers show it 2 steps later." in curves.text
+    assert "parts at step 4" in curves.text
+    last = curves.one("details", id="curve-0").one("tbody").children[-1]
+    assert [cell.text for cell in last.children] == ["4", "0.25", "0.25000000000000006", "-5.55e-17"]
+
+
+def test_long_runs_make_a_small_page_that_says_so() -> None:
+    """A thousand steps are drawn at a few hundred places, and the page says how they were chosen."""
+    numbers = [1 / (step + 1) for step in range(1000)]
+    losses(Path("a.zarr"), numbers)
+    losses(Path("b.zarr"), [*numbers[:750], *(number * 1.5 for number in numbers[750:])], noise_from=750)
+    text = html_page(gather("a.zarr", "b.zarr"))
+    assert len(text) < 120_000
+    page = parse(text)
+    curve = page.one("details", id="curve-0")
+    assert "about 240 of a side are drawn: of each stretch the first, last, smallest and largest" in curve.text
+    assert len(curve.one("svg", class_="curve").one("polyline", class_="side-a").attributes["points"].split()) <= 240
+    assert "750 equal, 250 differing" in page.one("section", id="timeline").text
+
+
+def test_alternating_steps_say_that_places_are_shared() -> None:
+    """Where more runs of steps alternate than can be drawn, the page says that the worst of neighbours is drawn."""
+    for name in ("a", "b"):
+        builder = TraceBuilder(Path(f"{name}.zarr"), level="step")
+        for step in range(2000):
+            builder.end_step(parameters=f"p{step}{name if step % 2 else ''}", gradients="g", generators="r", recorded=False)
+        builder.finish()
+    text = parse(html_page(gather("a.zarr", "b.zarr"))).one("section", id="timeline").text
+    assert "2,000 steps: 1,000 equal, 1,000 differing. Neighbouring steps share a place" in text
+
+
+def test_damage_is_told() -> None:
+    """A hole has its place on the page, and what it hides is not shown."""
+    for name in ("a", "b"):
+        recorded(Path(f"{name}.zarr"), [Do("aten.randn.default", (), "w1", 1, noise=name), *training()[1:]])
+    rows = [path for path in Path("a.zarr").rglob("*") if path.is_file() and "/rows/c" in path.as_posix()]
+    rows[0].write_bytes(b"no chunk")
+    page = parse(html_page(gather("a.zarr", "b.zarr")))
+    assert page.one(id="verdict").text == "UNKNOWN"
+    assert "Parts that cannot be read" in page.one("section", id="remarks").text
+
+
+def test_what_is_hidden_and_what_is_asked_for(here: Path) -> None:
+    """Machine, folders and arguments are on the page only when asked for, and the page says what is left out."""
+    found = material("steps")
+    for asked in (Asked(), Asked(host=True), Asked(arguments=True), Asked(True, True)):
+        text = html_page(gather(here / "a.zarr", here / "b.zarr"), asked)
+        assert (str(here) in text) == asked.host
+        assert ("left out" in text) == (not (asked.host and asked.arguments))
+    assert found.runs.a is not None and found.runs.a.command == ("python", "train.py")
+
+
+def test_a_page_without_its_style_can_be_read() -> None:
+    """Where a server forbids styles within pages, lines are still lines: shapes say so themselves."""
+    page = parse(html_page(material("kernel")))
+    lines: list[Node] = page.all("polyline")
+    assert lines
+    assert {line.attributes["fill"] for line in lines} == {"none"}

@@ -1,0 +1,53 @@
+"""Which points and steps are drawn where not all can be."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.diff.timeline import StepState
+from rltrace.report.html.thinning import WORSE, apart, state_runs, thinned
+
+NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
+
+
+@given(NUMBERS, st.integers(4, 100))
+def test_thinned(numbers: list[float], most: int) -> None:
+    """Few enough, in order, ends kept, nothing invented; the largest and the smallest number of all are there."""
+    points = list(enumerate(numbers))
+    kept = thinned(points, most)
+    assert len(kept) <= max(most, 4)
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})
+    assert {step for step, _ in kept} <= set(range(len(numbers)))
+    finite = [value for value in numbers if math.isfinite(value)]
+    if finite:
+        assert {min(finite), max(finite)} <= {value for _, value in kept}
+    if points:
+        assert (kept[0][0], kept[-1][0]) == (0, len(numbers) - 1)
+
+
+def test_a_spike_is_kept() -> None:
+    """One step among thousands is still seen."""
+    points = [(step, 100.0 if step == 4711 else 0.0) for step in range(10_000)]
+    assert (4711, 100.0) in thinned(points, 40)
+
+
+def test_apart() -> None:
+    """Only steps that both have, and only distances that are numbers."""
+    a = [(0, 1.0), (1, 2.0), (2, math.inf), (3, 1e308), (5, 1.0)]
+    b = [(0, 1.0), (1, 2.5), (2, 0.0), (3, -1e308), (4, 1.0)]
+    assert apart(a, b) == [(0, 0.0), (1, 0.5)]
+
+
+@given(st.lists(st.sampled_from(StepState), max_size=200), st.integers(1, 50))
+def test_state_runs(states: list[StepState], most: int) -> None:
+    """The runs cover every step once, are few enough, and never show a step as better than it is."""
+    runs = state_runs(states, most)
+    assert len(runs) <= most
+    assert [start for start, _, _ in runs] == [0, *(stop for _, stop, _ in runs)][: len(runs)]
+    assert (runs[-1][1] if runs else 0) == len(states)
+    for start, stop, state in runs:
+        assert all(WORSE.index(state) >= WORSE.index(inside) for inside in states[start:stop])
+        assert state in states[start:stop]
