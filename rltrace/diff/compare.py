@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff import advice
 from rltrace.diff.blocks import first_unequal_step, match_steps
+from rltrace.diff.crews import find_crews
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
 from rltrace.diff.lonely import lonely_streams, never_recorded, recorded_throughout
@@ -87,6 +88,8 @@ class _Comparing:
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
     pools: list[PoolResult] = field(default_factory=list)
+    shared_out: frozenset[str] = frozenset()
+    """Names of threads that take tasks from a queue of the program's own, which are in ``pools``."""
     notes: list[str] = field(default_factory=list)
     hidden: tuple[int, int] | None = None
     """Numbers, on both sides, of the first step that differs, where its ops cannot be read."""
@@ -101,6 +104,7 @@ class _Comparing:
             else:
                 self.steps.append((a, compare_steps(a, b)))
         lonely = lonely_streams(self.a, self.b) if level == "op" else []
+        lonely = [each for each in lonely if each[1].stream not in self.shared_out]
         if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
@@ -123,14 +127,17 @@ class _Comparing:
     def _compare_ops(self, a: ProcessTrace, b: ProcessTrace) -> None:
         settings = tuple(d for d in environment_differences([(a, b)]) if selects_kernels(d.name))
         others = {stream.name: stream for stream in b.streams}
+        compared = []
         for stream in a.streams:
             if stream.name in others and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream), StreamView(b, others[stream.name])
-                self.streams.append((a, compare_streams(view_a, view_b, settings, self.progress, self.watch)))
-        pools = compare_pools(a, b)
-        if pools is not None:
-            self.pools.append(pools)
-            self.notes += [pools.note, pools.undecided] if pools.undecided else [pools.note]
+                compared.append(compare_streams(view_a, view_b, settings, self.progress, self.watch))
+        crews = find_crews(a, b, compared)
+        self.shared_out = self.shared_out.union(*(crew.streams for crew in crews))
+        self.streams += [(a, result) for result in compared if result.a.name not in self.shared_out]
+        for pool in filter(None, [compare_pools(a, b), *(crew.result for crew in crews)]):
+            self.pools.append(pool)
+            self.notes += [pool.note, pool.undecided] if pool.undecided else [pool.note]
         if not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, without=_recorded_on_both(a, b))))
 

@@ -26,7 +26,7 @@ class PoolResult:
     """What became of the pool threads of one process."""
 
     name: str
-    """``rank0/main/pool``."""
+    """``rank0/main/pool``; ``rank0/main/thread:worker`` of threads that a program shares tasks out to by itself."""
     matched: int
     """Ops of A that have an equal one in B."""
     rows: tuple[int, int]
@@ -55,14 +55,18 @@ def compare_pools(a: ProcessTrace, b: ProcessTrace) -> PoolResult | None:
     views = [[StreamView(p, s) for s in p.streams if is_pool(s.name) and s.rows] for p in (a, b)]
     if not any(views):
         return None
-    rows = (sum(v.rows for v in views[0]), sum(v.rows for v in views[1]))
-    name = f"{a.name}/pool"
+    return compare_heaps(f"{a.name}/pool", *views)
+
+
+def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -> PoolResult:
+    """Compare the ops of some threads without their order; ``name`` is what they are called together."""
+    rows = (sum(v.rows for v in a), sum(v.rows for v in b))
     matched, undecided = 0, None
     if max(rows) > LIMIT:
         undecided = f"the threads of {name} ran {max(rows):,} ops: too many to compare without their order"
     else:
         try:
-            matched = _common(_heap(views[0]), _heap(views[1]))
+            matched = _common(_heap(a), _heap(b))
         except HoleError as hole:
             undecided = f"ops of {name} cannot be read: {hole}"
         else:
@@ -71,17 +75,24 @@ def compare_pools(a: ProcessTrace, b: ProcessTrace) -> PoolResult | None:
                     f"of the ops of {name}, {rows[0] - matched:,} of A and {rows[1] - matched:,} of B have no equal one"
                     " on the other side, and without an order it cannot be told whether that matters"
                 )
-    return PoolResult(name, matched, rows, (len(views[0]), len(views[1])), undecided)
+    return PoolResult(name, matched, rows, (len(a), len(b)), undecided)
 
 
 def _heap(views: Sequence[StreamView]) -> NDArray[np.uint64]:
-    """What each row of all ``views`` is and computed, sorted."""
-    parts = [
-        view.read(at, min(at + _AT_ONCE, view.rows)).hashes.results
-        for view in views
-        for at in range(0, view.rows, _AT_ONCE)
-    ]
-    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
+    """What each row of all ``views`` is and computed."""
+    parts = [results(view, at, min(at + _AT_ONCE, view.rows)) for view in views for at in range(0, view.rows, _AT_ONCE)]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def results(view: StreamView, start: int, stop: int) -> NDArray[np.uint64]:
+    """What rows ``start`` to ``stop`` are and computed, whoever was the first to read their inputs."""
+    return view.read(start, stop).hashes.results
+
+
+def occurrences(views: Sequence[StreamView], result: int) -> int:
+    """How many rows of all ``views`` have this of ``results``."""
+    spans = [(view, at) for view in views for at in range(0, view.rows, _AT_ONCE)]
+    return sum(int((results(v, at, min(at + _AT_ONCE, v.rows)) == np.uint64(result)).sum()) for v, at in spans)
 
 
 def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
