@@ -7,13 +7,18 @@ verdict rests on this, so nothing is taken for equal that no fact of both sides 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from rltrace.diff.findings import RowAt, row_at
 from rltrace.diff.model import InputsMatch
+from rltrace.diff.neutral import is_plain, scales_by_one, writes_in_place, written_layout
 from rltrace.diff.scene import Scene
 from rltrace.errors import HoleError
 from rltrace.trace.rows import Link
 from rltrace.trace.schema import Origin
+
+LONGEST_TRAIL = 64
+"""Rows that are followed back from an input, each of which only read it or left it as it was."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +73,107 @@ def _match(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
 
 def input_is_equal(scene: Scene, a: RowAt, b: RowAt, place: int) -> bool:
     """Whether input ``place`` of a matched pair is proven to hold the same bytes on both sides, whoever wrote them."""
-    inputs = [entered for entered in match_inputs(scene, a, b) if entered.place == place]
-    if not inputs:
+    x, y = _link(a, place), _link(b, place)
+    if x is None or y is None or Origin.OVERWRITTEN in (x.distance, y.distance):
         return True
-    entered = inputs[0]
-    if entered.match in (InputsMatch.READ, InputsMatch.LINKED):
-        return True
-    target_a, target_b = reach(a, entered.a.distance), reach(b, entered.b.distance)
-    if entered.match is InputsMatch.DIFFER or target_a is None or target_b is None:
+    read_a, read_b = _digest(a, x), _digest(b, y)
+    if read_a is not None and read_b is not None:
+        return read_a == read_b
+    writers_a, writers_b = _writers(a, x), _writers(b, y)
+    return any(_wrote_the_same(scene, one, other) for one in writers_a for other in writers_b)
+
+
+@dataclass(frozen=True)
+class Written:
+    """An output of a row, as the bytes that stand somewhere since."""
+
+    row: RowAt
+    slot: int | None
+
+    @property
+    def digest(self) -> int | None:
+        """None where it is not known; a library's workspace has none."""
+        outputs = self.row.rows.outputs(self.row.place)
+        if self.slot is None:
+            return outputs[0] or None if len(outputs) == 1 else None
+        return outputs[self.slot] or None if self.slot < len(outputs) else None
+
+
+def _link(row: RowAt, place: int) -> Link | None:
+    return next(islice(row.rows.inputs(row.place), place, None), None)
+
+
+def _writers(row: RowAt, link: Link) -> list[Written]:
+    """What holds the bytes of an input: what its last writer wrote, and before it all that it left as it was."""
+    found: list[Written] = []
+    for _ in range(LONGEST_TRAIL):
+        source = _past_readers(row, link)
+        if source is None:
+            break
+        written = Written(*source)
+        found.append(written)
+        before = _link(written.row, written.slot) if written.slot is not None else None
+        if before is None or not _left_as_it_was(written, before):
+            break
+        row, link = written.row, before
+    return found
+
+
+def _past_readers(row: RowAt, link: Link) -> tuple[RowAt, int | None] | None:
+    """The row that wrote an input, and as which output; through rows that only read the same view."""
+    for _ in range(LONGEST_TRAIL):
+        target = reach(row, link.distance)
+        if target is None:
+            return None
+        if not link.known:
+            return target, link.slot
+        earlier = None if link.slot is None else _link(target, link.slot)
+        if earlier is None:
+            return None
+        row, link = target, earlier
+    return None
+
+
+def _left_as_it_was(written: Written, before: Link) -> bool:
+    """Whether an op that wrote one of its arguments changed none of its bytes; ``before``: where it took them from."""
+    row, slot = written.row, written.slot
+    if slot is None or not writes_in_place(row) or before.distance == Origin.OVERWRITTEN:
         return False
-    outputs = target_a.rows.outputs(target_a.place)
-    return bool(outputs) and same_bytes(target_a, entered.a.slot, target_b, entered.b.slot)
+    read = _digest(row, before)
+    if read is not None:
+        return read == written.digest
+    source = _past_readers(row, before)
+    if source is not None and _is_same_tensor(Written(*source), written):
+        return True
+    factor = _link(row, len(row.rows.outputs(row.place)))
+    return scales_by_one(row, None if factor is None else _digest_of(row, factor))
+
+
+def _digest_of(row: RowAt, link: Link) -> int | None:
+    """Digest of an input, read or as it was written."""
+    read = _digest(row, link)
+    source = None if read is not None else _past_readers(row, link)
+    return read if source is None else Written(*source).digest
+
+
+def _wrote_the_same(scene: Scene, a: Written, b: Written) -> bool:
+    matched = scene.matching.partner(a.row.index) == b.row.index and a.slot == b.slot
+    if matched:
+        return bool(a.row.rows.outputs(a.row.place)) and same_bytes(a.row, a.slot, b.row, b.slot)
+    return _is_same_tensor(a, b)
+
+
+def _is_same_tensor(one: Written, other: Written) -> bool:
+    """Whether two ops left the same bytes in the same places: equal digests, of equal or plain layouts.
+
+    A square matrix and its transpose written through a transposed view have one digest, and other bytes.
+    """
+    if one.digest is None or one.digest != other.digest:
+        return False
+    layouts = [written_layout(w.row, w.slot or 0) for w in (one, other)]
+    if None not in layouts:
+        return layouts[0] == layouts[1]
+    return all(layout is None or is_plain(layout) for layout in layouts)
 
 
 def reach(row: RowAt, distance: int) -> RowAt | None:

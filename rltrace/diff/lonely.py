@@ -1,20 +1,22 @@
 """Streams that one trace alone has: a thread or process that only one of the runs started.
 
-Owns whether that matters: an extra thread that logs does not, one that draws from a generator or trains does.
+Owns whether that matters: an extra thread that logs does not, nor one that draws from a generator of its own or puts
+back what it drew; one that draws from what others draw from, or that trains, does. A process that only one run started
+has generators that nobody else can draw from.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rltrace.diff.findings import Decided, make_finding, row_at
 from rltrace.diff.model import Cause, Finding, InputsMatch
 from rltrace.diff.pools import is_pool
-from rltrace.diff.view import StreamView
+from rltrace.diff.putback import draws_from, ends_alike
+from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace, Trace
-from rltrace.trace.schema import RowFlag
-
-LOOKED_AT = 1 << 16
-"""Rows of such a stream that are read at most."""
+from rltrace.trace.schema import Generator, RowFlag
 
 
 def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
@@ -33,7 +35,8 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
                 if is_pool(stream.name) or stream.name in names or not stream.rows:
                     continue
                 if finished and recorded_throughout(process):
-                    found += _finding(side, process.name, StreamView(process, stream))
+                    partner = next((p for p in other.processes if p.name == process.name), None)
+                    found += _finding(side, partner, StreamView(process, stream))
     return found
 
 
@@ -49,16 +52,26 @@ def recorded_throughout(process: ProcessTrace) -> bool:
     return process.windows in ([], [(0, None)])
 
 
-def _finding(side: str, process: str, view: StreamView) -> list[tuple[str, Finding, bool]]:
+def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[tuple[str, Finding, bool]]:
     try:
         row = row_at(view, 0)
-        stretch = view.read(0, min(view.rows, LOOKED_AT))
+        harm = "it makes optimizer steps" if len(view.steps) else "" if partner is None else _draws(view, partner)
     except HoleError:
         return []
-    harm = "it makes optimizer steps" if len(view.steps) else ""
-    if not harm and stretch.flags(RowFlag.RNG).any():
-        harm = "it draws from a generator"
     why = f"only {side} has the stream {view.name} ({view.rows:,} ops)" + (f"; {harm}" if harm else "")
     decided = Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
     finding = make_finding(row, None, decided, 0) if side == "A" else make_finding(None, row, decided, 0)
-    return [(process, finding, bool(harm))]
+    return [(view.process.name, finding, bool(harm))]
+
+
+def _draws(view: StreamView, partner: ProcessTrace) -> str:
+    """What is harmful about the draws of a thread: a generator that other threads use is not known to be put back."""
+    drawn: Counter[int] = Counter()
+    for segment in view.stream.segments:
+        rows = Stretch(view, view.stream.read_segment(segment))
+        drawn.update(rows.rows.generators[rows.flags(RowFlag.RNG)].tolist())
+    for number, draws in drawn.items():
+        own = number >= Generator.OWN and draws_from(view.process, number) == draws
+        if not own and not ends_alike(view.process, partner, number):
+            return "it draws from a generator"
+    return ""

@@ -44,6 +44,8 @@ class StreamResult:
     elsewhere: int = 0
     """Matched ops that are called from another place in the code, or in another module."""
     matched: int = 0
+    drew_alone: bool = False
+    """One side alone drew from a generator."""
     looked_at: tuple[int, int] = (0, 0)
     """Rows of both sides that were compared or proven equal."""
     marked: Marked = field(default_factory=lambda: Marked(0, 0, None))
@@ -93,6 +95,7 @@ def compare_streams(
     _take_walk(result, walk, same_structure)
     if result.value is None and result.undecided is None:
         _take_tail(result, walk)
+    result.drew_alone = walk.draws.any_alone
     if search is not None:
         result.marked = _count_marked(search, result, walk)
         result.probes = tuple(search.probes)
@@ -144,7 +147,7 @@ def _take_tail(result: StreamResult, walk: Walk) -> None:
     shorter, longer = (result.a, result.b) if shorter_is_a else (result.b, result.a)
     rows = max(more_a, more_b)
     one_sided = walk.one_sided_rows(shorter_is_a), walk.one_sided_rows(not shorter_is_a)
-    tail = judge_tail(shorter, longer, shorter_is_a, rows, walk.equal, one_sided)
+    tail = judge_tail(shorter, longer, shorter_is_a, rows, walk.equal, one_sided, walk.draws)
     result.open = tail.open
     if tail.finding is not None:
         result.first = result.first or tail.finding

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rltrace.diff.draws import Draws
 from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
 from rltrace.diff.model import Cause, Finding, InputsMatch
 from rltrace.diff.onesided import control_flow
@@ -17,7 +18,7 @@ from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace
-from rltrace.trace.schema import Column, RowFlag, Step
+from rltrace.trace.schema import Column, Step
 
 FINISHED = "complete"
 LONGEST_HARMLESS = 1 << 16
@@ -42,6 +43,7 @@ def judge_tail(
     rows: int,
     equal: int,
     one_sided: tuple[Indices, Indices],
+    draws: Draws,
 ) -> Tail:
     """The last ``rows`` of ``longer`` have no partner.
 
@@ -51,7 +53,7 @@ def judge_tail(
     state = shorter.process.state
     if state != FINISHED:
         return Tail(open=still_open(side, shorter.process))
-    if is_harmless(shorter, longer, rows, one_sided):
+    if is_harmless(shorter, longer, rows, one_sided, draws):
         return Tail(harmless=rows)
     try:
         row: RowAt = row_at(longer, longer.rows - rows)
@@ -81,7 +83,9 @@ def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) 
     return make_finding(None, row, decided, equal) if longer_is_b else make_finding(row, None, decided, equal)
 
 
-def is_harmless(shorter: StreamView, longer: StreamView, rows: int, one_sided: tuple[Indices, Indices]) -> bool:
+def is_harmless(
+    shorter: StreamView, longer: StreamView, rows: int, one_sided: tuple[Indices, Indices], draws: Draws
+) -> bool:
     """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing.
 
     A line that was moved from the beginning of a loop to its end is neither, and so is one more round of what one side
@@ -95,10 +99,12 @@ def is_harmless(shorter: StreamView, longer: StreamView, rows: int, one_sided: t
         stretch = longer.read(start, longer.rows)
     except HoleError:
         return False
-    if stretch.flags(RowFlag.RNG).any():
+    if not draws.are_settled(longer, stretch):
         return False
     sites = longer.keys("sites", np.unique(stretch.rows.column(Column.SITE)))
-    known = np.isin(sites, shorter.process.tables["sites"].keys).any()
+    known = np.isin(
+        sites, shorter.keys("sites", np.arange(len(shorter.process.tables["sites"]), dtype=np.uint32))
+    ).any()
     return not known or _ran_before(shorter, one_sided[0], stretch) or _did_so_before(longer, one_sided[1], stretch)
 
 

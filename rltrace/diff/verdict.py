@@ -84,9 +84,12 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
             f"both sides ran the same {evidence.matched:,} ops with equal values; some changed places, or are called"
             " from elsewhere"
         )
+    drew = "what only one side ran drew from no generator"
+    if any(r.drew_alone for r in evidence.streams):
+        drew = "what only one side ran left every generator that both draw from in its state"
     return Verdict.SAME_VALUES, (
-        f"every matched op has equal values ({evidence.matched:,} matched ops); what only one side ran drew from no"
-        " generator, and nothing that both ran depends on it"
+        f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and nothing that both ran"
+        " depends on it"
     )
 
 

@@ -21,6 +21,7 @@ from rltrace.diff.cuts import (
     one_sided,
     row_or_none,
 )
+from rltrace.diff.draws import Draws
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
 from rltrace.diff.matching import Matching
@@ -40,6 +41,8 @@ from rltrace.trace.schema import RowFlag
 
 CHUNKS_FOR_ORDER = 24
 """Chunks that are read at most to show which ops changed places, where digests prove that nothing else differs."""
+
+DRAWS = "it draws from a generator"
 
 Progress = Callable[[str, int, int], None]
 """(stream, rows done, rows in all)."""
@@ -88,20 +91,27 @@ class Walk:
         self.scene = Scene(self.a, self.b, self.matching, self.settings)
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
+        self.draws = Draws(self.a, self.b)
         self._lonely: tuple[list[Indices], list[Indices]] = ([], [])
         self._all_lonely: tuple[list[Indices], list[Indices]] = ([], [])
         self._spent = 0
 
     def run(self) -> Walk:
+        """To the end, or to the first difference of values."""
+        self._run()
+        if self.undecided is None:
+            self._is_harmful(self.draws.unsettled(self.trailing))
+        return self
+
+    def _run(self) -> None:
         for portion in portions(self.a, self.b, self.base, in_step=self.in_step):
             if not self._at_once(portion):
                 for block in portion:
                     self._one(block)
                     if self.value is not None or self.undecided is not None:
-                        return self
+                        return
             if self.progress:
                 self.progress(self.a.name, portion[-1].a1, self.a.rows)
-        return self
 
     def _one(self, block: Block) -> None:
         if not block.recorded:
@@ -213,9 +223,12 @@ class Walk:
         row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
         judged = judge(self.scene, row_a, row_b, difference(a, i, b, j))
         decided = judged.decided
-        if decided.cause is Cause.RNG and self.harmful is not None and self.harmful.cause is Cause.CONTROL_FLOW:
-            because = f"{decided.because}, after {self.harmful.op} had been run by one side only"
-            decided = Decided(decided.cause, decided.inputs_match, because)
+        if decided.cause is Cause.RNG:
+            drew = self.draws.behind(row_a, row_b)
+            if drew is not None:
+                because = f"{decided.because}, after {drew.op} had been run by one side only"
+                decided = Decided(decided.cause, decided.inputs_match, because)
+                self._is_harmful(drew)
         before = self.equal
         if judged.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, judged.a.index)
@@ -241,14 +254,13 @@ class Walk:
             lonely[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
             self.first = self._one_sided_finding(a, b, (only_a, only_b), (beside_a, beside_b), at_a, "")
-        if self.harmful is None:
-            draws_a, draws_b = only_a[a.flags(RowFlag.RNG)[only_a]], only_b[b.flags(RowFlag.RNG)[only_b]]
-            if len(draws_a) or len(draws_b):
-                beside = beside_a[np.isin(only_a, draws_a)], beside_b[np.isin(only_b, draws_b)]
-                self.harmful = self._one_sided_finding(
-                    a, b, (draws_a, draws_b), beside, at_a, "it draws from a generator"
-                )
-                self._share_harm()
+
+        def drawing(of_a: bool, row: int) -> Finding:
+            here = (only_a == row) & of_a, (only_b == row) & (not of_a)
+            beside = beside_a[here[0]], beside_b[here[1]]
+            return self._one_sided_finding(a, b, (only_a[here[0]], only_b[here[1]]), beside, at_a, DRAWS)
+
+        self.draws.take((a, at_a, only_a), (b, at_b, only_b), drawing)
 
     def _one_sided_finding(
         self,
@@ -273,6 +285,12 @@ class Walk:
     def one_sided_rows(self, of_a: bool) -> Indices:
         """Rows, by number, that this side alone has, as far as they were looked at."""
         return np.concatenate([np.empty(0, np.int64), *self._all_lonely[0 if of_a else 1]])
+
+    def _is_harmful(self, finding: Finding | None) -> None:
+        """An op of one side that the rest depends on; the earliest one counts."""
+        if finding is not None and (self.harmful is None or finding.identical_before < self.harmful.identical_before):
+            self.harmful = finding
+            self._share_harm()
 
     def _share_harm(self) -> None:
         """Where the first op of one side is the harmful one, the finding says so."""

@@ -203,7 +203,7 @@ def recorded(
     for name, value in (facts or {}).items():
         builder.fact(name, value)
     machine = Machine(builder).run(program)
-    builder.finish(state)
+    builder.finish(state, generators=machine._state())
     return machine
 
 
