@@ -21,6 +21,7 @@ from rltrace.errors import HoleError
 from rltrace.report.oplist import OpLine, op_line
 from rltrace.report.pair import OpPair, Pairs
 from rltrace.report.telling import shown_finding
+from rltrace.report.values import OpValues, how_to_record, op_values
 from rltrace.report.words import Words
 from rltrace.trace.reader import Trace, open_trace
 
@@ -92,6 +93,10 @@ class Material:
     op: OpPair | None = None
     """The first finding's op in full."""
     sources: tuple[Source, ...] = ()
+    values: OpValues | None = None
+    """What was recorded of that op's tensors."""
+    to_record: tuple[str, ...] = ()
+    """Commands that record them."""
     trouble: str = ""
     """Why there is no excerpt where there could be one."""
 
@@ -118,9 +123,15 @@ def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> Ma
     if views[0] is None or views[1] is None:
         return Material(*beside)
     try:
-        return Material(*beside, *_around(views[0], views[1], comparison, finding))
+        lines, pair, sources = _around(views[0], views[1], comparison, finding)
     except HoleError as error:
         return Material(*beside, trouble=str(error))
+    places = (finding.a_index, finding.b_index)
+    rows = [
+        None if index is None else row_at(view, index) for view, index in zip((views[0], views[1]), places, strict=True)
+    ]
+    commands = how_to_record((trace_a, trace_b), next(row for row in rows if row is not None))
+    return Material(*beside, lines, pair, sources, op_values(*rows), commands)
 
 
 def _run(trace: Trace) -> Run:

@@ -150,6 +150,12 @@ def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Elemen
         run = []
 
 
+def plot(high: str, low: str, drawing: Element) -> Element:
+    """A picture with the numbers of its upper and its lower edge beside it; one number where both are the same."""
+    edges = [high] if high == low else [high, low]
+    return el("div", el("div", [el("span", edge) for edge in edges], class_="scale"), drawing, class_="plot")
+
+
 def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element:
     """Both runs on one scale: A broad and light, B a thin dashed line over it."""
     scale = scale_of(curve.a, curve.b)
@@ -165,24 +171,17 @@ def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element
             el("line", x1=at, x2=at, y1=16, y2=152, class_="mark"),
             label(f"▼ step {mark:,}", mark - scale.first, span, 12, "mark-text"),
         ]
-    return chart(
+    drawing = chart(
         name,
         f"{curve.name}, step by step",
         text,
         inner(*drawn, y="20", height="128"),
         marks,
-        _ends(scale),
         label(f"{scale.first:,}", 0, 1, 168),
         label(f"{scale.last:,}", 1, 1, 168) if span else None,
         class_="curve",
     )
-
-
-def _ends(scale: Scale) -> list[Element]:
-    """The numbers at the top and at the bottom."""
-    if scale.high <= scale.low:
-        return [label(f"{scale.low:.6g}", 0, 1, 78, "axis")]
-    return [label(f"{scale.high:.6g}", 0, 1, 32, "axis"), label(f"{scale.low:.6g}", 0, 1, 146, "axis")]
+    return plot(f"{scale.high:.6g}", f"{scale.low:.6g}", drawing)
 
 
 ROUNDING = 1e-6
@@ -203,17 +202,16 @@ def apart_chart(curve: Curve, name: str) -> Element | None:
     points = thinned(sorted([*found, *gaps]), MOST_POINTS)
     top = max(high, low + 1)
     text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs read the same number."
-    return chart(
+    drawing = chart(
         name,
         f"|A - B| of {curve.name}",
         text,
         el("line", x1="0", x2="100%", y1=16, y2=16, class_="grid"),
         el("line", x1="0", x2="100%", y1=72, y2=72, class_="grid"),
         inner(*lines(points, scale, "apart"), y="16", height="56"),
-        label(f"1e{top}", 0, 1, 12),
-        label(f"1e{low}", 0, 1, 86),
         class_="distance",
     )
+    return plot(f"1e{top}", f"1e{low}", drawing)
 
 
 def spark(curve: Curve) -> Element:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rltrace.diff.model import Cause, Comparison, Finding, Pair, Verdict
 from rltrace.report.html.elements import Content, Element, el
 from rltrace.report.html.parts import both, code, facts, frames, muted, place, row, section, table
+from rltrace.report.html.values import values_part
 from rltrace.report.material import Material, Source
 from rltrace.report.oplist import OpInput, OpLine
 from rltrace.report.pair import OpPair, PairedInput
@@ -27,7 +28,7 @@ def finding_sections(material: Material) -> Iterator[Element]:
         name = "finding" if number == 0 else f"finding-{number}"
         content = [_facts(comparison, finding, is_main=finding == shown), _code(finding)]
         if full is not None:
-            content += [_op(full, material.sources)]
+            content += [_op(full, material.sources), values_part(material.values, material.to_record)]
         yield section(name, title, content, class_="long")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from itertools import islice
@@ -42,7 +43,7 @@ MOST, MOST_STREAMS = 100, 20
 def html_page(material: Material, asked: Asked = NOTHING, *, version: str = "") -> str:
     """The page, a whole document. Hides folders, the machine and command arguments unless ``asked``."""
     outgoing = Outgoing(asked, material.comparison.a.path, material.comparison.b.path)
-    shown = outgoing.of(material)
+    shown = replace(outgoing.of(material), to_record=tuple(outgoing.command(line) for line in material.to_record))
     runs = Pair(*(_launch(run, outgoing, asked) for run in (material.runs.a, material.runs.b)))
     parts = [part for part in _sections(shown, runs) if part is not None]
     body = el("body", _header(shown.comparison), _contents(parts), el("main", parts), _footer(asked, version))
