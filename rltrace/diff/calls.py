@@ -79,10 +79,11 @@ def _layout(payload: object, show_strides: bool) -> str:
         return "?"
     dtype, shape, strides, device = payload[:4]
     text = f"{dtype}[{','.join(map(str, shape or []))}]"
-    plain = strides is None or list(strides) == _contiguous(list(shape or []))
-    return (
-        text + (f" strides {strides}" if show_strides and not plain else "") + ("" if device == "cpu" else f"@{device}")
-    )
+    if show_strides and isinstance(strides, str):
+        text += f" {strides}"  # sparse, nested: the name of what it is made of stands for strides
+    elif show_strides and strides is not None and list(strides) != _contiguous(list(shape or [])):
+        text += f" strides {strides}"
+    return text + ("" if device == "cpu" else f"@{device}")
 
 
 def _contiguous(shape: list[int]) -> list[int]:

@@ -1,0 +1,43 @@
+"""How calls are put into words: tensors without strides have a name of what they are made of instead."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+import rltrace
+from rltrace.diff.calls import arguments_text
+from rltrace.diff.findings import row_at
+from rltrace.diff.pairs import Difference
+from rltrace.diff.view import StreamView
+from rltrace.trace.reader import open_trace
+
+
+def nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)], layout=layout)
+
+
+MADE = {
+    "float32[2,3]": lambda: torch.ones(2, 3),
+    "float32[2,3] strides [1, 2]": lambda: torch.ones(3, 2).t(),
+    "float32[3,3] sparse_coo": lambda: torch.eye(3).to_sparse(),
+    "float32[nested] jagged": lambda: nested(torch.jagged),
+    "float32[nested] strided": lambda: nested(torch.strided),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(("a", "b"), pairwise(MADE))
+def test_other_tensors_are_named(tmp_path: Path, a: str, b: str) -> None:
+    """Contiguous ones, strided ones, sparse and nested ones: what each side was called with, and no crash."""
+    rows = []
+    for name, tensor in (("a", MADE[a]()), ("b", MADE[b]())):
+        with rltrace.record(tmp_path / name):
+            tensor.sin()
+        process = open_trace(tmp_path / name).processes[0]
+        rows.append(row_at(StreamView(process, process.streams[0]), 0))
+    found = arguments_text(rows[0], rows[1], Difference(structure=True))
+    assert found == f"it was called with other tensors: {a} in A, {b} in B"
