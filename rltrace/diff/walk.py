@@ -28,7 +28,7 @@ from rltrace.diff.matching import Matching
 from rltrace.diff.model import Cause, EnvironmentDifference, Finding
 from rltrace.diff.onesided import bytes_used_by_matched, control_flow
 from rltrace.diff.pairs import difference
-from rltrace.diff.passage import passage
+from rltrace.diff.passage import goes_on, passage
 from rltrace.diff.reorder import partners_of, reordered_rows
 from rltrace.diff.route import portions
 from rltrace.diff.scene import Scene
@@ -178,6 +178,8 @@ class Walk:
         while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
             if not block.ended and self._has_ended(at):
                 self.trailing = self.a.rows - at[0], self.b.rows - at[1]
+                if not goes_on(self.scene, block):
+                    self._look(*self.trailing)
                 return
             part = passage(self.scene, block, at)
             if part.hole is not None and at == (block.a0, block.b0) and same_in_any_order(self.a, self.b, block):
