@@ -115,6 +115,9 @@ def _writers(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
     writer_a, writer_b = writer_of(a, x), writer_of(b, y)
     if writer_a is None or writer_b is None or scene.matching.partner(writer_a.index) == writer_b.index:
         return None
+    wrote_a, wrote_b = (writer.rows.outputs(writer.place) for writer in (writer_a, writer_b))
+    if wrote_a and wrote_a == wrote_b:  # one of two equal ops: whichever it was, what it wrote is what B's wrote
+        return None
     return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
 
 

@@ -119,17 +119,9 @@ def _common(a: Done, b: Done, partner: dict[int, int]) -> Iterator[int]:
 def _recorded(done: Done) -> tuple[object, ...]:
     do = done.do
     value = "" if do.name == "aten.view.default" else done.value
-    return (
-        do.name,
-        do.file,
-        do.function,
-        do.source or f"line {do.line}",
-        do.stack,
-        do.shape,
-        do.floats,
-        value,
-        done.state,
-    )
+    outside = tuple(read.value for read in done.reads if read.outside)
+    source = do.source or f"line {do.line}"
+    return do.name, do.file, do.function, source, do.stack, do.shape, do.floats, outside, value, done.state
 
 
 def _differs(a: Done, b: Done) -> bool:
