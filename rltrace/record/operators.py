@@ -117,7 +117,7 @@ IN_FLIGHT = frozenset(
 )
 """Return tensors that other processes may write once the op has returned, until ``ARRIVED`` has run on them."""
 
-ARRIVED = frozenset({"_c10d_functional::wait_tensor"})
+ARRIVED = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
 """Return what they are given when other processes have written it: only now are its bytes what was sent."""
 
 PLACES = {"aten::from_file": 0}

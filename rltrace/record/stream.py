@@ -481,27 +481,32 @@ class StreamRecorder:
                     self.process.storages.arrives(address, tensor)
         return _MARKED if self._marked else 0
 
-    def _arrived(self, out: Tensor) -> None:
+    def _arrived(self, out: Any) -> None:
         """Other processes have written ``out``: it comes from outside, and whoever reads it has it from this op."""
-        process, storages = self.process, self.process.storages
-        layout = process.layouts.of(out)
-        digest = process.digests.with_layout(out, layout)
-        if self.links[-1] == _OUTSIDE:
-            self.links[-1] = _OUTSIDE_READ
-            self._add_digest(digest)
-            self._digested += 1
-        self._add_digest(digest)
-        self._digested += 1
-        address = storage_rules.address_of(out)
+        came = list(_flat(out))  # what the op was given, in that order
+        digests = [self.process.digests.of(tensor) for tensor in came]
+        for place, digest in enumerate(digests, len(self.links) - len(came)):
+            if self.links[place] == _OUTSIDE:
+                self.links[place] = _OUTSIDE_READ
+                self._add_digest(digest)
+                self._digested += 1
+        self.digests.extend(digests)
+        self._digested += len(digests)
+        for slot, tensor in enumerate(came):
+            self._follow_arrived(tensor, min(slot, SLOT_UNKNOWN))
+
+    def _follow_arrived(self, tensor: Tensor, slot: int) -> None:
+        storages = self.process.storages
+        address = storage_rules.address_of(tensor)
         if not address:
             return
         if address not in storages.handles:
-            storages.follow_outside(address, out)
-        whole = storage_rules.covers(out, out.untyped_storage().nbytes())
-        special = storages.special.get(address) if whole else storages.special_of(address, out)
+            storages.follow_outside(address, tensor)
+        whole = storage_rules.covers(tensor, tensor.untyped_storage().nbytes())
+        special = storages.special.get(address) if whole else storages.special_of(address, tensor)
         if special is not None:
-            special.partial = None if whole else storage_rules.view_of(out, layout)
-        storages.written_by(self._writers, address, pack_writer(self.row, 0), plain=special is None)
+            special.partial = None if whole else storage_rules.view_of(tensor, self.process.layouts.of(tensor))
+        storages.written_by(self._writers, address, pack_writer(self.row, slot), plain=special is None)
 
     def _allocated(self, call: Call, out: Any) -> None:
         """Memory nobody has written: follow what becomes of it."""

@@ -298,7 +298,7 @@ def test_a_true_difference_in_a_strided_buffer_is_found(record: Record, place: i
     def program(value: float) -> None:
         buffer = torch.empty(4, 3)
         data = torch.arange(12.0).reshape(4, 3)
-        data.view(-1)[place] = value
+        data.view(-1)[place] = torch.tensor(value)
         for i in range(3):
             buffer[:, i] = data[:, i]
         (buffer * 2).sum()

@@ -572,6 +572,7 @@ def test_sparse_inputs_are_unknown_and_read(record: Record) -> None:
     assert [link.digest for link in links] == [digest(torch.eye(3).to_sparse())] * 2
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of what forward mode uses of it
 def test_zero_tensors_of_forward_mode_are_survived(record: Record) -> None:
     """They have no memory at all."""
 
