@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rltrace.diff.calls import arguments_text, input_text, skeleton_text
 from rltrace.diff.findings import Decided, RowAt
 from rltrace.diff.generators import generators_text
-from rltrace.diff.inputs import Input, combined, input_is_equal, match_inputs, same_bytes, writer_of
+from rltrace.diff.inputs import Input, combined, input_is_equal, match_inputs, origin_of, same_bytes, writer_of
 from rltrace.diff.kernels import kernel_differences, kernel_text
 from rltrace.diff.model import Cause, InputsMatch
 from rltrace.diff.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
@@ -85,10 +85,9 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     writers = _writers(scene, a, x, b, y)
     if writers is not None:
         return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
-    if (x.distance == Origin.MIXED) != (y.distance == Origin.MIXED):
-        one, other = ("A", "B") if x.distance == Origin.MIXED else ("B", "A")
-        why = f"{what} was last written by several ops in {one}, and by a single one in {other}"
-        return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, why)
+    several = _several(x.distance, y.distance)
+    if several is not None:
+        return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {several}")
     if Origin.UNKNOWN in (x.distance, y.distance):
         why = f"{what} differs; it was written by another stream, or in memory that cannot be followed"
         return Decided(Cause.UNKNOWN, InputsMatch.DIFFER, why)
@@ -96,6 +95,14 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
     why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
     return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+
+
+def _several(x: int, y: int) -> str | None:
+    """Who wrote an input, where that is several ops on one side alone; by where its links lead."""
+    if (x == Origin.MIXED) == (y == Origin.MIXED):
+        return None
+    one, other = ("A", "B") if x == Origin.MIXED else ("B", "A")
+    return f"several ops in {one}, and by a single one in {other}"
 
 
 def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Decided | None:
@@ -126,6 +133,8 @@ def _written_by_strangers(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input])
     for entered in inputs:
         if entered.match is InputsMatch.UNKNOWN and not input_is_equal(scene, a, b, entered.place):
             writers = _writers(scene, a, entered.a, b, entered.b)
+            if writers is None:
+                writers = _several(origin_of(a, entered.a), origin_of(b, entered.b))
             if writers is not None:
                 why = f"{input_text(a, entered.place)} was last written by {writers}"
                 return Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)

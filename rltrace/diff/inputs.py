@@ -11,7 +11,7 @@ from itertools import islice
 
 from rltrace.diff.findings import RowAt, row_at
 from rltrace.diff.model import InputsMatch
-from rltrace.diff.neutral import is_plain, scales_by_one, writes_in_place, written_layout
+from rltrace.diff.neutral import Layout, is_plain, layouts_of, scales_by_one, writes_in_place, written_layout
 from rltrace.diff.scene import Scene
 from rltrace.errors import HoleError
 from rltrace.trace.rows import Link
@@ -80,7 +80,21 @@ def input_is_equal(scene: Scene, a: RowAt, b: RowAt, place: int) -> bool:
     if read_a is not None and read_b is not None:
         return read_a == read_b
     writers_a, writers_b = _writers(a, x), _writers(b, y)
-    return any(_wrote_the_same(scene, one, other) for one in writers_a for other in writers_b)
+    if any(_are_matched(scene, one, other) for one in writers_a for other in writers_b):
+        return True
+    bytes_a = [_as_read(a, place, read_a), *(writer.bytes for writer in writers_a)]
+    bytes_b = [_as_read(b, place, read_b), *(writer.bytes for writer in writers_b)]
+    return any(_is_same(one, other) for one in bytes_a for other in bytes_b)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What is known of the bytes that stand somewhere."""
+
+    digest: int | None
+    """None: nothing."""
+    layout: Layout | None
+    """In which they were digested; None: in that of the new tensor that an op returned, whatever it was."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +105,17 @@ class Written:
     slot: int | None
 
     @property
-    def digest(self) -> int | None:
-        """None where it is not known; a library's workspace has none."""
+    def bytes(self) -> Bytes:
+        """A library's workspace has no digest."""
         outputs = self.row.rows.outputs(self.row.place)
-        if self.slot is None:
-            return outputs[0] or None if len(outputs) == 1 else None
-        return outputs[self.slot] or None if self.slot < len(outputs) else None
+        slot = 0 if self.slot is None and len(outputs) == 1 else self.slot
+        digest = outputs[slot] or None if slot is not None and slot < len(outputs) else None
+        return Bytes(digest, written_layout(self.row, slot or 0))
+
+
+def _as_read(row: RowAt, place: int, digest: int | None) -> Bytes:
+    layouts = layouts_of(row)
+    return Bytes(digest if place < len(layouts) else None, layouts[place] if place < len(layouts) else None)
 
 
 def _link(row: RowAt, place: int) -> Link | None:
@@ -141,9 +160,9 @@ def _left_as_it_was(written: Written, before: Link) -> bool:
         return False
     read = _digest(row, before)
     if read is not None:
-        return read == written.digest
+        return read == written.bytes.digest
     source = _past_readers(row, before)
-    if source is not None and _is_same_tensor(Written(*source), written):
+    if source is not None and _is_same(Written(*source).bytes, written.bytes):
         return True
     factor = _link(row, len(row.rows.outputs(row.place)))
     return scales_by_one(row, None if factor is None else _digest_of(row, factor))
@@ -153,27 +172,26 @@ def _digest_of(row: RowAt, link: Link) -> int | None:
     """Digest of an input, read or as it was written."""
     read = _digest(row, link)
     source = None if read is not None else _past_readers(row, link)
-    return read if source is None else Written(*source).digest
+    return read if source is None else Written(*source).bytes.digest
 
 
-def _wrote_the_same(scene: Scene, a: Written, b: Written) -> bool:
-    matched = scene.matching.partner(a.row.index) == b.row.index and a.slot == b.slot
-    if matched:
-        return bool(a.row.rows.outputs(a.row.place)) and same_bytes(a.row, a.slot, b.row, b.slot)
-    return _is_same_tensor(a, b)
+def _are_matched(scene: Scene, a: Written, b: Written) -> bool:
+    """Whether one op on both sides wrote the bytes, and the same."""
+    if scene.matching.partner(a.row.index) != b.row.index or a.slot != b.slot:
+        return False
+    return bool(a.row.rows.outputs(a.row.place)) and same_bytes(a.row, a.slot, b.row, b.slot)
 
 
-def _is_same_tensor(one: Written, other: Written) -> bool:
-    """Whether two ops left the same bytes in the same places: equal digests, of equal or plain layouts.
+def _is_same(one: Bytes, other: Bytes) -> bool:
+    """Whether the same bytes stand in the same places: equal digests, of equal or plain layouts.
 
     A square matrix and its transpose written through a transposed view have one digest, and other bytes.
     """
     if one.digest is None or one.digest != other.digest:
         return False
-    layouts = [written_layout(w.row, w.slot or 0) for w in (one, other)]
-    if None not in layouts:
-        return layouts[0] == layouts[1]
-    return all(layout is None or is_plain(layout) for layout in layouts)
+    if one.layout is not None and other.layout is not None:
+        return one.layout == other.layout
+    return all(layout is None or is_plain(layout) for layout in (one.layout, other.layout))
 
 
 def reach(row: RowAt, distance: int) -> RowAt | None:
@@ -184,6 +202,17 @@ def reach(row: RowAt, distance: int) -> RowAt | None:
         return row_at(row.view, row.index - distance)
     except HoleError:
         return None
+
+
+def origin_of(row: RowAt, link: Link) -> int:
+    """Distance or ``Origin`` of an input, through rows that only read the same view."""
+    for _ in range(LONGEST_TRAIL):
+        target = reach(row, link.distance) if link.known and link.slot is not None else None
+        earlier = None if target is None or link.slot is None else _link(target, link.slot)
+        if target is None or earlier is None:
+            break
+        row, link = target, earlier
+    return link.distance
 
 
 def _digest(row: RowAt, link: Link) -> int | None:
@@ -202,10 +231,8 @@ def _digest(row: RowAt, link: Link) -> int | None:
 def same_bytes(a: RowAt, slot_a: int | None, b: RowAt, slot_b: int | None) -> bool:
     """Whether what two rows wrote is equal, in the output that is asked for."""
     outputs_a, outputs_b = a.rows.outputs(a.place), b.rows.outputs(b.place)
-    if outputs_a == outputs_b:
-        return True
     if slot_a is None or slot_b is None or slot_a >= len(outputs_a) or slot_b >= len(outputs_b):
-        return False
+        return slot_a == slot_b and outputs_a == outputs_b
     return outputs_a[slot_a] == outputs_b[slot_b]
 
 

@@ -7,15 +7,13 @@ has generators that nobody else can draw from.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from rltrace.diff.findings import Decided, make_finding, row_at
 from rltrace.diff.model import Cause, Finding, InputsMatch
 from rltrace.diff.pools import is_pool
 from rltrace.diff.putback import draws_from, ends_alike
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
-from rltrace.trace.reader import ProcessTrace, Trace
+from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.schema import Generator, RowFlag
 
 
@@ -66,12 +64,19 @@ def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[
 
 def _draws(view: StreamView, partner: ProcessTrace) -> str:
     """What is harmful about the draws of a thread: a generator that other threads use is not known to be put back."""
-    drawn: Counter[int] = Counter()
+    others = [stream for stream in view.process.streams if stream.index != view.stream.index]
+    drawn: set[int] = set()
     for segment in view.stream.segments:
         rows = Stretch(view, view.stream.read_segment(segment))
         drawn.update(rows.rows.generators[rows.flags(RowFlag.RNG)].tolist())
-    for number, draws in drawn.items():
-        own = number >= Generator.OWN and draws_from(view.process, number) == draws
+    for number in drawn:
+        own = number >= Generator.OWN and not any(_draws_too(s, number) for s in others)
         if not own and not ends_alike(view.process, partner, number):
             return "it draws from a generator"
     return ""
+
+
+def _draws_too(stream: StreamTrace, number: int) -> bool:
+    """Whether a stream draws from that generator, as far as is known."""
+    rows = draws_from(stream, number)
+    return rows is None or bool(len(rows))

@@ -6,15 +6,21 @@ that are not proven to be those the other side computes with.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from rltrace.diff.findings import Decided, RowAt
+from rltrace.diff.findings import Decided, RowAt, row_at
 from rltrace.diff.inputs import input_is_equal
 from rltrace.diff.model import Cause, InputsMatch
+from rltrace.diff.neutral import writes_in_place
 from rltrace.diff.scene import Scene
 from rltrace.diff.sequences import Indices
-from rltrace.diff.view import Stretch
-from rltrace.trace.schema import RowFlag
+from rltrace.diff.view import StreamView, Stretch
+from rltrace.trace.schema import Origin, RowFlag
+
+MOST_TRIED = 256
+"""One-sided rows that are looked at for the one that wrote a part of something."""
 
 
 def control_flow(side: str, row: RowAt, other: str, beside: RowAt | None, harm: str) -> Decided:
@@ -34,36 +40,68 @@ def bytes_used_by_matched(
     ``a`` and ``b``: stretches and the places of their matched rows, pair by pair; ``lonely``: each side's own rows.
     """
     found: list[tuple[int, RowAt, RowAt]] = []
-    for (stretch, places), rows in ((a, lonely[0]), (b, lonely[1])):
-        for k, place, target in _uses(stretch, places, rows):
-            pair = RowAt(scene.a, a[0].rows, int(a[1][k])), RowAt(scene.b, b[0].rows, int(b[1][k]))
-            if not input_is_equal(scene, *pair, place):
-                user = pair[0] if stretch is a[0] else pair[1]
-                writer_rows, writer_place = stretch.view.row(target)
-                found.append((k, RowAt(stretch.view, writer_rows, writer_place), user))
+    for own, other, rows in ((a, b, lonely[0]), (b, a, lonely[1])):
+        for use in _uses(own, other, rows):
+            pair = RowAt(scene.a, a[0].rows, int(a[1][use.pair])), RowAt(scene.b, b[0].rows, int(b[1][use.pair]))
+            if input_is_equal(scene, *pair, use.place):
+                continue
+            writer = use.writer if use.writer is not None else _last_writer_in_place(own[0].view, use.row, rows)
+            if writer is not None:
+                user = pair[0] if own is a else pair[1]
+                found.append((use.pair, row_at(own[0].view, writer), user))
                 break
     if not found:
         return None
-    _, writer, user = min(found, key=lambda item: item[0])
-    return writer, user
+    _, writer_row, user = min(found, key=lambda item: item[0])
+    return writer_row, user
 
 
-def _uses(stretch: Stretch, places: Indices, lonely: Indices) -> list[tuple[int, int, int]]:
-    """(pair, input, one-sided row) wherever a matched row's input leads to a one-sided row that wrote it."""
+class _Use(NamedTuple):
+    """A matched row that may compute with what a one-sided row wrote."""
+
+    pair: int
+    place: int
+    """Which of its inputs."""
+    row: int
+    writer: int | None
+    """The one-sided row; None: one of several that wrote a part."""
+
+
+def _uses(own: tuple[Stretch, Indices], other: tuple[Stretch, Indices], lonely: Indices) -> list[_Use]:
+    """Where an input of a matched row leads to a one-sided row, or has several writers on this side alone."""
+    (stretch, places), (beside, partners) = own, other
     rows = stretch.rows
     if not len(lonely) or not len(rows.links):
         return []
     owner = np.repeat(np.arange(len(stretch)), np.diff(rows.link_offsets))
-    distance = rows.links >> 12
-    wrote = (distance > 0) & (rows.links & 2 == 0)
-    targets = stretch.first + owner - distance
-    hits = np.flatnonzero(wrote & np.isin(targets, lonely) & ~stretch.flags(RowFlag.VIEW | RowFlag.ALLOCATION)[owner])
-    if not len(hits):
-        return []
     pair_of = np.full(len(stretch), -1, np.int64)
     pair_of[places] = np.arange(len(places))
+    distance = rows.links >> 12
+    targets = stretch.first + owner - distance
+    computes = ~stretch.flags(RowFlag.VIEW | RowFlag.ALLOCATION)[owner] & (pair_of[owner] >= 0)
+    single = computes & (distance > 0) & (rows.links & 2 == 0) & np.isin(targets, lonely)
+    mixed = np.flatnonzero(computes & (distance == Origin.MIXED))
+    place_of = np.arange(len(rows.links)) - rows.link_offsets[owner]
+    partner = partners[pair_of[owner[mixed]]]
+    has = place_of[mixed] < np.diff(beside.rows.link_offsets)[partner]
+    mixed, partner = mixed[has], partner[has]
+    links = beside.rows.links[beside.rows.link_offsets[partner] + place_of[mixed]]
+    mixed = mixed[links >> 12 != Origin.MIXED]
+    hits = np.sort(np.concatenate([np.flatnonzero(single), mixed])).tolist()
     return [
-        (int(pair_of[owner[h]]), int(h - rows.link_offsets[owner[h]]), int(targets[h]))
-        for h in hits.tolist()
-        if pair_of[owner[h]] >= 0
+        _Use(
+            int(pair_of[owner[h]]),
+            int(place_of[h]),
+            int(stretch.first + owner[h]),
+            int(targets[h]) if distance[h] > 0 else None,
+        )
+        for h in hits
     ]
+
+
+def _last_writer_in_place(view: StreamView, before: int, lonely: Indices) -> int | None:
+    """The last one-sided row before a row that wrote one of its arguments."""
+    for row in lonely[lonely < before][::-1][:MOST_TRIED].tolist():
+        if writes_in_place(row_at(view, row)):
+            return int(row)
+    return None

@@ -7,13 +7,14 @@ one process only; it means nothing on the other side.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.trace.reader import ProcessTrace
+from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.schema import Column, Generator, RowFlag, Step
 
 MOST_READ = 1 << 24
-"""Rows of a process that are looked through for draws from one generator; where there are more, it stays open."""
+"""Rows of a stream that are looked through for draws from one generator; where there are more, it stays open."""
 
 
 def state_column(number: int) -> Step | None:
@@ -32,23 +33,16 @@ def ends_alike(a: ProcessTrace, b: ProcessTrace, number: int) -> bool:
     return a.generators[place] == b.generators[place] != 0
 
 
-def draws_from(process: ProcessTrace, number: int, leave_out: tuple[int, int] | None = None) -> int | None:
-    """How many ops of the process drew from a generator; None where not all of them can be looked at.
-
-    ``leave_out``: (stream, row): that stream from that row on does not count.
-    """
-    if sum(stream.rows for stream in process.streams) > MOST_READ:
+def draws_from(stream: StreamTrace, number: int) -> NDArray[np.int64] | None:
+    """Rows of a stream that drew from a generator; None where not all of it can be looked at."""
+    if stream.rows > MOST_READ or stream.holes or stream.left_out:
         return None
-    count = 0
-    for stream in process.streams:
-        stop = leave_out[1] if leave_out is not None and leave_out[0] == stream.index else stream.rows
-        if stream.holes or stream.left_out:
-            return None
-        try:
-            for segment in stream.segments:
-                rows = stream.read_segment(segment)
-                drew = ((rows.column(Column.FLAGS) & np.uint32(RowFlag.RNG)) != 0) & (rows.generators == number)
-                count += int(drew[: max(0, stop - rows.first)].sum())
-        except HoleError:
-            return None
-    return count
+    found = [np.empty(0, np.int64)]
+    try:
+        for segment in stream.segments:
+            rows = stream.read_segment(segment)
+            drew = (rows.column(Column.FLAGS) & np.uint32(RowFlag.RNG)) != 0
+            found.append(rows.first + np.flatnonzero(drew & (rows.generators == number)))
+    except HoleError:
+        return None
+    return np.concatenate(found)

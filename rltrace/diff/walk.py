@@ -21,7 +21,7 @@ from rltrace.diff.cuts import (
     one_sided,
     row_or_none,
 )
-from rltrace.diff.draws import Draws
+from rltrace.diff.draws import DRAWS, Draws
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
 from rltrace.diff.matching import Matching
@@ -41,8 +41,6 @@ from rltrace.trace.schema import RowFlag
 
 CHUNKS_FOR_ORDER = 24
 """Chunks that are read at most to show which ops changed places, where digests prove that nothing else differs."""
-
-DRAWS = "it draws from a generator"
 
 Progress = Callable[[str, int, int], None]
 """(stream, rows done, rows in all)."""
@@ -100,7 +98,9 @@ class Walk:
         """To the end, or to the first difference of values."""
         self._run()
         if self.undecided is None:
-            self._is_harmful(self.draws.unsettled(self.trailing))
+            self._is_harmful(
+                self.draws.unsettled((self.one_sided_rows(True), self.one_sided_rows(False)), self.trailing)
+            )
         return self
 
     def _run(self) -> None:
@@ -212,9 +212,8 @@ class Walk:
             only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._count(a, at_a, b, at_b)
-        if unequal is None:
-            self._check_use(a, at_a, b, at_b, self._lonely)
-        else:
+        self._check_use(a, at_a, b, at_b, self._lonely)
+        if unequal is not None:
             pair = found.a[inside][unequal], found.b[inside][unequal]
             self._found_value(a, int(pair[0]), b, int(pair[1]))
 

@@ -1,0 +1,123 @@
+"""Additions to a real program: those that change nothing leave it the same, the others never do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from extras import HARMFUL, HARMLESS, STEPS, Extra, Plan, first_difference, runs
+from recorded import Recorded, recorder
+from torch import Tensor
+
+import rltrace
+from rltrace.diff import compare
+from rltrace.diff.model import Cause, Comparison, Verdict
+
+PLACES = ("begin", "loss", "before", "end")
+
+
+def compared(plan: Plan, other: Plan | None = None) -> tuple[Comparison, Recorded, Recorded]:
+    """The program without additions, or with ``other`` ones, against itself with some."""
+    with tempfile.TemporaryDirectory() as folder:
+        a, b = runs(recorder(Path(folder)), other or {}, plan)
+        return compare(a.path, b.path), a, b
+
+
+@pytest.mark.parametrize("extra", HARMLESS, ids=lambda extra: extra.__name__)
+@pytest.mark.parametrize("place", ["begin", "before"])
+def test_what_changes_nothing(extra: Extra, place: str) -> None:
+    """In every step, one addition that has no effect: same values, and the ops of the addition as hunks."""
+    comparison, plain, other = compared({(step, place): [extra] for step in range(STEPS)})
+    assert first_difference(plain, other) is None
+    assert comparison.verdict is Verdict.SAME_VALUES, comparison.decisive or comparison.why
+    assert comparison.structure.only_a == 0 and comparison.structure.only_b == len(other.rows) - len(plain.rows)
+
+
+@pytest.mark.parametrize(("extra", "place"), HARMFUL, ids=lambda given: getattr(given, "__name__", given))
+def test_what_changes_something(extra: Extra, place: str) -> None:
+    """One addition with an effect, once: diverged, at the first op that shows it."""
+    comparison, plain, other = compared({(1, place): [extra]})
+    assert comparison.verdict is Verdict.DIVERGED
+    value, expected = comparison.first_value, first_difference(plain, other)
+    assert (value and (value.a_index, value.b_index)) == expected
+    decisive = comparison.decisive
+    assert decisive is not None and decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.because
+    assert any(frame.function.startswith("extra") for frame in decisive.stack)
+
+
+# --- effects that no digest of a matched op shows ---------------------------------------------------------------------
+
+
+def extra_part(x: Tensor) -> None:
+    x[1].add_(1e-3)
+
+
+def extra_bit(x: Tensor) -> None:
+    x.view(torch.int32)[2, 3].bitwise_xor_(1)
+
+
+def extra_as_an_earlier_reader_returned(x: Tensor) -> None:
+    x.relu_()
+
+
+def extra_turned(x: Tensor) -> None:
+    x.t().copy_(x.clone())
+
+
+def extra_times(x: Tensor) -> None:
+    x.mul_(torch.full((), 1.5))
+
+
+def extra_out(x: Tensor) -> None:
+    torch.add(x, 1.0, out=x)
+
+
+def extra_flipped(x: Tensor) -> None:
+    x.copy_(x.flip(0))
+
+
+def extra_sign_of_zero(x: Tensor) -> None:
+    x.diagonal().add_(0.0)
+
+
+HIDDEN = (
+    extra_part,
+    extra_bit,
+    extra_as_an_earlier_reader_returned,
+    extra_turned,
+    extra_times,
+    extra_out,
+    extra_flipped,
+    extra_sign_of_zero,
+)
+
+
+def compares_only(made: str, extra: Callable[[Tensor], None] | None) -> None:
+    """A tensor of which matched ops read all, and whose results are the same whatever is in it."""
+    torch.manual_seed(5)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32))
+    if made != "outside":
+        x = x + 0.0
+    if made == "written in part":
+        x[0] = 1.0
+    x.diagonal().fill_(-0.0)
+    if made == "earlier step":
+        rltrace.step()
+    x.relu()
+    if extra is not None:
+        extra(x)
+    (x > -1e9).all().item()
+    (x.t() > -1e9).all().item()
+
+
+@pytest.mark.parametrize("extra", HIDDEN, ids=lambda extra: extra.__name__)
+@pytest.mark.parametrize("made", ["outside", "same step", "earlier step", "written in part"])
+def test_an_effect_that_nothing_shows(tmp_path: Path, made: str, extra: Callable[[Tensor], None]) -> None:
+    """Other bytes went into an op of both sides, whose result happens to be the same: never the same values."""
+    record = recorder(tmp_path)
+    a, b = [record(lambda e=e: compares_only(made, e)) for e in (None, extra)]
+    assert compare(a.path, b.path).verdict is not Verdict.SAME_VALUES
