@@ -45,6 +45,7 @@ class WrittenProcess:
     entries: list[TableEntry] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     exit: Mapping[str, object] | None = None
+    generators: tuple[int, ...] | None = None
 
     def settle(self) -> None:
         tables = KeyTables()
@@ -84,14 +85,17 @@ def followed() -> Iterator[list[WrittenProcess]]:
         rows: Rows | None,
         entries: Sequence[TableEntry] = (),
         steps: Sequence[StepRecord] = (),
+        values: object = None,
     ) -> None:
         process = by_writer[id(writer)]
         process.streams[stream].parts += [] if rows is None else [rows]
         process.entries += entries
         process.steps += steps
 
-    def close(writer: ProcessWriter, state: str, ending: Mapping[str, object]) -> None:
-        by_writer[id(writer)].exit = ending
+    def close(
+        writer: ProcessWriter, state: str, ending: Mapping[str, object], generators: tuple[int, ...] | None = None
+    ) -> None:
+        by_writer[id(writer)].exit, by_writer[id(writer)].generators = ending, generators
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessWriter, "open", classmethod(open_))
@@ -148,6 +152,7 @@ def _lacks(process: ProcessTrace, truth: WrittenProcess, what: str) -> list[str]
         assert truth.facts[name] == value, f"{what}: fact {name} reads wrong"
     assert set(process.windows) <= set(truth.windows), f"{what}: windows read wrong"
     assert process.exit in (truth.exit, None), f"{what}: the ending reads wrong"
+    assert process.generators in (truth.generators, None), f"{what}: the generators' last states read wrong"
     if len(process.facts) < len(truth.facts) or len(process.windows) < len(truth.windows):
         lacks.append("facts or windows")
     if process.exit is None:
