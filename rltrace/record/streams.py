@@ -20,21 +20,37 @@ from rltrace.identity import portable_path
 from rltrace.record.commit import Committer
 from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
+from rltrace.record.options import VARIABLE
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import StreamRecorder, phase_bits
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
 
+DEPTH = "RLTRACE_DEPTH"
+"""Variable with how many recorded processes there are above a program that one of them starts."""
+
+PARENT_RANK = "RLTRACE_PARENT_RANK"
+"""Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
+
 
 def process_name() -> str:
     """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``."""
-    rank = f"rank{os.environ.get('RANK', '0')}"
+    own = os.environ.get("RANK", "")
+    rank = f"rank{own or '0'}"
     if multiprocessing.parent_process() is not None:
         identity = getattr(multiprocessing.current_process(), "_identity", ())
         return f"{rank}/worker:{'.'.join(map(str, identity)) or '?'}"
-    if os.environ.get("RLTRACE_DEPTH", "0") != "0":
+    if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
         return f"{rank}/child:{Path(portable_path(sys.argv[0] or 'python')).name}"
     return f"{rank}/main"
+
+
+def _tell_children() -> None:
+    """Have programs that this process starts know that they are another program's children."""
+    if VARIABLE not in os.environ:  # nobody below is recorded
+        return
+    os.environ[DEPTH] = str(int(os.environ.get(DEPTH, "0")) + 1)
+    os.environ[PARENT_RANK] = os.environ.get("RANK", "")
 
 
 Start = Callable[[threading.Thread], None]
@@ -84,6 +100,7 @@ class Streams:
 
     def open_main(self) -> None:
         """The stream of the thread that starts recording; the first one, always there."""
+        _tell_children()
         self._local.stream = self._open(self._name)
 
     def here(self) -> StreamRecorder | None:

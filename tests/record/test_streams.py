@@ -298,11 +298,14 @@ def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
         ({"RANK": "3"}, "rank3/main"),
         ({"RLTRACE_DEPTH": "1"}, "rank0/child:eval.py"),
         ({"RANK": "1", "RLTRACE_DEPTH": "2"}, "rank1/child:eval.py"),
+        ({"RANK": "1", "RLTRACE_DEPTH": "2", "RLTRACE_PARENT_RANK": "1"}, "rank1/child:eval.py"),
+        ({"RANK": "1", "RLTRACE_DEPTH": "1", "RLTRACE_PARENT_RANK": ""}, "rank1/main"),
+        ({"RLTRACE_DEPTH": "1", "RLTRACE_PARENT_RANK": ""}, "rank0/child:eval.py"),
     ],
 )
 def test_names_of_processes(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str) -> None:
     """The rank and the role, never a process id."""
-    for name in ("RANK", "RLTRACE_DEPTH"):
+    for name in ("RANK", "RLTRACE_DEPTH", "RLTRACE_PARENT_RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
