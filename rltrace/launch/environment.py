@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rltrace.fingerprint import LAUNCHER_FACTS, Fact
-from rltrace.record.options import RecordOptions
+from rltrace.record.options import DEPTH, PARENT_RANK, RecordOptions
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
@@ -27,6 +27,8 @@ def child_environment(
 ) -> dict[str, str]:
     """``environment`` for a command that is to be recorded, within another recording too."""
     child = dict(environment)
+    for above in (DEPTH, PARENT_RANK):  # of another recording
+        child.pop(above, None)
     child.pop(ORIGIN, None)
     options.to_environment(child)
     child[LAUNCHER_FACTS] = json.dumps(dict(facts))

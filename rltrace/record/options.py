@@ -1,6 +1,6 @@
 """What a recording was asked to do, and how that travels from the launcher to every process of the program.
 
-Owns the one environment variable that carries it. Imports neither torch nor zarr.
+Owns the variables for it: the one that carries it, two by which a process is named. Imports neither torch nor zarr.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ from pathlib import Path
 
 VARIABLE = "RLTRACE_RECORD"
 """Set by the launcher for the program and inherited by its children; absent: nothing is recorded."""
+
+DEPTH = "RLTRACE_DEPTH"
+"""Variable with how many recorded processes there are above a program that one of them starts."""
+
+PARENT_RANK = "RLTRACE_PARENT_RANK"
+"""Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,11 @@ from rltrace.identity import portable_path
 from rltrace.record.commit import Committer
 from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
-from rltrace.record.options import VARIABLE
+from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import StreamRecorder, phase_bits
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
-
-DEPTH = "RLTRACE_DEPTH"
-"""Variable with how many recorded processes there are above a program that one of them starts."""
-
-PARENT_RANK = "RLTRACE_PARENT_RANK"
-"""Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
 
 
 def process_name() -> str:

@@ -305,6 +305,12 @@ def test_pythonpath_is_kept() -> None:
     assert child_environment(options, {}, {})["PYTHONPATH"] == str(BOOTSTRAP)
 
 
+def test_a_recording_within_another_begins_anew() -> None:
+    """Its first process is no child of the program that started it."""
+    above = {"RLTRACE_DEPTH": "2", "RLTRACE_PARENT_RANK": "0"}
+    assert not above.keys() & child_environment(RecordOptions("/somewhere/t.zarr"), {}, above).keys()
+
+
 def test_other_variables_are_kept() -> None:
     """Nothing else of the environment changes."""
     child = child_environment(RecordOptions("/somewhere/t.zarr"), {}, {"A": "1", "PATH": "/bin"})
