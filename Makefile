@@ -42,6 +42,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/trace_io.py
 	$(BIN)/python benchmarks/diff_speed.py
 	$(BIN)/python benchmarks/tui_speed.py
+	$(BIN)/python benchmarks/report_speed.py
 	$(BIN)/python benchmarks/record_cost.py
 	$(BIN)/python benchmarks/mechanisms.py
 

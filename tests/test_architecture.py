@@ -35,7 +35,15 @@ def test_help_loads_neither_torch_nor_zarr(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["rltrace.diff", "rltrace.trace.reader", "rltrace.report.text", "rltrace.report.json", "rltrace.select", "rltrace"],
+    [
+        "rltrace.diff",
+        "rltrace.trace.reader",
+        "rltrace.report.text",
+        "rltrace.report.json",
+        "rltrace.report.html.page",
+        "rltrace.select",
+        "rltrace",
+    ],
 )
 def test_reading_and_comparing_loads_no_torch(module: str) -> None:
     """A trace can be read, compared and reported on a machine that has no torch."""
