@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rltrace.diff.model import Probe
 from rltrace.diff.timeline import Curve, StepState, Timeline
 from rltrace.report.html.elements import Content, Element, el
-from rltrace.report.html.thinning import Point, apart, state_runs, thinned
+from rltrace.report.html.thinning import Point, apart, state_runs, stretches
 
 WIDE, HIGH = 1000, 100
 """Inner coordinates."""
@@ -150,6 +150,13 @@ def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Elemen
         run = []
 
 
+def drawn_curve(curve: Curve, scale: Scale, most: int) -> Iterator[Element]:
+    """The lines of both sides."""
+    for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b")):
+        for part in stretches(points, most, whole=curve.whole):
+            yield from lines(part, scale, class_)
+
+
 def plot(high: str, low: str, drawing: Element) -> Element:
     """A picture with the numbers of its upper and its lower edge beside it; one number where both are the same."""
     edges = [high] if high == low else [high, low]
@@ -159,10 +166,6 @@ def plot(high: str, low: str, drawing: Element) -> Element:
 def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element:
     """Both runs on one scale: A broad and light, B a thin dashed line over it."""
     scale = scale_of(curve.a, curve.b)
-    drawn = [
-        lines(thinned(points, MOST_POINTS), scale, class_)
-        for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b"))
-    ]
     span = scale.last - scale.first
     marks: list[Content] = []
     if mark is not None and scale.first <= mark <= scale.last:
@@ -175,7 +178,7 @@ def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element
         name,
         f"{curve.name}, step by step",
         text,
-        inner(*drawn, y="20", height="128"),
+        inner(drawn_curve(curve, scale, MOST_POINTS), y="20", height="128"),
         marks,
         label(f"{scale.first:,}", 0, 1, 168),
         label(f"{scale.last:,}", 1, 1, 168) if span else None,
@@ -199,7 +202,7 @@ def apart_chart(curve: Curve, name: str) -> Element | None:
     scale = Scale(steps.first, steps.last, low, max(high, low + 1))
     equal = {step for step, distance in apart(curve.a, curve.b) if distance == 0}
     gaps = [(step, math.nan) for step in equal]  # where both are equal there is no line
-    points = thinned(sorted([*found, *gaps]), MOST_POINTS)
+    parts = stretches(sorted([*found, *gaps]), MOST_POINTS, whole=curve.whole)
     top = max(high, low + 1)
     text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs read the same number."
     drawing = chart(
@@ -208,7 +211,7 @@ def apart_chart(curve: Curve, name: str) -> Element | None:
         text,
         el("line", x1="0", x2="100%", y1=16, y2=16, class_="grid"),
         el("line", x1="0", x2="100%", y1=72, y2=72, class_="grid"),
-        inner(*lines(points, scale, "apart"), y="16", height="56"),
+        inner([lines(part, scale, "apart") for part in parts], y="16", height="56"),
         class_="distance",
     )
     return plot(f"1e{top}", f"1e{low}", drawing)
@@ -217,13 +220,9 @@ def apart_chart(curve: Curve, name: str) -> Element | None:
 def spark(curve: Curve) -> Element:
     """A curve as a small decoration beside its name."""
     scale = scale_of(curve.a, curve.b)
-    drawn = [
-        lines(thinned(points, MOST_SPARK), scale, class_)
-        for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b"))
-    ]
     return el(
         "svg",
-        *drawn,
+        drawn_curve(curve, scale, MOST_SPARK),
         view_box=f"0 -5 {WIDE} {HIGH + 10}",
         preserve_aspect_ratio="none",
         class_="spark",

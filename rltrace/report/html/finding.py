@@ -32,7 +32,7 @@ def finding_sections(material: Material) -> Iterator[Element]:
         yield section(name, title, content, class_="long")
 
 
-def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Element:
+def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Content:
     paired = finding.a_index is not None and finding.b_index is not None
     evidence = list(_evidence(finding, paired))
     before = before_it(finding) if is_main and comparison.verdict is Verdict.DIVERGED else None
@@ -93,20 +93,20 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
     inputs = [row(*_input(given, made.get(given.place))[: len(head)]) for given in pair.inputs]
     numbers = pair.numbers if pair.numbers.a or pair.numbers.b else Pair[str](None, None)
     call = pair.skeleton if pair.skeleton.a or pair.skeleton.b else Pair[str](None, None)
+    state = facts(
+        ("numbers", both(numbers)),
+        ("call", [both(call), muted(" (T a tensor, i and f a number)")] if call.a or call.b else None),
+        ("generator", both(_texts(pair, "rng"))),
+        ("read out", both(_texts(pair, "value"))),
+        ("outputs", _digests(pair)),
+        ("flags", ", ".join(pair.shown.flags)),
+    )
     return [
         el("h3", "Inputs"),
         table(head, inputs, "Tensors that the op read, and where their numbers came from")
         if inputs
         else el("p", "None."),
-        el("h3", "Arguments and state"),
-        facts(
-            ("numbers", both(numbers)),
-            ("call", [both(call), muted(" (T a tensor, i and f a number)")] if call.a or call.b else None),
-            ("generator", both(_texts(pair, "rng"))),
-            ("read out", both(_texts(pair, "value"))),
-            ("outputs", _digests(pair)),
-            ("flags", ", ".join(pair.shown.flags)),
-        ),
+        [el("h3", "Arguments and state"), state] if state else None,
     ]
 
 

@@ -40,9 +40,11 @@ def section(name: str, title: str, *content: Content, class_: str | None = None)
     )
 
 
-def facts(*pairs: tuple[str, Content]) -> Element:
-    """Terms and what they are; a term without anything is left out."""
+def facts(*pairs: tuple[str, Content]) -> Element | None:
+    """Terms and what they are; a term without anything is left out, and so is a list without terms."""
     shown = [(term, told) for term, told in pairs if told is not None and told != ""]
+    if not shown:
+        return None
     return el("dl", [(el("dt", term), el("dd", told)) for term, told in shown])
 
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rltrace.diff.timeline import StepState
 
 Point = tuple[int, float]
 """(step, number)."""
+
+WIDE_GAP = 4
+"""A gap between numbers so many times as wide as usual: there, nothing was read."""
 
 WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER_OPS, StepState.DIFFERS)
 """States, the worst last: that is the one shown where several steps share a place."""
@@ -36,6 +40,23 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def _number(point: Point) -> float:
     return point[1]
+
+
+def stretches(points: Sequence[Point], most: int, *, whole: bool) -> list[list[Point]]:
+    """``points`` in the stretches that a line may join, thinned to about ``most`` in all.
+
+    Not ``whole``: they were read in places, and between two places nothing is known; a line there would be made up.
+    """
+    cuts = [] if whole else _gaps(points)
+    parts = [points[first:end] for first, end in pairwise([0, *cuts, len(points)]) if end > first]
+    return [thinned(part, max(4, most // len(parts))) for part in parts]
+
+
+def _gaps(points: Sequence[Point]) -> list[int]:
+    """Where, in points, steps are missing: many more than usual between two of them."""
+    steps = [after - before for (before, _), (after, _) in pairwise(points)]
+    usual = sorted(steps)[len(steps) // 2] if steps else 0
+    return [number for number, apart in enumerate(steps, 1) if apart > WIDE_GAP * usual]
 
 
 def apart(a: Sequence[Point], b: Sequence[Point]) -> list[Point]:

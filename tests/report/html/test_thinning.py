@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rltrace.diff.timeline import StepState
-from rltrace.report.html.thinning import WORSE, apart, state_runs, thinned
+from rltrace.report.html.thinning import WORSE, apart, state_runs, stretches, thinned
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
 
@@ -32,6 +32,17 @@ def test_a_spike_is_kept() -> None:
     """One step among thousands is still seen."""
     points = [(step, 100.0 if step == 4711 else 0.0) for step in range(10_000)]
     assert (4711, 100.0) in thinned(points, 40)
+
+
+def test_what_was_read_in_places_is_drawn_in_places() -> None:
+    """No line leads over steps that nobody has read; where all were read, rare numbers are joined as they are."""
+    read = [(start + step, 1.0) for start in (0, 5000, 9000) for step in range(50)]
+    parts = stretches(read, 60, whole=False)
+    assert [(part[0][0], part[-1][0]) for part in parts] == [(0, 49), (5000, 5049), (9000, 9049)]
+    assert sum(map(len, parts)) <= 60
+    assert len(stretches(read, 60, whole=True)) == 1
+    assert stretches([], 60, whole=False) == []
+    assert stretches([(3, 1.0)], 60, whole=False) == [[(3, 1.0)]]
 
 
 def test_apart() -> None:
