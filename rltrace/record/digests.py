@@ -75,7 +75,8 @@ def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
 _array: Any = torch._C.TensorBase.numpy
 """torch's own method: what stands in for it while ops are recorded follows the program's arrays, not these."""
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""An integer dtype for each size of element."""
 
 
 def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,7 +86,7 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
         return data
     if data.dtype is torch.complex128:
         data = torch.view_as_real(data)
-    return data.view(_WORDS[data.element_size()]).contiguous()
+    return data.view(WORDS[data.element_size()]).contiguous()
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:

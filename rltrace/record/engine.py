@@ -5,9 +5,13 @@ Owns the Protocols. A trace names its engine; op streams of two engines are not 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch._ops import OpOverload
+
+if TYPE_CHECKING:
+    from rltrace.record.process import ProcessState
+    from rltrace.record.stream import RowTaker, StreamRecorder
 
 
 class Observer(Protocol):
@@ -20,6 +24,16 @@ class Observer(Protocol):
 
         ``by`` is whatever intercepted it. It comes first so that torch can call this method with nothing in between.
         """
+
+
+class Companion(Protocol):
+    """What goes along with the recording of a process: has streams of its own kind, and something to say at the end."""
+
+    def make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
+        """The recorder of a thread's ops."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """Records for the process's journal, asked for when it ends."""
 
 
 class Engine(Protocol):

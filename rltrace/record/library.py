@@ -9,13 +9,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rltrace.errors import RecordError, UsageError
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import session as sessions
+from rltrace.record.engine import Companion
 from rltrace.record.options import RecordOptions
 from rltrace.select import parse_selectors
 from rltrace.trace.writer import create_trace, end_launch, write_birth
@@ -56,9 +57,20 @@ def record_block(
         values_inputs=values_inputs,
         values_limit=values_limit,
     )
+    with recording(options, force=force):
+        yield
+
+
+@contextmanager
+def recording(
+    options: RecordOptions, *, force: bool, companion: Callable[[str], Companion | None] | None = None
+) -> Iterator[None]:
+    """Record the block's ops into a new trace, as the options say. Raises RecordError where that broke off."""
+    trace = Path(options.trace)
     create_trace(trace, _launch(options), force=force)
     started, owner = time.monotonic(), os.getpid()
-    session = sessions.start(options, write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()}))
+    token = write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
+    session = sessions.start(options, token, companion)
     trouble = None
     try:
         yield
@@ -84,6 +96,6 @@ def _launch(options: RecordOptions) -> dict[str, object]:
             "level": options.level,
             "steps": [options.first_step, options.end_step],
             "verify_inputs": options.verify_inputs,
-            **options.values_asked(),
+            **options.extras(),
         },
     }

@@ -11,6 +11,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rltrace.privacy import home_as_tilde
+
 VARIABLE = "RLTRACE_RECORD"
 """Set by the launcher for the program and inherited by its children; absent: nothing is recorded."""
 
@@ -45,15 +47,24 @@ class RecordOptions:
     values_limit: int = 1 << 30
     """Bytes of values that each process keeps at most."""
 
+    replay: str = ""
+    """Absolute path of the trace whose values are put in; empty: this is no replay."""
+    inject: tuple[str, ...] = ()
+    """Selectors of the ops of that trace whose values are."""
+
     @property
     def windowed(self) -> bool:
         return self.first_step > 0 or self.end_step is not None
 
-    def values_asked(self) -> dict[str, object]:
-        """What a trace tells of them among its options; nothing where none were asked for."""
-        if not self.values:
-            return {}
-        return {"values": list(self.values), "values_inputs": self.values_inputs, "values_limit": self.values_limit}
+    def extras(self) -> dict[str, object]:
+        """What a trace tells among its options of values kept and values put in; nothing where there are none."""
+        told: dict[str, object] = {}
+        if self.values:
+            told |= {"values": list(self.values), "values_inputs": self.values_inputs}
+            told |= {"values_limit": self.values_limit}
+        if self.replay:
+            told |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
+        return told
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:
         environment[VARIABLE] = json.dumps(asdict(self))
@@ -64,5 +75,6 @@ class RecordOptions:
         if not text:
             return None
         found = json.loads(text)
-        options = RecordOptions(**{**found, "values": tuple(found.get("values", ()))})
+        lists = {name: tuple(found.get(name, ())) for name in ("values", "inject")}
+        options = RecordOptions(**{**found, **lists})
         return options if Path(options.trace).is_dir() else None

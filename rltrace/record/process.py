@@ -38,5 +38,7 @@ class ProcessState:
         self.module_names = ModuleNames(self.tables)
         self.step = 0
         """Optimizer attempts finished so far."""
+        self.attempt: tuple[int, int] | None = None
+        """Of the last attempt that has ended: ordinal of its optimizer, that optimizer's own count."""
         self.phase = Phase.OTHER
         """What the program says it is doing."""

@@ -29,6 +29,7 @@ from rltrace.record.aliases import Aliases
 from rltrace.record.commit import Committer
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
+from rltrace.record.engine import Companion
 from rltrace.record.keeper import Keeper
 from rltrace.record.modules import ModuleCalls
 from rltrace.record.options import RecordOptions
@@ -46,7 +47,14 @@ from rltrace.trace.writer import ProcessWriter, write_birth
 class Session:
     """One process being recorded."""
 
-    def __init__(self, options: RecordOptions, token: str, name: str | None = None) -> None:
+    def __init__(
+        self,
+        options: RecordOptions,
+        token: str,
+        name: str | None = None,
+        companion: Callable[[str], Companion | None] | None = None,
+    ) -> None:
+        """``companion`` makes what goes along with the recording, given the name that the process got."""
         self.options = options
         self._pid = os.getpid()
         self._failure: str | None = None
@@ -55,7 +63,10 @@ class Session:
         self._trace = Path(options.trace)
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name()))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
+        self._companion = companion and companion(self._writer.name)
         keeper, make_stream = _keeping(options, self._process)
+        if self._companion is not None:
+            make_stream = self._companion.make_stream
         self._asked = None if keeper is None else keeper.asked
         self._committer = Committer(self._process, self._writer, self.fail, keeper)
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
@@ -99,6 +110,8 @@ class Session:
         try:
             self._committer.stop()
             self._write_facts()
+            for record in self._companion.records() if self._companion is not None else ():
+                self._writer.say(record)
             self._writer.close("stopped" if self._stopped else "complete", _ending(), self._steps.generator_states())
         except Exception as error:
             self.fail(error)
@@ -220,6 +233,7 @@ class Session:
             )
         )
         process.step = ended + 1
+        process.attempt = attempt.optimizer.ordinal, attempt.count
         process.storages.step_ends()
         if ended == 0:
             self._write_facts()
@@ -320,13 +334,13 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)  # once: it cannot be taken back
 
 
-def start(options: RecordOptions, token: str) -> Session:
+def start(options: RecordOptions, token: str, companion: Callable[[str], Companion | None] | None = None) -> Session:
     """Start to record this process; called once, by the bootstrap, when torch has been imported."""
     if threading.current_thread() is not threading.main_thread():
         name = f"{process_name()}/thread:{threading.current_thread().name}"
     else:
         name = None
-    session = Session(options, token, name)
+    session = Session(options, token, name, companion)
     session.start()
     current.session = session
     return session

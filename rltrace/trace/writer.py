@@ -98,6 +98,10 @@ class ProcessWriter:
         """Facts about the machine and the process. Called again, all are kept and the later of one name counts."""
         self._append({"type": "facts", "level": level, "engine": engine, "facts": dict(facts)})
 
+    def say(self, record: Mapping[str, object]) -> None:
+        """A record of another kind, which readers that don't know it pass over."""
+        self._append(dict(record))
+
     def window(self, stream: int, first_step: int, end_step: int | None, row: int) -> None:
         """Recording of ops began at ``row`` of the stream, for these steps (half open; None: to the end)."""
         self._append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})

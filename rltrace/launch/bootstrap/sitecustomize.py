@@ -134,11 +134,15 @@ def start_recorder(birth: Birth, options: str) -> None:
             birth = Birth(birth.folder)
             birth.leave()
         from rltrace.record.options import RecordOptions
-        from rltrace.record.session import start
 
         asked = RecordOptions.from_environment({OPTIONS: options})
-        if asked is not None:
-            start(asked, birth.token)
+        if asked is None:
+            return
+        if asked.replay:
+            from rltrace.follow.start import start
+        else:
+            from rltrace.record.session import start
+        start(asked, birth.token)
     except Exception as error:
         birth.note_failure(error)
 

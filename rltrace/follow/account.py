@@ -1,0 +1,109 @@
+"""What became of the injections of a replay: which happened, and which did not and why.
+
+Owns the journal record ``replay`` in which each process of a replay leaves its part, and the whole that they add up to.
+An injection that no process tells of has not happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rltrace.follow.plan import Injection, Plan
+from rltrace.trace.journal import Record
+from rltrace.trace.reader import Trace
+
+MOST = 1_000
+"""Injections that did not happen and are told one by one; of the others, how many there were."""
+
+NOT_REACHED = "the program did not come to it"
+NO_STEP = "the program did not come to this step"
+NO_STREAM = "the program has no such stream of ops"
+NO_WORD = "its process ended without a word of what it had put in"
+
+
+@dataclass(frozen=True)
+class Missed:
+    """An injection that did not happen."""
+
+    stream: str
+    row: int
+    """In A."""
+    step: int
+    op: str
+    nth: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """All injections of a replay, or of one of its processes."""
+
+    asked: int
+    done: int
+    """How many happened: A's values are in, with the shape, dtype and kind of device that A had."""
+    missed: tuple[Missed, ...]
+    """Those that did not, at most MOST."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every injection happened; if not, the replay proves nothing."""
+        return self.done == self.asked
+
+
+def missed(injection: Injection, why: str) -> Missed:
+    op, _, nth = injection.place
+    return Missed(injection.stream, injection.row, injection.step, op, nth, why)
+
+
+def record_of(account: Account) -> Record:
+    """The journal record of one process's part."""
+    return {
+        "type": "replay",
+        "asked": account.asked,
+        "done": account.done,
+        "missed": [asdict(entry) for entry in account.missed[:MOST]],
+    }
+
+
+def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
+    """The account of a whole replay, from what was asked for and what its trace tells."""
+    told = {process.name: _parse(process.journal.records) for process in replay.processes}
+    done = 0
+    found: list[Missed] = []
+    for name, plan in plans.items():
+        account = told.get(name)
+        if account is None:
+            why = NO_WORD if name in told else NO_STREAM
+            found += [missed(injection, why) for injection in plan]
+        else:
+            done += account.done
+            found += account.missed
+    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]))
+
+
+def _parse(records: Sequence[Record]) -> Account | None:
+    """The account that a process left; None: it left none."""
+    record = next((record for record in records if record["type"] == "replay"), None)
+    if record is None:
+        return None
+    try:
+        entries = tuple(_missed(entry) for entry in record["missed"])
+        return Account(int(record["asked"]), int(record["done"]), entries)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _missed(entry: Mapping[str, Any]) -> Missed:
+    numbers = [int(entry[name]) for name in ("row", "step", "nth")]
+    return Missed(str(entry["stream"]), numbers[0], numbers[1], str(entry["op"]), numbers[2], str(entry["why"]))
+
+
+def by_reason(entries: Iterable[Missed]) -> list[tuple[Missed, int]]:
+    """The first of each operator and reason, and how many there are."""
+    found: dict[tuple[str, str], tuple[Missed, int]] = {}
+    for entry in entries:
+        first, count = found.get((entry.op, entry.why), (entry, 0))
+        found[entry.op, entry.why] = first, count + 1
+    return list(found.values())

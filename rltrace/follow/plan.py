@@ -1,0 +1,261 @@
+"""What of a trace is to be put into another run, and where: each op by its identity.
+
+Owns the identity of an op across runs: stream, step, call site, operator, how-manieth under that site in that step. A
+step is known by the attempt it follows, which is known while it still runs. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.errors import HoleError, UsageError
+from rltrace.select import Key, Range, Selector
+from rltrace.trace.evidence import kernel_names
+from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
+from rltrace.trace.rows import Rows
+from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step
+
+Attempt = tuple[int, int] | None
+"""(ordinal of the optimizer, its own count) of the attempt that a step follows; None: of the first step."""
+
+Place = tuple[str, int, int]
+"""(operator, portable key of the call site, how-manieth) within a step of a stream."""
+
+Number = bool | int | float | complex | None
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """One row of A, and what of it is put in."""
+
+    stream: str
+    row: int
+    step: int
+    place: Place
+    outputs: tuple[int, ...]
+    """Digests of what it returned and wrote, in order; 0: a library's workspace, left alone."""
+    state: int | None
+    """Digest of the generator's state before it; None: it draws nothing."""
+    number: Number
+    """The Python number it returned; None: it returned none."""
+    inputs: tuple[tuple[int, int], ...]
+    """(place among its tensors, digest) of what came from outside, as far as the trace has it."""
+    devices: tuple[str, ...]
+    """Kinds of device of its tensors."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All injections of one process."""
+
+    process: str
+    streams: Mapping[str, Mapping[Attempt, Mapping[Place, Injection]]]
+
+    def __iter__(self) -> Iterator[Injection]:
+        """All of them, stream by stream, in the order of A's rows."""
+        for steps in self.streams.values():
+            for places in steps.values():
+                yield from places.values()
+
+    def __len__(self) -> int:
+        return sum(len(places) for steps in self.streams.values() for places in steps.values())
+
+
+def make_plans(trace: Trace, selector: Selector) -> dict[str, Plan]:
+    """What the selector finds in each process of ``trace``.
+
+    Raises UsageError where it finds nothing that can be put in, or rows of which the trace lacks values; HoleError
+    where damage is in the way.
+    """
+    carried = None if trace.slice is None else Range(trace.slice["first_step"], trace.slice["end_step"])
+    plans = {process.name: _plan(process, selector, carried) for process in trace.processes}
+    found = sum(map(len, plans.values()))
+    if not found:
+        raise UsageError(
+            f"the selector finds no op in {trace.path} whose values could be put in (ops that only make a view or "
+            "allocate have none)"
+        )
+    for process in trace.processes:
+        _check_values(trace, process, plans[process.name])
+    return {name: plan for name, plan in plans.items() if len(plan)}
+
+
+def following(process: ProcessTrace) -> dict[int, Attempt]:
+    """For each step that has begun, by its number: the attempt that it follows."""
+    payloads: list[Any] = process.tables["optimizers"].payloads
+    found: dict[int, Attempt] = {0: None}
+    for step, optimizer, count in process.steps[:, [Step.STEP, Step.OPTIMIZER, Step.COUNT]].tolist():
+        payload = payloads[optimizer] if optimizer < len(payloads) else None
+        if payload is not None:
+            found[step + 1] = payload["ordinal"], count
+    return found
+
+
+def _plan(process: ProcessTrace, selector: Selector, carried: Range | None) -> Plan:
+    """``carried``: the steps that a slice has."""
+    steps = following(process)
+    streams = {}
+    for stream in process.streams:
+        placed: dict[Attempt, dict[Place, Injection]] = {}
+        for injection in _injections(process, stream, _Facts(process, stream, selector), carried):
+            if injection.step not in steps:
+                raise HoleError(f"the attempt that step {injection.step} of {stream.name} follows cannot be read")
+            placed.setdefault(steps[injection.step], {})[injection.place] = injection
+        if placed:
+            streams[stream.name] = placed
+    return Plan(process.name, streams)
+
+
+def _injections(
+    process: ProcessTrace, stream: StreamTrace, facts: _Facts, carried: Range | None
+) -> Iterator[Injection]:
+    seen: dict[tuple[int, int], int] = {}
+    now = -1
+    for segment in stream.segments:
+        if not segment.files and carried is not None and facts.asks_only(carried):
+            continue
+        rows = stream.read_segment(segment)
+        keys = process.tables["sites"].keys[rows.column(Column.SITE)]
+        for i in facts.candidates(rows).tolist():
+            step, op = int(rows.columns[i, Column.STEP]), int(rows.columns[i, Column.OP])
+            if step != now:
+                now = step
+                seen.clear()
+            key = int(keys[i])
+            nth = seen.get((op, key), 0)
+            seen[op, key] = nth + 1
+            if facts.selects(rows, i) and not rows.flags(i) & (RowFlag.VIEW | RowFlag.ALLOCATION):
+                yield _injection(process, stream, rows, i, (facts.op, key, nth))
+
+
+def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, place: Place) -> Injection:
+    inputs = tuple(
+        (at, link.digest)
+        for at, link in enumerate(rows.inputs(i))
+        if link.distance == Origin.OUTSIDE and link.digest is not None and link.digest in process.values
+    )
+    layouts: list[Any] = process.tables["layouts"].payloads
+    structure: Any = process.tables["structures"].payloads[rows.columns[i, Column.STRUCTURE]]
+    devices = tuple(str(layouts[number][3]).partition(":")[0] for number in structure)
+    step, outputs = int(rows.columns[i, Column.STEP]), tuple(rows.outputs(i))
+    return Injection(stream.name, rows.first + i, step, place, outputs, rows.rng(i), rows.value(i), inputs, devices)
+
+
+def _check_values(trace: Trace, process: ProcessTrace, plan: Plan) -> None:
+    """Refuse a plan of which values are missing. Raises UsageError."""
+    lacking = [injection for injection in plan if any(d not in process.values for d in _needed(injection))]
+    if not lacking:
+        return
+    first = lacking[0]
+    stream = next(stream for stream in process.streams if stream.name == first.stream)
+    why = process.values.why_missing(stream.index, first.row)
+    raise UsageError(
+        f"{trace.path} has not the values of {len(lacking)} of the {len(plan)} ops that are to be put in; the first is "
+        f"op {first.row} of {first.stream}, {first.place[0]}"
+        + (f": {why}" if why else "")
+        + "; record it again with --values and the same selector"
+    )
+
+
+def _needed(injection: Injection) -> Sequence[int]:
+    state = () if not injection.state else (injection.state,)
+    return [digest for digest in (*injection.outputs, *state) if digest]
+
+
+class _Facts:
+    """What a selector asks of a row, read only when it does."""
+
+    def __init__(self, process: ProcessTrace, stream: StreamTrace, selector: Selector) -> None:
+        self.stream = stream.name
+        self._tables = process.tables
+        self._selector = selector
+        self._rows: Rows | None = None
+        self._i = 0
+        self._seen: dict[tuple[int, int, int], int] = {}
+        names = [str(name) for name in self._tables["ops"].payloads]
+        clauses = selector.clauses
+        self._may = np.array(
+            [any(all(c.matches_name(n) for c in clause if c.key is Key.OP) for clause in clauses) for n in names], bool
+        )
+        self._steps = [_steps(clause) for clause in clauses]
+        self._nth = 0
+
+    def candidates(self, rows: Rows) -> NDArray[np.int64]:
+        """Rows that may be selected, by operator and step; every row that counts for an occurrence is among them."""
+        ops = rows.column(Column.OP)
+        may = np.append(self._may, False)[np.minimum(ops, len(self._may))] & (rows.column(Column.KIND) == Kind.OP)
+        steps = rows.column(Column.STEP)
+        within = np.zeros(len(rows), bool)
+        for wanted in self._steps:
+            within |= (steps >= wanted.start) & (steps < (wanted.stop if wanted.stop is not None else 1 << 32))
+        return np.flatnonzero(may & within)
+
+    def asks_only(self, steps: Range) -> bool:
+        """Whether no row outside of these steps can be selected."""
+        return all(_lies_in(wanted, steps) for wanted in self._steps)
+
+    def selects(self, rows: Rows, i: int) -> bool:
+        """Whether the row is selected; asked of every candidate in order, as occurrences are counted here."""
+        self._rows, self._i = rows, i
+        key = (int(rows.columns[i, Column.STEP]), int(rows.columns[i, Column.SITE]), int(rows.columns[i, Column.OP]))
+        self._nth = self._seen.get(key, 0)
+        if self._nth == 0 and len(self._seen) > 1 << 16:
+            self._seen = {known: count for known, count in self._seen.items() if known[0] == key[0]}
+        self._seen[key] = self._nth + 1
+        return self._selector.matches(self)
+
+    @property
+    def op(self) -> str:
+        return str(self._payload("ops", Column.OP))
+
+    @property
+    def module(self) -> str:
+        return str(self._payload("modules", Column.MODULE))
+
+    @property
+    def frames(self) -> list[tuple[str, str]]:
+        found: Any = self._payload("sites", Column.SITE)
+        frames: list[Any] = [self._tables["frames"].payloads[number] for number in found]
+        return [(frame["file"], frame["function"]) for frame in frames if frame and not frame.get("internal")]
+
+    @property
+    def phase(self) -> str:
+        return Phase(self._cell(Column.PHASE)).name.lower()
+
+    @property
+    def step(self) -> int:
+        return self._cell(Column.STEP)
+
+    @property
+    def nth(self) -> int:
+        return self._nth
+
+    @property
+    def kernels(self) -> list[str]:
+        found: Any = self._payload("kernels", Column.KERNEL)
+        return kernel_names(found)
+
+    def _cell(self, column: Column) -> int:
+        assert self._rows is not None
+        return int(self._rows.columns[self._i, column])
+
+    def _payload(self, table: str, column: Column) -> object:
+        return self._tables[table].payloads[self._cell(column)]
+
+
+def _lies_in(inner: Range, outer: Range) -> bool:
+    if inner.start < outer.start:
+        return False
+    return outer.stop is None or (inner.stop is not None and inner.stop <= outer.stop)
+
+
+def _steps(clause: Sequence[Any]) -> Range:
+    """The steps that one clause allows."""
+    ranges = [condition.value for condition in clause if condition.key is Key.STEP]
+    stops = [r.stop for r in ranges if r.stop is not None]
+    return Range(max((r.start for r in ranges), default=0), min(stops) if stops else None)

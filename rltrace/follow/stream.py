@@ -1,0 +1,230 @@
+"""A stream that takes values of another trace in while it records.
+
+Owns the way from an op that runs to the injection that is meant for it. The recorder underneath calls a stand-in for
+the operator at the moment at which it knows the call site and has not yet digested what comes out; so the row tells
+what the program went on with.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.follow.account import NO_STEP, NO_STREAM, NOT_REACHED, Account, Missed, missed
+from rltrace.follow.inject import Injector, NotInjectedError
+from rltrace.follow.plan import Attempt, Injection, Place, Plan
+from rltrace.record.arguments import take_apart
+from rltrace.record.process import ProcessState
+from rltrace.record.stream import RowTaker, StreamRecorder
+from rltrace.trace.reader import ProcessTrace
+from rltrace.trace.values import Value
+
+
+class Follower:
+    """The injections of one process, while it runs."""
+
+    def __init__(self, plan: Plan, process: ProcessTrace) -> None:
+        self.plan = plan
+        self._values = process.values
+        self._lock = threading.Lock()
+        self._left = {
+            name: {step: dict(places) for step, places in steps.items()} for name, steps in plan.streams.items()
+        }
+        self._met: set[str] = set()
+        self._came: set[tuple[str, Attempt]] = set()
+        self._done = 0
+        self._missed: list[Missed] = []
+
+    def fetch(self, digest: int) -> Value | None:
+        """A's value; any thread may ask. Raises HoleError."""
+        with self._lock:
+            return self._values.get(digest)
+
+    def begin(self, stream: str) -> None:
+        self._met.add(stream)
+
+    def due_in(self, stream: str, step: Attempt) -> dict[Place, Injection] | None:
+        """The injections of the step that follows ``step``; whoever carries one out takes it from there."""
+        self._came.add((stream, step))
+        return self._left.get(stream, {}).get(step)
+
+    def done(self) -> None:
+        """One injection happened."""
+        with self._lock:
+            self._done += 1
+
+    def miss(self, injection: Injection, why: str) -> None:
+        with self._lock:
+            self._missed.append(missed(injection, why))
+
+    def account(self) -> Account:
+        """What became of all of them."""
+        found = list(self._missed)
+        for name, steps in self._left.items():
+            for step, places in steps.items():
+                why = NOT_REACHED if (name, step) in self._came else NO_STEP
+                found += [missed(left, why if name in self._met else NO_STREAM) for left in places.values()]
+        return Account(len(self.plan), self._done, tuple(found))
+
+
+class FollowingStream(StreamRecorder):
+    """The rows of one thread, and A's values where they belong."""
+
+    def __init__(
+        self, process: ProcessState, number: int, name: str, committer: RowTaker, *, follower: Follower
+    ) -> None:
+        super().__init__(process, number, name, committer)
+        self._follower = follower
+        self._injector = Injector(process.digests, follower.fetch)
+        self._stand_ins: dict[int, _StandIn] = {}
+        self._step = -1
+        self._due: dict[Place, Injection] | None = None
+        self._seen: dict[tuple[str, int], int] = {}
+        self._last_site = _LastSite(self._sites)
+        self._sites = self._last_site  # type: ignore[assignment]
+        follower.begin(name)
+
+    def observe(
+        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        """Run one op, put in what is meant for it, and write its row."""
+        if self.process.step != self._step:
+            self._step = self.process.step
+            self._due = self._follower.due_in(self.name, self.process.attempt)
+            self._seen.clear()
+        if self._due is None:
+            return super().observe(by, func, types, args, kwargs)
+        stand_in: Any = self._stand_ins.get(id(func))
+        if stand_in is None:
+            stand_in = self._stand_ins[id(func)] = _StandIn(func, self.run)
+        return super().observe(by, stand_in, types, args, kwargs)
+
+    def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the op itself. Called by the recorder underneath, in place of the op."""
+        try:
+            injection = self._meant_for(func)
+        except Exception as error:
+            self.process.fail(error)
+            injection = None
+        if injection is None:
+            return func(*args, **kwargs)
+        tensors = _tensors(args, kwargs)
+        why = self._before(injection, func, args, kwargs, tensors)
+        try:
+            out = func(*args, **kwargs)
+        except BaseException:
+            self._follower.miss(injection, why or "the op raised an error")
+            raise
+        if why is None:
+            out, why = self._after(injection, func, args, kwargs, tensors, out)
+        if why is None:
+            self._follower.done()
+        else:
+            self._follower.miss(injection, why)
+        return out
+
+    def _meant_for(self, func: OpOverload) -> Injection | None:
+        """The injection at this call, taken from those that are left."""
+        due = self._due
+        assert due is not None
+        site = self.process.tables.key_of("sites", self._last_site.number)
+        name = self.process.calls.plan(func).name
+        nth = self._seen.get((name, site), 0)
+        self._seen[name, site] = nth + 1
+        return due.pop((name, site, nth), None)
+
+    def _before(
+        self,
+        injection: Injection,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> str | None:
+        """Put in what belongs before the op; why that was not possible."""
+        try:
+            self._injector.before(injection, args, kwargs, tensors)
+            self._correct_reads(injection, func, tensors)
+        except NotInjectedError as error:
+            return str(error)
+        except Exception as error:
+            self.process.fail(error)
+            return f"the recorder failed: {error}"
+        return None
+
+    def _correct_reads(self, injection: Injection, func: OpOverload, tensors: list[torch.Tensor]) -> None:
+        """The row had its digests of inputs and generator taken before they were replaced; put those of now."""
+        draws = self.process.calls.plan(func).draws
+        links = self.links[len(self.links) - len(tensors) :]
+        read = [place for place, link in enumerate(links) if link & 1]
+        start = len(self.digests) - len(read) - draws
+        for place, digest in injection.inputs:
+            if place in read:
+                self.digests[start + read.index(place)] = digest
+        if draws and injection.state:
+            self.digests[-1] = injection.state
+
+    def _after(
+        self,
+        injection: Injection,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+        out: Any,
+    ) -> tuple[Any, str | None]:
+        """What the op returns then, and why nothing could be put in."""
+        try:
+            plan = self.process.calls.plan(func)
+            return self._injector.after(injection, plan, args, kwargs, tensors, out), None
+        except NotInjectedError as error:
+            return out, str(error)
+        except Exception as error:
+            self.process.fail(error)
+            return out, f"the recorder failed: {error}"
+
+
+class _StandIn:
+    """Looks like an operator to the recorder, and runs it through ``run``."""
+
+    def __init__(self, func: OpOverload, run: Callable[..., Any]) -> None:
+        self._func = func
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(self._func, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._func, name)
+
+    def __str__(self) -> str:
+        return str(self._func)
+
+
+class _LastSite:
+    """The sites that are known, and which was asked for last."""
+
+    def __init__(self, known: dict[tuple[int, ...], int]) -> None:
+        self._known = known
+        self._key: tuple[int, ...] = ()
+
+    def get(self, key: tuple[int, ...]) -> int | None:
+        self._key = key
+        return self._known.get(key)
+
+    @property
+    def number(self) -> int:
+        """Its id in table "sites"; it is known by then."""
+        return self._known[self._key]
+
+
+def _tensors(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments of an op, in the order of its row."""
+    tensors: list[torch.Tensor] = []
+    take_apart((*args, *kwargs.values()), [], tensors, array("q"), array("d"))
+    return tensors
