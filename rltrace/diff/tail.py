@@ -89,7 +89,8 @@ def is_harmless(
     """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing.
 
     A line that was moved from the beginning of a loop to its end is neither, and so is one more round of what one side
-    did more of all along: ``one_sided`` has such ops.
+    did more of all along (``one_sided`` has such ops), or of a thread that goes round beside the training, as often as
+    timing has it: what it did for others is told by their streams.
     """
     start = longer.rows - rows
     ended = bool(len(longer.steps)) and bool(np.any(longer.steps[:, Step.END_ROW] > np.uint64(start)))
@@ -105,7 +106,14 @@ def is_harmless(
     known = np.isin(
         sites, shorter.keys("sites", np.arange(len(shorter.process.tables["sites"]), dtype=np.uint32))
     ).any()
-    return not known or _ran_before(shorter, one_sided[0], stretch) or _did_so_before(longer, one_sided[1], stretch)
+    if not known or _is_beside_training(longer):
+        return True
+    return _ran_before(shorter, one_sided[0], stretch) or _did_so_before(longer, one_sided[1], stretch)
+
+
+def _is_beside_training(view: StreamView) -> bool:
+    """Whether this is a thread that makes no optimizer step, in a process of which another stream does."""
+    return "/thread:" in view.name and not len(view.steps) and len(view.process.steps) > 0
 
 
 def _ran_before(shorter: StreamView, spare: Indices, tail: Stretch) -> bool:

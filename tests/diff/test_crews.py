@@ -97,3 +97,32 @@ def test_a_thread_alone_keeps_its_order(tmp_path: Path) -> None:
 def test_the_name_of_a_crew(stream: str, crew: str | None) -> None:
     """A thread's name without numbers; processes and pools are none."""
     assert crew_name(stream) == crew
+
+
+def watched(path: Path, rounds: int, *, trains: bool = True, draws: bool = False) -> Path:
+    """A main stream that may train, and a thread that looks at something again and again until it is over."""
+    builder = TraceBuilder(path)
+    builder.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
+    if trains:
+        builder.end_step()
+    thread = builder.stream("rank0/main/thread:watch")
+    for number in range(rounds):
+        thread.op("aten.mean.default", inputs=[("outside", "z")], outputs=["mean"])
+        if draws:
+            thread.op("aten.rand.default", outputs=[f"{number}"], rng=f"{number}")
+    return builder.finish()
+
+
+def test_a_thread_that_went_round_more_often(tmp_path: Path) -> None:
+    """A watcher runs until the training is over, however often that is: its last rounds are ops of one side alone."""
+    found = compare(watched(tmp_path / "a", 5), watched(tmp_path / "b", 3))
+    assert found.verdict is Verdict.SAME_VALUES
+    assert (found.structure.only_a, found.structure.only_b, found.first_value) == (2, 0, None)
+
+
+@pytest.mark.parametrize("changed", [{"trains": False}, {"draws": True}])
+def test_a_thread_that_ended_early(tmp_path: Path, changed: dict[str, bool]) -> None:
+    """Where nothing goes on beside it, or where it draws numbers that others would have had, it is a difference."""
+    found = compare(watched(tmp_path / "a", 5, **changed), watched(tmp_path / "b", 3, **changed))
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first is not None and found.first.stream == "rank0/main/thread:watch"
