@@ -85,6 +85,8 @@ class StepPart:
     """Number of the chunk they are in; None: their journal record holds them."""
     file: ChunkFile | None
     text: str = ""
+    instead: tuple[StepPart, ...] = ()
+    """Of a chunk: what journal records hold of it as well, from the time before there was one."""
 
     @property
     def stop(self) -> int:
@@ -117,4 +119,5 @@ def add_part(parts: list[StepPart], part: StepPart) -> None:
             raise ValueError("its chunk is there already")
     if kept and part.first < parts[kept - 1].stop:
         raise ValueError("its steps are there already")
-    parts[kept:] = [part]
+    inside = tuple(old for old in parts[kept:] if old.stop <= part.stop)
+    parts[kept:] = [replace(part, instead=inside) if inside else part]

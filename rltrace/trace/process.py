@@ -187,15 +187,20 @@ class ProcessTrace:
     def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
         """The attempts of one of ``step_parts``, without reading the others; none where they cannot be read."""
         if part.first not in self._steps:
-            self._steps[part.first] = np.zeros((0, len(Step)), np.uint64)
-            try:
-                steps = self._read_steps(part)
-                self._check_steps(steps)
-                self._steps[part.first] = steps
-            except (UnreadableError, CodecError) as error:
-                where = f"{self.base}/{part.file.key}" if part.file else "their journal record"
-                self.other_holes.append(f"steps {part.first} to {part.stop - 1}: {where} {error}")
+            self._steps[part.first] = self._read_part(part)
         return self._steps[part.first]
+
+    def _read_part(self, part: StepPart) -> NDArray[np.uint64]:
+        try:
+            steps = self._read_steps(part)
+            self._check_steps(steps)
+            return steps
+        except (UnreadableError, CodecError) as error:
+            where = f"{self.base}/{part.file.key}" if part.file else "their journal record"
+            left = [steps for own in part.instead if len(steps := self._read_part(own))]
+            kept = f"; {sum(map(len, left))} of them are in the journal" if left else ""
+            self.other_holes.append(f"steps {part.first} to {part.stop - 1}: {where} {error}{kept}")
+            return np.concatenate([np.zeros((0, len(Step)), np.uint64), *left])
 
     @property
     def step_count(self) -> int:

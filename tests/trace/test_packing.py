@@ -101,6 +101,19 @@ def test_a_lost_record_costs_its_own_steps_only(tmp_path: Path) -> None:
     assert not process_of(write(tmp_path / "d.zarr", commits, close=False)).holes
 
 
+def test_a_lost_chunk_costs_what_no_record_holds(tmp_path: Path) -> None:
+    """Records from the time before there was a chunk stay in the journal: they stand in for one that is damaged."""
+    path = write(tmp_path / "a.zarr", [600, 400, 30, 20], close=False)
+    (path / "processes/0/steps/c.0.0").write_bytes(b"?")
+    process = process_of(path)
+    assert process.steps[:, Step.STEP].tolist() == [*range(1000), *range(1024, 1050)]
+    assert process.steps[:, Step.PARAMETERS].tolist() == [*range(1000), *range(1024, 1050)]
+    assert not process.has_all_steps and process.state == "damaged"
+    why = "; ".join(hole.why for hole in process.holes)
+    assert why.startswith("steps 0 to 1023: processes/0/steps/c.0.0 has 1 bytes")
+    assert why.endswith("; 1000 of them are in the journal")
+
+
 def test_a_slice_carries_steps_in_both_forms(tmp_path: Path) -> None:
     """Steps in chunks and steps in the journal are in a slice of an unfinished trace."""
     from rltrace.testing import TraceBuilder
