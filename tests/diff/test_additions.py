@@ -5,11 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 import torch
-from extras import HARMFUL, HARMLESS, STEPS, Extra, Plan, first_difference, runs
+from extras import HARMFUL, HARMLESS, STEPS, WRITING, Extra, Plan, first_difference, runs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from recorded import Recorded, recorder
 from torch import Tensor
 
@@ -47,6 +50,45 @@ def test_what_changes_something(extra: Extra, place: str) -> None:
     decisive = comparison.decisive
     assert decisive is not None and decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.because
     assert any(frame.function.startswith("extra") for frame in decisive.stack)
+
+
+examples = settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def some(random: Random) -> dict[tuple[int, str], list[Extra]]:
+    """A few harmless additions here and there."""
+    plan: dict[tuple[int, str], list[Extra]] = {}
+    for _ in range(random.randint(1, 6)):
+        place = random.choice(PLACES)
+        extra = random.choice([e for e in HARMLESS if place != "loss" or e not in WRITING])
+        plan.setdefault((random.randrange(STEPS), place), []).append(extra)
+    return plan
+
+
+@examples
+@given(st.randoms(use_true_random=False))
+def test_any_number_of_harmless_additions(random: Random) -> None:
+    """On one side or on both, in any step and place: the same values."""
+    comparison, plain, other = compared(some(random), some(random) if random.random() < 0.3 else None)
+    assert first_difference(plain, other) is None
+    assert comparison.verdict in (Verdict.SAME_VALUES, Verdict.IDENTICAL), comparison.decisive or comparison.why
+    assert comparison.first_value is None and comparison.decisive is None
+
+
+@examples
+@given(st.randoms(use_true_random=False))
+def test_one_addition_with_an_effect_among_harmless_ones(random: Random) -> None:
+    """Diverged, at the first op that shows it, because of an addition."""
+    plan = some(random)
+    extra, place = random.choice(HARMFUL)
+    step = random.randrange(STEPS if place != "end" else STEPS - 1)
+    plan.setdefault((step, place), []).append(extra)
+    comparison, plain, other = compared(plan, some(random) if random.random() < 0.3 else None)
+    assert comparison.verdict is Verdict.DIVERGED, comparison.why
+    value, expected = comparison.first_value, first_difference(plain, other)
+    assert (value and (value.a_index, value.b_index)) == expected
+    decisive = comparison.decisive
+    assert decisive is not None and any(frame.function.startswith("extra") for frame in decisive.stack)
 
 
 # --- effects that no digest of a matched op shows ---------------------------------------------------------------------

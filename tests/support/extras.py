@@ -189,6 +189,10 @@ HARMLESS: tuple[Extra, ...] = (
 )
 
 
+WRITING = (extra_swap, extra_times_one, extra_onto_itself, extra_within_bounds)
+"""They write what autograd has kept, so they cannot stand between a forward and its backward pass."""
+
+
 # --- what changes something -------------------------------------------------------------------------------------------
 
 
