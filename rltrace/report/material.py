@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rltrace.diff import compare
@@ -141,8 +142,18 @@ def _run(trace: Trace) -> Run:
         tuple(map(str, command)) if isinstance(command, list) else (),
         str(launch.get("cwd") or ""),
         str(launch.get("host") or ""),
-        str(launch.get("created") or ""),
+        _moment(trace.created),
     )
+
+
+def _moment(created: object) -> str:
+    """As the launcher wrote it; seconds since the epoch as a date."""
+    if not isinstance(created, (int, float)):
+        return str(created or "")
+    try:
+        return datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):  # no date there is
+        return str(created)
 
 
 def _view(trace: Trace, name: str) -> StreamView | None:

@@ -80,7 +80,8 @@ def timeline_chart(timeline: Timeline, mark: int | None, name: str, text: str) -
     """What became of each step: the higher, the worse. ``mark``: the finding's step."""
     count = len(timeline.states)
     if count <= MOST_SINGLE:  # each by itself, with a gap
-        runs, gap = [(step, step + 1, state) for step, state in enumerate(timeline.states)], 0.12
+        runs = [(step, step + 1, state) for step, state in enumerate(timeline.states)]
+        gap = min(0.12, count / 250)
     else:
         runs, gap = state_runs(timeline.states, MOST_RUNS), 0.0
     bars = [_bar(first, end - gap, count, state) for first, end, state in runs]

@@ -156,7 +156,7 @@ def _parting(curve: Curve) -> str:
 def _account(curve: Curve) -> str:
     """What is drawn, in words: how many numbers, between which, and what is left out."""
     finite = [value for _, value in (*curve.a, *curve.b) if math.isfinite(value)]
-    told = [f"{len(curve.a):,} numbers in A, {len(curve.b):,} in B"]
+    told = [f"{len(curve.a):,} {'number' if len(curve.a) == 1 else 'numbers'} in A, {len(curve.b):,} in B"]
     if finite:
         told.append(f"between {min(finite):.6g} and {max(finite):.6g}")
     odd = len(curve.a) + len(curve.b) - len(finite)

@@ -90,14 +90,13 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
     made = {source.place: source for source in sources}
     are_read = any(side is not None and side.digest for given in pair.inputs for side in (given.a, given.b))
     head = COLUMNS if are_read else COLUMNS[:-1]
-    inputs = [row(*_input(given, made.get(given.place))[: len(head)]) for given in pair.inputs]
-    numbers = pair.numbers if pair.numbers.a or pair.numbers.b else Pair[str](None, None)
-    call = pair.skeleton if pair.skeleton.a or pair.skeleton.b else Pair[str](None, None)
+    inputs = [row(*_input(pair, given, made.get(given.place))[: len(head)]) for given in pair.inputs]
+    call = _told(pair, pair.skeleton)
     state = facts(
-        ("numbers", both(numbers)),
-        ("call", [both(call), muted(" (T a tensor, i and f a number)")] if call.a or call.b else None),
-        ("generator", both(_texts(pair, "rng"))),
-        ("read out", both(_texts(pair, "value"))),
+        ("numbers", _told(pair, pair.numbers)),
+        ("call", [call, muted(" (T a tensor, i and f a number)")] if call else None),
+        ("generator", _told(pair, _texts(pair, "rng"))),
+        ("read out", _told(pair, _texts(pair, "value"))),
         ("outputs", _digests(pair)),
         ("flags", ", ".join(pair.shown.flags)),
     )
@@ -108,6 +107,13 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
         else el("p", "None."),
         [el("h3", "Arguments and state"), state] if state else None,
     ]
+
+
+def _told(pair: OpPair, fact: Pair[str]) -> Content:
+    """A fact of both sides; of the one that is there, where one side alone ran the op. None: there is none."""
+    if not fact.a and not fact.b:
+        return None
+    return both(fact) if pair.a is not None and pair.b is not None else code(fact.a or fact.b or "")
 
 
 def _texts(pair: OpPair, field: str) -> Pair[str]:
@@ -123,13 +129,13 @@ def _digests(pair: OpPair) -> Content:
     return [el("div", code(digest)) for digest in lines[0].outputs[:MOST_OUTPUTS]] or None
 
 
-def _input(given: PairedInput, source: Source | None) -> tuple[Content, ...]:
+def _input(pair: OpPair, given: PairedInput, source: Source | None) -> tuple[Content, ...]:
     return (
         f"{given.place}",
-        both(Pair(*(None if side is None else side.layout or "?" for side in (given.a, given.b)))),
+        _told(pair, Pair(*(None if side is None else side.layout or "?" for side in (given.a, given.b)))),
         _match(given.match),
         _source(given, source),
-        both(Pair(*(None if side is None else side.digest for side in (given.a, given.b)))),
+        _told(pair, Pair(*(None if side is None else side.digest for side in (given.a, given.b)))),
     )
 
 
