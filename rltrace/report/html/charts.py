@@ -145,9 +145,10 @@ def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Elemen
             run.append(point)
             continue
         if run:
-            ends = run if len(run) > 1 else [run[0], run[0]]
-            at = " ".join(f"{scale.x(step):.4g},{scale.y(value):.4g}" for step, value in ends)
-            yield el("polyline", points=at, class_=class_, fill="none", vector_effect="non-scaling-stroke")
+            lone = len(run) == 1
+            at = " ".join(f"{scale.x(step):.4g},{scale.y(value):.4g}" for step, value in (run * 2 if lone else run))
+            look = f"{class_} dot" if lone else class_
+            yield el("polyline", points=at, class_=look, fill="none", vector_effect="non-scaling-stroke")
         run = []
 
 

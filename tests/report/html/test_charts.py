@@ -45,6 +45,7 @@ def test_numbers_that_cannot_be_drawn() -> None:
     found = [points(drawn(line)) for line in lines(series, scale_of(series), "x")]
     assert [len(part) for part in found] == [2, 2, 2]
     assert found[0][0] == found[0][1]
+    assert [drawn(line).attributes["class"] for line in lines(series, scale_of(series), "x")] == ["x dot", "x dot", "x"]
     assert all(math.isfinite(x) and math.isfinite(y) for part in found for x, y in part)
 
 
