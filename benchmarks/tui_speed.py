@@ -3,7 +3,8 @@
 python benchmarks/tui_speed.py [--ops 10000000] [--folder bench-out]
 
 Runs the real application without a terminal on traces of ``diff_speed`` that part for good half-way, and times what a
-person waits for: from the verdict to the first screen, a jump, a page. A frame draws every line of the list.
+person waits for: from the verdict to the first screen, a jump, a page. A frame draws every line of the list; rows that
+nobody has read yet are placeholders in it, and how long they stay is measured by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import random
 import resource
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,13 +61,13 @@ async def drive(a: Path, b: Path) -> Told:
         told["of that, from the verdict on"] = [(app.shown - app.verdict, float("nan"))]
         with timed(told, "opening the ops at the finding"):
             await pilot.press("2")
-            while app.ops.list.stream is None:
-                await pilot.pause(0.005)
+            while not await words_are_there(app):
+                pass
         oplist, browser = app.ops.list, app.ops.list.browser
         assert browser is not None
+        await rest(app)
 
         def frame() -> None:
-            oplist.changed(oplist.cursor)
             for y in range(oplist.size.height):
                 oplist.render_line(y)
 
@@ -73,16 +75,24 @@ async def drive(a: Path, b: Path) -> Told:
         oplist.changed(0)
         chance = random.Random(0)
         for _ in range(JUMPS):
-            oplist.move(chance.randrange(len(browser)))
-            with timed(told, "a jump anywhere, segments not read before"):
+            target = chance.randrange(len(browser))
+            with timed(told, "a jump anywhere, drawn"):
+                oplist.move(target, center=True)
                 frame()
+            with timed(told, "until its words have been read"):
+                while not await words_are_there(app):
+                    pass
+            with timed(told, "and drawn"):
+                frame()
+            await rest(app)
+        missed = 0
         for _ in range(JUMPS):
             with timed(told, "a page down"):
                 oplist.action_page(1)
-                for y in range(oplist.size.height):
-                    oplist.render_line(y)
-            while not all(worker.is_finished for worker in list(app.workers)):
-                await asyncio.sleep(0.001)
+                frame()
+            missed += not await words_are_there(app)
+            await rest(app)
+        print(f"pages that were not read ahead of whoever turned to them: {missed} of {JUMPS}", file=sys.stderr)
         for step in chance.sample(range(7_900, 15_000), 20):
             with timed(told, "opening a step that differs"):
                 row = app.work.first_row_of(browser, step)
@@ -90,10 +100,24 @@ async def drive(a: Path, b: Path) -> Told:
                 oplist.changed(browser.reveal("a", row))
                 frame()
         for _ in range(JUMPS):
-            with timed(told, "a frame that is drawn again"):
+            with timed(told, "a frame of which nothing was kept as drawn"):
+                oplist.changed(oplist.cursor)
                 frame()
         assert isinstance(app.work.comparison, Comparison)
     return told
+
+
+async def words_are_there(app: Timed) -> bool:
+    """Whether the line under the cursor is no placeholder; lets everything else have its turn."""
+    await asyncio.sleep(0.0005)
+    line = app.ops.list.line
+    return line is not None and (line.relation is None or app.ops.list.cell is not None)
+
+
+async def rest(app: Timed) -> None:
+    """Until nobody reads any more."""
+    while not all(worker.is_finished for worker in list(app.workers)):
+        await asyncio.sleep(0.001)
 
 
 @contextmanager

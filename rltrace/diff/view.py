@@ -225,7 +225,11 @@ class StreamView:
 
     def row(self, index: int) -> tuple[Rows, int]:
         """The rows of the segment that holds row ``index``, and its place in them; HoleError as ``read``."""
-        segment = self.stream.segments[bisect_right(self._firsts, index) - 1]
+        at = bisect_right(self._firsts, index) - 1
+        segment = self.stream.segments[at] if at >= 0 else None
+        if segment is None or index >= segment.stop:
+            self.stream.read(index, index + 1)  # says what is in the way
+            raise HoleError(f"row {index} of {self.name} cannot be read")
         return self.stream.read_segment(segment), index - segment.first
 
     def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:

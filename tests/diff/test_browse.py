@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import Do, Machine, recorded, training
+from tampering import bases, load, rewrite, store
 
 from rltrace.diff import browse, compare, pieces
 from rltrace.diff.browse import Browser, Line
 from rltrace.diff.pairing import Relation
 from rltrace.diff.view import StreamView, Stretch
+from rltrace.errors import HoleError
+from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import Trace, open_trace
 
 Record = Callable[..., Machine]
@@ -250,3 +253,20 @@ def test_one_trace_without_steps(record: Record) -> None:
     trace = open_trace(record([do for do in training(2) if do.name != "step"]).path).processes[0]
     browser = Browser(StreamView(trace, trace.streams[0]), None)
     assert len(browser) == trace.streams[0].rows and browser.line(3).a == 3
+
+
+def test_a_row_of_which_nothing_tells_is_a_hole(tmp_path: Path) -> None:
+    """A row between two segments, whose commit the journal has lost, is told to be unreadable, and no other row is."""
+    trace = TraceBuilder(tmp_path / "whole.zarr")
+    for part in range(3):
+        trace.op("aten.mm.default", outputs=[f"x{part}"])
+        trace.op("aten.relu.default", outputs=[f"y{part}"])
+        trace.commit()
+    files = load(trace.finish())
+    broken = rewrite(files, bases(files)[0], lambda record: None if record.get("first") == 2 else record)
+    process = open_trace(store(broken, tmp_path / "broken.zarr")).processes[0]
+    view = StreamView(process, process.streams[0])
+    assert [view.op(*view.row(k)) for k in (0, 1, 4, 5)] == ["aten.mm.default", "aten.relu.default"] * 2
+    for row in (2, 3):
+        with pytest.raises(HoleError):
+            view.row(row)

@@ -98,7 +98,7 @@ class RltraceApp(BaseApp[Comparison]):
         try:
             self.post_message(SearchDone(self.work.search(probed, walked)))
             self.work.prepare()
-            self.post_message(CurvesRead(self.work.curves(lambda: worker.is_cancelled)))
+            self.post_message(CurvesRead(self.work.curves(lambda: self.work.give_way(lambda: worker.is_cancelled))))
         except CancelledError:
             return
         except Exception as error:  # a worker's failure is told, never raised

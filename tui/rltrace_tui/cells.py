@@ -18,7 +18,7 @@ from rltrace.trace.rows import Rows
 DETAILS = ("place", "kernel", "module", "phase")
 """What stands beside an op, one at a time."""
 
-KEPT = 50_000
+KEPT = 10_000
 """Rows whose words are kept."""
 
 Row = tuple[str, int]
@@ -68,10 +68,7 @@ class Cells:
 
     def _read(self, view: StreamView, number: int) -> Rows:
         with self._browser.lock:
-            rows, place = view.row(number)
-        if place >= len(rows):
-            raise HoleError(f"row {number:,} of {view.name} cannot be read: nothing tells of it")
-        return rows
+            return view.row(number)[0]
 
     def _cell(self, side: str, rows: Rows, place: int) -> Cell:
         line = op_line(rows, place, self._views[side].name, self._words[side])

@@ -89,6 +89,10 @@ class OpScreen(Reasoned, Screen[None]):
 
     @work(thread=True, exclusive=True, group="op", exit_on_error=False)
     def _load(self, at: tuple[int | None, int | None]) -> None:
+        with self._source.awaited():
+            self._get(at)
+
+    def _get(self, at: tuple[int | None, int | None]) -> None:
         worker, stream = get_current_worker(), self._source.stream(self._stream_name)
         try:
             with stream.browser.lock:

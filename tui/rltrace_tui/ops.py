@@ -65,6 +65,7 @@ class OpsScreen(Reasoned, Screen[None]):
         self.list = OpList(id="oplist")
         self._asked: tuple[str, int | None, int | None] | None = None
         """Where to go once there is a screen."""
+        self._is_there = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -89,13 +90,15 @@ class OpsScreen(Reasoned, Screen[None]):
 
     # --- arriving -----------------------------------------------------------------------------------------------------
 
-    def on_screen_resume(self) -> None:
-        shown, names = self._source.shown, self._source.streams
+    def on_mount(self) -> None:
+        self._is_there = True
         if self._asked is not None:
             asked, self._asked = self._asked, None
             self.go(*asked)
-            return
-        if self.list.stream is not None or self._busy or not names:
+
+    def on_screen_resume(self) -> None:
+        shown, names = self._source.shown, self._source.streams
+        if self._asked is not None or self.list.stream is not None or self._busy or not names:
             return
         if shown is not None and shown.stream in names:
             self.go(shown.stream, shown.a_index, shown.b_index)
@@ -104,7 +107,7 @@ class OpsScreen(Reasoned, Screen[None]):
 
     def go(self, name: str, a: int | None, b: int | None) -> None:
         """Show a stream, the cursor on a row of it."""
-        if not self.is_mounted:
+        if not self._is_there:
             self._asked = (name, a, b)
             return
         self._say("preparing the ops …")
@@ -112,6 +115,10 @@ class OpsScreen(Reasoned, Screen[None]):
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _show(self, name: str, row: tuple[str, int] | None) -> None:
+        with self._source.awaited():
+            self._get(name, row)
+
+    def _get(self, name: str, row: tuple[str, int] | None) -> None:
         worker, stream = get_current_worker(), self._source.stream(name)
         browser = stream.browser
         if row is None:
@@ -163,7 +170,8 @@ class OpsScreen(Reasoned, Screen[None]):
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _open(self, stream: Stream, at: int, piece: Piece) -> None:
-        self.post_message(Opened(stream, at, piece, stream.browser.opened(piece)))
+        with self._source.awaited():
+            self.post_message(Opened(stream, at, piece, stream.browser.opened(piece)))
 
     def on_opened(self, message: Opened) -> None:
         self._busy = ""

@@ -50,7 +50,7 @@ class ShowApp(BaseApp[None]):
             self.post_message(TraceRead())
             for name in self.work.streams[:1]:
                 self.work.stream(name)  # so that it is there when it is asked for
-            self.post_message(OwnCurvesRead(self.work.curves(lambda: worker.is_cancelled)))
+            self.post_message(OwnCurvesRead(self.work.curves(lambda: self.work.give_way(lambda: worker.is_cancelled))))
         except Exception as error:  # a worker's failure is told, never raised
             self.post_message(Failed(error))
 

@@ -7,10 +7,12 @@ same time. Knows no widget.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from threading import RLock
+from time import sleep
 from typing import Any
 
 from rltrace.diff import Comparison, compare
@@ -29,6 +31,10 @@ from rltrace.select import Key, Selector, parse_selectors
 from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.schema import Step
 from rltrace_tui.cells import Cells
+
+
+PAUSE = 0.01
+"""Seconds between two looks at whether somebody still waits."""
 
 
 class CancelledError(Exception):
@@ -81,6 +87,24 @@ class Source(ABC):
     def __init__(self) -> None:
         self.lock = RLock()
         self._made: dict[str, Stream] = {}
+        self._waiting = 0
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Somebody looks at the screen and waits for what is done within."""
+        with self.lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._waiting -= 1
+
+    def give_way(self, cancelled: Callable[[], bool]) -> bool:
+        """For work that nobody waits for: go on when nobody waits for anything else. Whether it was cancelled."""
+        while self._waiting and not cancelled():
+            sleep(PAUSE)
+        return cancelled()
 
     @property
     @abstractmethod
