@@ -41,7 +41,8 @@ def patched() -> dict[str, object]:
     """Everything that a recording stands in for or hooks into."""
     return {
         "call": nn.Module.__call__,
-        "run": threading.Thread.run,
+        "start": threading.Thread.start,
+        "thread": threading.Thread._bootstrap_inner,  # type: ignore[attr-defined]
         "scaler": torch.amp.GradScaler.step,
         "engine": graph._engine_run_backward,
         "autograd": torch.autograd._engine_run_backward,
@@ -76,7 +77,7 @@ def test_everything_patched_is_restored(record: Record, level: str, ending: str)
             record(program, level=level)
     assert patched() == before
     unchanged = {name for name, value in during[0].items() if value == before[name]}
-    assert unchanged == (set() if level == "op" else {"call", "run", "mode"})
+    assert unchanged == (set() if level == "op" else {"call", "start", "thread", "mode"})
 
 
 def test_a_trace_is_whole_when_the_block_raised(tmp_path: Path) -> None:
