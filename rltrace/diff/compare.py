@@ -18,6 +18,7 @@ from rltrace.diff.blocks import first_unequal_step, match_steps
 from rltrace.diff.crews import find_crews
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
+from rltrace.diff.generators import left_elsewhere
 from rltrace.diff.lonely import lonely_streams, never_recorded, recorded_throughout
 from rltrace.diff.model import (
     Cause,
@@ -161,6 +162,8 @@ class _Comparing:
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
+        if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
+            self.notes += filter(None, (left_elsewhere(a, b) for a, b in _process_pairs(self.a, self.b)))
         return Comparison(
             verdict=verdict,
             why=why,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.findings import RowAt
-from rltrace.trace.schema import Step, StepFlag
+from rltrace.trace.process import ProcessTrace
+from rltrace.trace.schema import GENERATORS, Step, StepFlag
 
 NAMES: dict[Step, str] = {
     Step.TORCH_GENERATOR: "torch",
@@ -27,6 +28,20 @@ def generators_text(a: RowAt, b: RowAt) -> str:
     began = a.view.attempt_before(a.index), b.view.attempt_before(b.index)
     ends = a.view.attempt_after(a.index), b.view.attempt_after(b.index)
     return _text(*began, "were", "as this step began") or _text(*ends, "are", "at the end of this step")
+
+
+def left_elsewhere(a: ProcessTrace, b: ProcessTrace) -> str | None:
+    """That torch's generators ended in other states, in runs of which no op tells; None: not so, or not known."""
+    if a.generators is None or b.generators is None:
+        return None
+    states = zip(GENERATORS, a.generators, b.generators, strict=True)
+    other = [NAMES[c] for c, x, y in states if c in (Step.TORCH_GENERATOR, Step.DEVICE_GENERATORS) and x != y]
+    if not other:
+        return None
+    return (
+        f"the {_and(other)} generator states differ as {a.name} ends, though every op that both ran and that drew found"
+        " them equal: the next one would not"
+    )
 
 
 def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str, when: str) -> str:

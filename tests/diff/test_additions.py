@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from torch import Tensor
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.testing import TraceBuilder
 
 PLACES = ("begin", "loss", "before", "end")
 
@@ -89,6 +91,70 @@ def test_one_addition_with_an_effect_among_harmless_ones(random: Random) -> None
     assert (value and (value.a_index, value.b_index)) == expected
     decisive = comparison.decisive
     assert decisive is not None and any(frame.function.startswith("extra") for frame in decisive.stack)
+
+
+# --- generators -------------------------------------------------------------------------------------------------------
+
+
+def extra_thread(own: bool) -> None:
+    """A thread that draws, from a generator of its own or from everybody's."""
+
+    def draw() -> None:
+        torch.rand(3, generator=torch.Generator() if own else None)
+
+    thread = threading.Thread(target=draw, name="extra")
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(("own", "verdict"), [(True, Verdict.SAME_VALUES), (False, Verdict.DIVERGED)])
+def test_a_thread_that_draws(own: bool, verdict: Verdict) -> None:
+    """One that only one run starts is harmless while nobody else draws from its generator."""
+    comparison, *_ = compared({(STEPS - 1, "end"): [lambda _: extra_thread(own)]})
+    assert comparison.verdict is verdict, comparison.decisive or comparison.why
+
+
+def test_a_state_that_is_left_elsewhere() -> None:
+    """A seed that one side sets and nobody draws from changes no op: it is said, and is no difference."""
+    comparison, *_ = compared({(STEPS - 1, "end"): [lambda _: torch.manual_seed(5)]})
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert any("torch generator states differ as" in note for note in comparison.notes)
+    unchanged, *_ = compared({})
+    assert unchanged.verdict is Verdict.IDENTICAL and not unchanged.notes
+
+
+@pytest.mark.parametrize(("seed", "verdict"), [(0, Verdict.IDENTICAL), (5, Verdict.DIVERGED)])
+def test_a_seed_that_is_set_again(seed: int, verdict: Verdict) -> None:
+    """Set where the program sets it anyway it changes nothing; else the next draw tells, with cause rng."""
+
+    def program(again: bool) -> None:
+        torch.manual_seed(0)
+        if again:
+            torch.manual_seed(seed)
+        torch.rand(3)
+
+    with tempfile.TemporaryDirectory() as folder:
+        record = recorder(Path(folder))
+        a, b = [record(lambda again=again: program(again)) for again in (False, True)]
+        comparison = compare(a.path, b.path)
+    assert comparison.verdict is verdict
+    assert comparison.first_value is None or comparison.first_value.cause is Cause.RNG
+
+
+def test_a_killed_run_may_have_put_it_back(tmp_path: Path) -> None:
+    """What puts a draw back may be what is missing: an unfinished trace leaves it open, a whole one does not."""
+    for state, verdict in (("killed", Verdict.UNKNOWN), ("complete", Verdict.DIVERGED)):
+        paths = []
+        for side in "ab":
+            trace = TraceBuilder(tmp_path / f"{state}.{side}.zarr")
+            rows = [
+                trace.op("aten.mul.Tensor", ("train.py", k, "train", f"line {k}"), outputs=[f"m{k}"]) for k in range(9)
+            ]
+            if side == "b":
+                trace.op("aten.rand.default", ("train.py", 50, "log", "extra"), outputs=["x"], rng="state")
+            trace.op("aten.add.Tensor", ("train.py", len(rows), "train", "last"), outputs=["y"])
+            paths.append(trace.finish(state if side == "b" else "complete"))
+        assert compare(*paths).verdict is verdict
 
 
 # --- effects that no digest of a matched op shows ---------------------------------------------------------------------
