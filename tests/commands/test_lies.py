@@ -28,6 +28,7 @@ VERBS = (
     ("slice", "{trace}", "--steps", "1:2", "-o", "{slice}", "--force"),
     ("diff", "{whole}", "{trace}"),
     ("diff", "{trace}", "{whole}", "--format", "json"),
+    ("report", "{trace}", "{whole}", "-o", "{slice}.html", "--force", "--quiet"),
 )
 
 
