@@ -22,6 +22,7 @@ from rltrace.errors import RltraceError
 VERBS = {
     "record": "Run a command and record every op it runs.",
     "diff": "Compare two traces: where they first differ, and why.",
+    "replay": "Run a command with values of another run put in.",
     "check": "Run a command several times, and say which runs computed the same.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",
     "show": "Look through one trace in the terminal: steps, curves, ops.",
@@ -98,7 +99,7 @@ def rltrace() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: the process's own) and return the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    failed = ExitCode.RLTRACE_FAILED if _verb(arguments) == "record" else ExitCode.TROUBLE
+    failed = ExitCode.RLTRACE_FAILED if _verb(arguments) in ("record", "replay") else ExitCode.TROUBLE
     return guarded(lambda: rltrace.main(args=arguments, prog_name="rltrace", standalone_mode=False), failed)
 
 

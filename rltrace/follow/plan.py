@@ -96,6 +96,24 @@ def following(process: ProcessTrace) -> dict[int, Attempt]:
     return found
 
 
+def window_of(trace: Trace) -> tuple[str, int, int | None]:
+    """Level, first step and end of the recording of A: a replay records the same, so that the two can be compared.
+
+    Raises UsageError where A has no ops.
+    """
+    if trace.level != "op":
+        raise UsageError(
+            f"{trace.path} was recorded at level {trace.level}: it has no ops whose values could be put in"
+        )
+    windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
+    ends = [end for _, end in windows]
+    return (
+        "op",
+        min(first for first, _ in windows),
+        None if None in ends else max(end for end in ends if end is not None),
+    )
+
+
 def _plan(process: ProcessTrace, selector: Selector, carried: Range | None) -> Plan:
     """``carried``: the steps that a slice has."""
     steps = following(process)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rltrace.errors import UsageError
 from rltrace.follow.account import Account, add_up, record_of
-from rltrace.follow.plan import Plan, make_plans
+from rltrace.follow.plan import Plan, make_plans, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions
@@ -82,21 +82,3 @@ def replay_block(
     with recording(options, force=force, companion=lambda name: companion(trace, plans, name)):
         yield replay
     replay.account = add_up(plans, open_trace(path))
-
-
-def window_of(trace: Trace) -> tuple[str, int, int | None]:
-    """Level, first step and end of the recording of A: a replay records the same, so that the two can be compared.
-
-    Raises UsageError where A has no ops.
-    """
-    if trace.level != "op":
-        raise UsageError(
-            f"{trace.path} was recorded at level {trace.level}: it has no ops whose values could be put in"
-        )
-    windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
-    ends = [end for _, end in windows]
-    return (
-        "op",
-        min(first for first, _ in windows),
-        None if None in ends else max(end for end in ends if end is not None),
-    )

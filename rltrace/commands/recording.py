@@ -1,0 +1,171 @@
+"""Running a command under the recorder, and telling what came of it: what ``record`` and ``replay`` share.
+
+Owns the launch record, the two lines of narration, and which exit status the command line ends with.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from signal import SIGINT
+
+from rltrace.commands.console import ExitCode, complain, counted, narrate, readable_size
+from rltrace.errors import UsageError
+from rltrace.launch.command import Found, look_up, script_folder
+from rltrace.launch.environment import ORIGIN
+from rltrace.launch.outcome import Recorded, advice, discard
+from rltrace.launch.repository import state as repository_state
+from rltrace.launch.run import CannotStartError, Ending, run
+from rltrace.launch.signals import die_of
+from rltrace.privacy import home_as_tilde, masked_arguments
+from rltrace.record.options import RecordOptions
+from rltrace.trace.root import create_trace
+from rltrace.trace.schema import LIMIT
+
+
+def carry_out(
+    command: Sequence[str],
+    trace: Path,
+    options: RecordOptions,
+    *,
+    force: bool,
+    quiet: bool,
+    also: Callable[[], bool] | None = None,
+) -> int:
+    """Run ``command``, recorded into ``trace``, and say what was; the status to end with, as the command did.
+
+    ``also`` is called when everything is recorded, and says whether what it looks at is as it should be: if not, a
+    command that ended well ends with 125 all the same. ``force`` replaces a trace that is there.
+    """
+    unstartable = _check(command[0])
+    if unstartable is not None:
+        return unstartable
+    create_trace(trace, _launch_record(command, options), force=force)
+    if not quiet:
+        narrate(f"recording to {trace} ({_extent(options)})")
+    try:
+        ending = run(command, options, repository_state(script_folder(command)))
+    except CannotStartError as error:
+        discard(trace)
+        complain(str(error))
+        return ExitCode.NOT_FOUND if error.not_found else ExitCode.NOT_EXECUTABLE
+    return _conclude(command, options, trace, ending, also, quiet=quiet)
+
+
+def _check(program: str) -> ExitCode | None:
+    """Say so before anything is made where the command cannot be started."""
+    found = look_up(program)
+    if found is Found.EXECUTABLE:
+        return None
+    complain(f"{program} cannot be run: {found.value}", hint=_not_run_hint(program, found))
+    return ExitCode.NOT_FOUND if found is Found.NOTHING else ExitCode.NOT_EXECUTABLE
+
+
+def _not_run_hint(program: str, found: Found) -> str:
+    if program.endswith(".py"):
+        return f"run it with Python: rltrace record -- python {program}"
+    return "check its permissions" if found is Found.NOT_EXECUTABLE else ""
+
+
+def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
+    """What the trace says of its launch; nothing secret, nothing under the home folder by its full path."""
+    others = ("trace", "values", "replay", "inject")
+    asked = {name: value for name, value in asdict(options).items() if not name.startswith(others)} | options.extras()
+    return {
+        "command": masked_arguments(command),
+        "cwd": home_as_tilde(_current_folder()),
+        "host": platform.node(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": asked,
+        "executable": home_as_tilde(sys.executable),
+        "versions": {"python": platform.python_version()},
+    }
+
+
+def _current_folder() -> str:
+    try:
+        return os.environ.get(ORIGIN) or os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        raise UsageError(f"the current folder cannot be used: {error.strerror}") from error
+
+
+def _extent(options: RecordOptions) -> str:
+    """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
+    if options.level == "step":
+        what = "a digest each step"
+    elif options.windowed:
+        what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"
+    else:
+        what = "every op"
+    if options.verify_inputs:
+        what += " and every input"
+    if options.replay:
+        what += ", with values put in"
+    if options.values:
+        what += f", with values of {' or '.join(options.values)}"
+    return what if options.until is None else f"{what}, until step {options.until} is done"
+
+
+def _conclude(
+    command: Sequence[str],
+    options: RecordOptions,
+    trace: Path,
+    ending: Ending,
+    also: Callable[[], bool] | None,
+    *,
+    quiet: bool,
+) -> int:
+    """Say what was recorded, or why nothing was, and end as the command did."""
+    found = ending.recorded
+    failed = bool(found.failures) or ending.trouble is not None or found.nothing
+    for failure in (*found.failures, *([ending.trouble] if ending.trouble else [])):
+        complain(f"not everything was recorded: {failure}")
+    if found.nothing:
+        _say_nothing(command, trace, ending)
+    elif not quiet:
+        narrate(f"recorded {_summary(ending)} in {trace}", hint=_left_out(found))
+    if also is not None and not found.nothing and not also():
+        failed = True
+    if ending.signal is not None and not _stopped_as_asked(options, ending):
+        return die_of(ending.signal)
+    if ending.status:
+        return ending.status
+    return ExitCode.RLTRACE_FAILED if failed else ExitCode.IDENTICAL
+
+
+def _say_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
+    found = ending.recorded
+    complain(f"nothing was recorded; the command {ending.how}", hint="" if found.failures else advice(found, command))
+    if found.processes == 0 and not found.waiting:
+        discard(trace)
+
+
+def _summary(ending: Ending) -> str:
+    """``2 processes, 12,345 ops, 6 steps, 1.2 MB (complete)``."""
+    found = ending.recorded
+    states = {state: found.states.count(state) for state in dict.fromkeys(found.states)}
+    if len(states) == 1:
+        told = next(iter(states))
+    else:
+        told = ", ".join(f"{number} {state}" for state, number in states.items())
+    counts = [counted(found.processes, "process", "processes"), counted(found.ops, "op"), counted(found.steps, "step")]
+    if found.values is not None:
+        counts.append(counted(found.values, "value"))
+    return f"{', '.join(counts)}, {readable_size(found.size)} ({told})"
+
+
+def _left_out(found: Recorded) -> str:
+    """What was asked for and is not there; empty where everything is."""
+    told = [f"{counted(entry.values, 'value')} ({readable_size(entry.bytes)}): {entry.why}" for entry in found.left_out]
+    more = "; --values-limit raises it" if any(entry.why == LIMIT for entry in found.left_out) else ""
+    return f"not kept: {'; '.join(told)}{more}" if told else ""
+
+
+def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:
+    """Whether it was ``--until`` that interrupted the program, not the user."""
+    return options.until is not None and ending.signal == SIGINT and "stopped" in ending.recorded.states

@@ -1,0 +1,108 @@
+"""``rltrace replay``: run a command, recorded, with values of another trace put in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import complain, narrate
+from rltrace.commands.recording import carry_out
+
+if TYPE_CHECKING:
+    from rltrace.follow.plan import Plan
+
+
+class _TraceFirst(click.Command):
+    """A comes first, then options, then a command with options of its own: so A is no argument to click."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        if arguments and not arguments[0].startswith("-"):
+            arguments = ["--trace-a", *arguments]
+        return super().parse_args(context, arguments)
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        return ["A", *super().collect_usage_pieces(context)]
+
+
+@click.command(cls=_TraceFirst, context_settings={"allow_interspersed_args": False})
+@click.option("--trace-a", "a", hidden=True, type=click.Path(path_type=Path))
+@click.option("--inject", multiple=True, metavar="SELECTOR", help="Put in A's values at these ops; repeatable.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
+)
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program once this step is done.")
+@click.option("--result", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened as JSON.")
+@click.option("--force", is_flag=True, help="Replace the trace if there is one.")
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
+def command(
+    a: Path | None,
+    inject: tuple[str, ...],
+    output: Path | None,
+    until: int | None,
+    result: Path | None,
+    force: bool,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Run CMD under the recorder and put values of trace A into it, at the ops that SELECTOR finds in A.
+
+    Options come after A and before CMD. What the ops returned, wrote and drew from in A takes the place of what they
+    have here; A must hold those values (rltrace record --values SELECTOR). The run is recorded like any other, so
+    rltrace diff A TRACE says whether it has become A.
+
+    Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
+    """
+    from rltrace.errors import UsageError
+    from rltrace.follow.plan import make_plans, window_of
+    from rltrace.launch.command import fresh_trace, trace_stem
+    from rltrace.record.options import RecordOptions
+    from rltrace.select import parse_selectors
+    from rltrace.trace.reader import open_trace
+
+    usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
+    if a is None:
+        raise UsageError(f"name the trace whose values are put in, first of all, {usage}")
+    if not inject:
+        raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
+    if not command:
+        raise UsageError(f"nothing to run: name a command, {usage}")
+    source = a
+    trace_a = open_trace(source)
+    window = window_of(trace_a)
+    plans = make_plans(trace_a, parse_selectors(inject))
+    trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
+    path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
+    if os.path.realpath(path) == os.path.realpath(path_a):
+        raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
+    options = RecordOptions(path, *window, until, replay=path_a, inject=inject)
+
+    def tell() -> bool:
+        return _tell(plans, source, trace, inject, result, quiet=quiet)
+
+    return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=tell)
+
+
+def _tell(
+    plans: Mapping[str, Plan], a: Path, trace: Path, inject: Sequence[str], result: Path | None, *, quiet: bool
+) -> bool:
+    """Say what happened of what was asked for; whether all of it did."""
+    from rltrace.follow.account import add_up
+    from rltrace.report.replay import account_json, account_lines
+    from rltrace.trace.reader import open_trace
+
+    account = add_up(plans, open_trace(trace))
+    first, *more = account_lines(account)
+    if not account.complete:
+        complain("\n".join([first, *more]))
+    elif not quiet:
+        narrate(first)
+    if result is not None:
+        found = account_json(account, {"a": str(a), "trace": str(trace)}, inject)
+        result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return account.complete
