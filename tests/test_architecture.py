@@ -27,7 +27,9 @@ except SystemExit:
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["record", "--help"], ["diff", "--help"], ["ops", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["record", "--help"], ["diff", "--help"], ["ops", "--help"], ["replay", "--help"]]
+)
 def test_help_loads_neither_torch_nor_zarr(arguments: list[str]) -> None:
     """Help is there at once: the heavy packages are loaded by the verb that needs them, when it runs."""
     assert not {"torch", "zarr", "textual"} & modules_after(RUN.format(arguments=arguments))
