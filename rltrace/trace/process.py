@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.arrays import ROWS, STEPS, TABLES
+from rltrace.trace.arrays import ROWS, TABLES
+from rltrace.trace.attempts import Attempts
 from rltrace.trace.births import is_alive
-from rltrace.trace.codec import CodecError
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
-from rltrace.trace.packing import StepPart, add_part, parse_part, steps_from_text
+from rltrace.trace.packing import StepPart
 from rltrace.trace.records import (
     MOST,
     MOST_STREAMS,
@@ -79,12 +79,9 @@ class ProcessTrace:
         self._ended: str | None = None
         self._streams: dict[int, StreamTrace] = {}
         self._counter = Counter()
-        self._steps: dict[int, NDArray[np.uint64]] = {}
-        """By the number of the first attempt of the part."""
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
         """(first chunk, entries of each table so far, files)."""
-        self.step_parts: list[StepPart] = []
-        """Where the finished attempts stand, in the order of their ending."""
+        self._attempts = Attempts(folder, base, self._counter, self.other_holes, self._latest_end)
         self.asked: Asked | None = None
         """Which values were to be kept; None: none."""
         self.value_parts: list[ValuePart] = []
@@ -178,29 +175,19 @@ class ProcessTrace:
         made.check_sizes()
         return made
 
-    @cached_property
+    @property
+    def step_parts(self) -> list[StepPart]:
+        """Where the finished attempts stand, in the order of their ending."""
+        return self._attempts.parts
+
+    @property
     def steps(self) -> NDArray[np.uint64]:
         """Finished optimizer attempts that could be read, shape [n, len(Step)], in the order of their ending."""
-        empty = np.zeros((0, len(Step)), np.uint64)
-        return np.concatenate([empty, *(self.steps_of(part) for part in self.step_parts)])
+        return self._attempts.all
 
     def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
         """The attempts of one of ``step_parts``, without reading the others; none where they cannot be read."""
-        if part.first not in self._steps:
-            self._steps[part.first] = self._read_part(part)
-        return self._steps[part.first]
-
-    def _read_part(self, part: StepPart) -> NDArray[np.uint64]:
-        try:
-            steps = self._read_steps(part)
-            self._check_steps(steps)
-            return steps
-        except (UnreadableError, CodecError) as error:
-            where = f"{self.base}/{part.file.key}" if part.file else "their journal record"
-            left = [steps for own in part.instead if len(steps := self._read_part(own))]
-            kept = f"; {sum(map(len, left))} of them are in the journal" if left else ""
-            self.other_holes.append(f"steps {part.first} to {part.stop - 1}: {where} {error}{kept}")
-            return np.concatenate([np.zeros((0, len(Step)), np.uint64), *left])
+        return self._attempts.of(part)
 
     @property
     def step_count(self) -> int:
@@ -224,23 +211,10 @@ class ProcessTrace:
         """Read tables and steps now, so that their damage shows in ``holes``."""
         _ = self.tables, self.steps
 
-    def _read_steps(self, part: StepPart) -> NDArray[np.uint64]:
-        if part.file is None:
-            return steps_from_text(part.text, part.count)
-        chunk = read_chunk(self._folder, self.base, STEPS, part.file, self._counter)
-        steps: NDArray[np.uint64] = chunk[:, : part.count].T.copy()  # a view would keep the whole chunk
-        return steps
-
-    def _check_steps(self, steps: NDArray[np.uint64]) -> None:
-        """Refuse steps that are in no order, or end where no row is. Raises UnreadableError."""
-        in_order = bool((steps[1:, Step.STEP] > steps[:-1, Step.STEP]).all())
-        for stream in np.unique(steps[:, Step.STREAM]).tolist():
-            ends = steps[steps[:, Step.STREAM] == stream, Step.END_ROW]
-            known = self._streams.get(stream)
-            most = known.rows if known is not None and not self.record_damage else MOST
-            in_order = in_order and bool((ends[1:] >= ends[:-1]).all()) and int(ends[-1]) <= most
-        if not in_order:
-            raise UnreadableError("makes no sense")
+    def _latest_end(self, stream: int) -> int:
+        """No step of this stream ends at a later row."""
+        known = self._streams.get(stream)
+        return known.rows if known is not None and not self.record_damage else MOST
 
     def _miss_records(self) -> None:
         """A writer begins a segment once the journal tells of the one before; two that it doesn't tell of were told."""
@@ -316,7 +290,7 @@ class ProcessTrace:
         self.table_records.append((chunk, entries, files))
 
     def _take_steps(self, record: Record) -> None:
-        add_part(self.step_parts, parse_part(record))
+        self._attempts.take(record)
 
     def _take_keeps(self, record: Record) -> None:
         self.asked = parse_asked(record)
