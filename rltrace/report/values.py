@@ -60,7 +60,8 @@ def op_values(a: RowAt | None, b: RowAt | None) -> OpValues:
         digests = [known.get(what) for known in wanted]
         if asked or len(set(digests)) > 1:
             pairs.append(_pair(what, rows, digests))
-    return OpValues(tuple(pairs), asked)
+    told = [pair for pair in pairs if pair.elements or not pair.equal]  # what is equal and was not kept is no news
+    return OpValues(tuple(told or pairs), asked)
 
 
 def how_to_record(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:

@@ -11,11 +11,41 @@ from typing import Any
 from programs import Do
 from textual.pilot import Pilot
 
+from rltrace.diff.model import Pair, Site
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word
 from rltrace_tui.app import RltraceApp
+from rltrace_tui.base import BaseApp
+from rltrace_tui.single import ShowApp
 
 Play = Callable[[Pilot[Any], RltraceApp], Awaitable[None]]
+See = Callable[[Pilot[Any], ShowApp], Awaitable[None]]
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
 """Another kernel than the one that the programs of the tests run on."""
+
+
+OUTCOME = Outcome(
+    Word.CONFIRMED,
+    "all four arms came out as a cause would have it",
+    "a.zarr",
+    "b.zarr",
+    1,
+    3,
+    (
+        Arm(ArmName.A0, ArmState.AS_EXPECTED, "A again, unchanged", "matches A"),
+        Arm(ArmName.B0, ArmState.AS_EXPECTED, "B again, unchanged", "differs at op 25, as before"),
+        Arm(ArmName.B_FROM_A, ArmState.AS_EXPECTED, "B with A's values at 1 op", "matches A to the end of step 2"),
+        Arm(ArmName.A_FROM_B, ArmState.AS_EXPECTED, "A with B's values there", "matches B to the end of step 2"),
+    ),
+    (
+        OriginClass(
+            "aten.mm.default", Pair("ATen AVX2", "ATen AVX512"), Site("train.py", 20, "train", "x = w1 @ o"),
+            3, 0.75, True, "rank0/main", 25, 1, 3, 1e-7,
+        ),
+        OriginClass("aten.sub.Tensor", Pair(None, None), None, 1, 0.25, False, "rank0/main", None, None),
+    ),
+    trials=4,
+)  # fmt: skip
+"""What an experiment on the traces of ``parted`` may come to."""
 
 
 def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:
@@ -37,22 +67,36 @@ def play(a: Path, b: Path, scene: Play, size: tuple[int, int] = (80, 24), **how:
     return asyncio.run(run())
 
 
-async def settled(pilot: Pilot[Any], app: RltraceApp) -> None:
-    """Until no worker runs and every message is handled."""
-    while not all(worker.is_finished for worker in list(app.workers)):
-        await pilot.pause(0.005)
-    await pilot.pause()
-    await pilot.pause()
+def see_one(trace: Path, scene: See, size: tuple[int, int] = (80, 24)) -> ShowApp:
+    """The same with the application on one trace."""
+
+    async def run() -> ShowApp:
+        app = ShowApp(trace)
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot, app)
+            await scene(pilot, app)
+        return app
+
+    return asyncio.run(run())
 
 
-async def press(pilot: Pilot[Any], app: RltraceApp, *keys: str) -> None:
+async def settled(pilot: Pilot[Any], app: BaseApp[Any]) -> None:
+    """Until no worker runs, every message is handled, and none of them started another worker."""
+    calm = 0
+    while calm < 2:
+        busy = not all(worker.is_finished for worker in list(app.workers))
+        calm = 0 if busy else calm + 1
+        await pilot.pause(0.005 if busy else None)
+
+
+async def press(pilot: Pilot[Any], app: BaseApp[Any], *keys: str) -> None:
     """Press keys one by one, each to its end."""
     for key in keys:
         await pilot.press(key)
         await settled(pilot, app)
 
 
-def screen_text(app: RltraceApp) -> list[str]:
+def screen_text(app: BaseApp[Any]) -> list[str]:
     """What the terminal shows, line by line, without colour."""
     strips = app.screen._compositor.render_strips()
     return [strip.text.rstrip() for strip in strips[: app.size.height]]

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from programs import Do, Machine, recorded, training
 from tui_support import other_kernel
+
+from rltrace.testing import In, TraceBuilder
 
 
 @pytest.fixture
@@ -28,3 +31,20 @@ def parted(record: Callable[..., Machine]) -> tuple[Path, Path]:
     a = record(training())
     b = record(other_kernel(training(), "aten.mm.default", 2), facts={"cpu.capability": "AVX512"})
     return a.path, b.path
+
+
+@pytest.fixture
+def valued(tmp_path: Path) -> tuple[Path, Path]:
+    """Two traces of one op that differ in two of six values, all kept; one by one ULP, one by four."""
+    paths = []
+    read = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for name, apart in (("a", 0), ("b", 1)):
+        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+        stream = trace.stream()
+        made = stream.op("aten.randn.default", outputs=["w"], rng="g")
+        out = read / 3
+        out.reshape(-1).view(np.int32)[[1, 5]] += [apart, 4 * apart]
+        kept = stream.value(out)
+        stream.op("aten.div.Tensor", inputs=[In(made, digest="w")], outputs=[kept], kernel={"library": name})
+        paths.append(trace.finish())
+    return paths[0], paths[1]

@@ -10,26 +10,81 @@ from typing import Any
 import pytest
 from programs import Machine, training
 from textual.pilot import Pilot
-from tui_support import play, press, screen_text
+from tui_support import OUTCOME, play, press, screen_text, see_one, settled
 
+from rltrace.experiment.outcome import outcome_path, write_outcome
+from rltrace.report.info import describe
 from rltrace_tui.app import RltraceApp
+from rltrace_tui.base import BaseApp
+from rltrace_tui.single import ShowApp
+
+SETTLED = {
+    "created": "2026-11-21 14:15:42+00:00",
+    "size": {"bytes": 12345, "files": 25, "bytes_per_op": 5.5},
+    "exit": {"status": 0},
+}
+"""What differs from run to run."""
 
 GOLDEN = Path(__file__).parent / "golden"
-KEYS = {"overview": (), "ops": ("2",), "op": ("3",)}
+PAIR = {"overview": ("1",), "ops": ("2",), "op": ("3",), "replay": ("4",)}
+ONE = {"show": ("1",), "show-ops": ("2", "space"), "show-op": ("g", "1", "0", "enter", "enter")}
+SIZES = pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=["80x24", "140x40"])
 
 
-@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=["80x24", "140x40"])
+@SIZES
 def test_screens(parted: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each screen, as a terminal of that size shows it; somebody has looked at these."""
     monkeypatch.chdir(parted[0].parent)
+    write_outcome(outcome_path(Path("a.zarr"), Path("b.zarr")), OUTCOME)
     seen: dict[str, list[str]] = {}
 
     async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
-        for name, keys in KEYS.items():
-            await press(pilot, app, *keys)
-            seen[name] = screen_text(app)
+        await look(pilot, app, PAIR, seen)
 
     play(Path("a.zarr"), Path("b.zarr"), scene, size=size)
+    expect_all(seen, size)
+
+
+@SIZES
+def test_screens_of_one_trace(
+    record: Callable[..., Machine], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of one trace."""
+    monkeypatch.chdir(record(training()).path.parent)
+    monkeypatch.setattr("rltrace_tui.work.describe", lambda trace: {**describe(trace), **SETTLED})
+    seen: dict[str, list[str]] = {}
+
+    async def scene(pilot: Pilot[Any], app: ShowApp) -> None:
+        await look(pilot, app, ONE, seen)
+
+    see_one(Path("a.zarr"), scene, size=size)
+    expect_all(seen, size)
+
+
+@SIZES
+def test_values_screen(valued: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of an op, in front where there is no room for them beside the rest."""
+    monkeypatch.chdir(valued[0].parent)
+    seen: dict[str, list[str]] = {}
+
+    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+        await look(pilot, app, {"values": ("3", "v")}, seen)
+
+    play(Path("a.zarr"), Path("b.zarr"), scene, size=size)
+    expect_all(seen, size)
+
+
+async def look(
+    pilot: Pilot[Any], app: BaseApp[Any], keys: dict[str, tuple[str, ...]], seen: dict[str, list[str]]
+) -> None:
+    for name, pressed in keys.items():
+        await press(pilot, app, *pressed)
+        await pilot.pause(0.1 if app.size.width >= 100 else 0.0)  # the preview rests as long before it reads
+        await settled(pilot, app)
+        seen[name] = screen_text(app)
+
+
+def expect_all(seen: dict[str, list[str]], size: tuple[int, int]) -> None:
     for name, lines in seen.items():
         expect(f"{name}-{size[0]}x{size[1]}.txt", lines)
 

@@ -99,6 +99,7 @@ class ReplayScreen(Reasoned, Screen[None]):
         classes.display = bool(outcome and outcome.classes)
         if outcome is not None:
             classes.add_options(Option(line) for line in outcomewords.class_lines(outcome))
+            classes.highlighted = 0 if outcome.classes else None
         self.refresh_bindings()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

@@ -1,0 +1,111 @@
+"""One trace in the interface: what it holds, its ops in order, an op and the way upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from programs import Do, Machine, training
+from textual.pilot import Pilot
+from tui_support import press, screen_text, see_one
+
+from rltrace.testing import TraceBuilder
+from rltrace_tui.failure import FailureScreen
+from rltrace_tui.op import OpScreen
+from rltrace_tui.pane import Pane
+from rltrace_tui.single import ShowApp
+
+Record = Callable[..., Machine]
+Scene = Pilot[Any]
+
+
+def test_one_trace(record: Record) -> None:
+    """The first screen tells what was recorded; ops lie folded step by step; Enter opens one and walks up, and back."""
+    a = record(training())
+
+    async def scene(pilot: Scene, app: ShowApp) -> None:
+        told = app.overview.query_one("#trace", Pane).text
+        assert f"ops       {a.trace.main.stream().rows:,}" in told and "complete" in told
+        steps = app.overview.query_one("#timeline", Pane).text
+        assert "ops" in steps and "losses.append" in steps
+        await press(pilot, app, "2")
+        browser = app.ops.list.browser
+        assert browser is not None and browser.alone
+        assert "step 0: 17 ops" in screen_text(app)[1]
+        await press(pilot, app, "space", "g", *"25", "enter")
+        line = app.ops.list.line
+        assert line is not None and (line.a, line.b) == (25, None)
+        assert "aten.mm" in "\n".join(screen_text(app))
+        await press(pilot, app, "enter")
+        assert isinstance(app.screen, OpScreen) and app.screen._pair is not None and app.screen._pair.b is None
+        await press(pilot, app, "enter")
+        assert app.screen._at == (20, None)
+        await press(pilot, app, "backspace", "escape")
+        assert app.screen is app.ops
+
+    see_one(a.path, scene)
+
+
+def test_what_needs_two_traces_says_so(record: Record) -> None:
+    """Keys that make no sense for one trace are dimmed, and pressed they say why; nothing breaks."""
+
+    async def scene(pilot: Scene, app: ShowApp) -> None:
+        for key, why in (("3", "one trace has no verdict"), ("4", "an experiment needs two traces")):
+            await press(pilot, app, key)
+            assert any(why in n.message for n in app._notifications), key
+        await press(pilot, app, "2", "n")
+        assert any("differs from nothing" in n.message for n in app._notifications)
+        assert app.failure is None
+
+    see_one(record(training()).path, scene)
+
+
+def test_without_ops_or_steps(record: Record, tmp_path: Path) -> None:
+    """A trace of step digests has no ops to show, and a program without an optimizer no steps: both are told."""
+
+    async def step_level(pilot: Scene, app: ShowApp) -> None:
+        await press(pilot, app, "2")
+        assert app.screen is app.overview
+        assert any("recorded with --level step" in n.message for n in app._notifications)
+
+    async def stepless(pilot: Scene, app: ShowApp) -> None:
+        assert "made no optimizer step" in app.overview.query_one("#timeline", Pane).text
+        await press(pilot, app, "2")
+        assert app.ops.list.cell is not None and "aten.randn" in app.ops.list.cell.text
+
+    steps = TraceBuilder(tmp_path / "steps.zarr", level="step")
+    steps.end_step(parameters="w", gradients="g", generators="g", recorded=False)
+    see_one(steps.finish(), step_level)
+    see_one(record([Do("aten.randn.default", (), "w1", 1)]).path, stepless)
+
+
+def test_damage(record: Record) -> None:
+    """Of a trace with a changed chunk, the damage is told and every row that cannot be read says so."""
+    a = record(training())
+    chunk = next(p for p in (a.path / "processes/0/streams/0/rows").rglob("*") if p.is_file() and p.name != "zarr.json")
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data)
+
+    async def scene(pilot: Scene, app: ShowApp) -> None:
+        await press(pilot, app, "2", "space", "down")
+        assert app.ops.list.cell is not None and "cannot be read" in app.ops.list.cell.text
+        await press(pilot, app, "enter")
+        assert isinstance(app.screen, OpScreen) and not isinstance(app.screen, FailureScreen)
+        assert "cannot be read" in app.screen.query_one("#details", Pane).text
+
+    see_one(a.path, scene)
+
+
+def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
+    """What fails in reading becomes a screen with one sentence."""
+    a = record(training())
+    moved = tmp_path / "elsewhere.zarr"
+
+    async def scene(_: Scene, app: ShowApp) -> None:
+        assert isinstance(app.screen, FailureScreen)
+        assert any("there is nothing there" in line for line in screen_text(app))
+
+    a.path.rename(moved)
+    see_one(a.path, scene)

@@ -1,0 +1,69 @@
+"""Recorded values on the screen of an op: what differs side by side, in numbers and bits; how to get what is not there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from textual.pilot import Pilot
+from tui_support import play, press
+
+from rltrace.diff.distances import Bin, measure
+from rltrace_tui import opwords
+from rltrace_tui.app import RltraceApp
+from rltrace_tui.op import OpScreen
+from rltrace_tui.pane import Pane
+
+
+def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
+    """The finding's op shows how many values differ, how far, a histogram, and the elements in decimal and hex."""
+
+    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+        await press(pilot, app, "3", "v")
+        assert isinstance(app.screen, OpScreen)
+        text = app.screen.query_one("#values", Pane).text
+        assert "≠ output 0  float32[2,3]" in text
+        assert "2 of 6 differ, by at most 4 ULP" in text
+        lines = [line.split() for line in text.splitlines()]
+        assert ["[1,2]", "1.6666666", "3fd55555", "1.6666671", "3fd55559", "4"] in lines
+        assert next(line for line in lines if "ULP" in line and "█" in "".join(line))[:2] == ["1", "ULP"]
+        await press(pilot, app, "y")
+        assert "3fd55559" in app.clipboard
+
+    play(*valued, scene)
+
+
+def test_how_to_record_them(parted: tuple[Path, Path]) -> None:
+    """Where none were recorded, the commands that would are shown, and copied on one line each."""
+
+    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+        await press(pilot, app, "3", "y")
+        commands = [line for line in app.clipboard.splitlines() if "--values op=aten.mm.default" in line]
+        assert len(commands) == 2 and all(line.rstrip().endswith("-- python train.py") for line in commands)
+
+    play(*parted, scene)
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_a_histogram_fits_whatever_it_holds(width: int) -> None:
+    """Any distances become a few lines within the width, and no element of the histogram is lost."""
+    generator = np.random.default_rng(0)
+    a = generator.standard_normal(5_000)
+    b = np.where(generator.random(5_000) < 0.5, a * (1 + 10.0 ** -generator.integers(1, 16, 5_000)), -a)
+    told = measure("float64", a, b)
+    lines = [line.plain for line in opwords.histogram_lines(told, width)]
+    assert 1 <= len(lines) <= opwords.MOST_BINS
+    assert sum(int(line.rsplit(" ", 1)[1].replace(",", "")) for line in lines) == sum(x.count for x in told.histogram)
+    assert max(map(len, lines)) <= max(width, 46)
+
+
+def test_merged_bins() -> None:
+    """Neighbouring bins are added up where there are too many, and empty ones below the first are left out."""
+    bins = [Bin(1 << k, (2 << k) - 1, k) for k in range(20)]
+    merged = opwords.merged(bins)
+    assert len(merged) <= opwords.MOST_BINS
+    assert sum(x.count for x in merged) == sum(x.count for x in bins) and merged[0].low == 2
+    assert all(x.high + 1 == y.low for x, y in pairwise(merged))
