@@ -9,7 +9,8 @@ the others, which is so in three cases alone:
   or they are, and what comes after them is what the other side goes on with;
 - it is not known how many rows the step has (the trace breaks off), and more rows are equal if some ops were run once
   more than if not;
-- one of the two rows comes again later on the other side, where nothing is equal to it.
+- one of the two rows comes again later on the other side, where nothing is equal to it, and fewer rows can be read
+  after it than before.
 
 Extra ops are settled where both sides have as many rows left in the step after the last pair, or by a long run of
 pairs after them.
@@ -122,8 +123,10 @@ def _told_equal(side: Stretch, first: int, longer: Tokens, other: Tokens, extra:
 
 
 def _comes_again(a: Stretch, b: Stretch, found: Alignment, pair: int) -> bool:
-    """Whether one row of the pair is a later row of the other side that nothing is equal to."""
+    """Whether one row of the pair, near the end, is a later row of the other side that nothing is equal to."""
     i, j = int(found.a[pair]), int(found.b[pair])
+    if 2 * i < min(len(a), len(b)):
+        return False
     fed_a, fed_b = _fed(a), _fed(b)
     unequal = np.flatnonzero(fed_a[found.a] != fed_b[found.b])
     loose_a = np.concatenate([found.a[unequal], found.only_a])
