@@ -32,10 +32,11 @@ from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion
 from rltrace.record.keeper import Keeper
 from rltrace.record.modules import ModuleCalls
+from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
-from rltrace.record.stream import StreamRecorder, phase_bits
+from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams, process_name
 from rltrace.record.subclasses import SubclassCalls
 from rltrace.trace.rows import StepRecord

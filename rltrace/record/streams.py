@@ -20,9 +20,10 @@ from rltrace.identity import portable_path
 from rltrace.record.commit import Committer
 from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
+from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
 from rltrace.record.process import ProcessState
-from rltrace.record.stream import StreamRecorder, phase_bits
+from rltrace.record.stream import StreamRecorder
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
 

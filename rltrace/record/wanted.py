@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rltrace.record.stream import PHASE_SHIFT, StreamRecorder
+from rltrace.record.open_rows import PHASE_SHIFT
+from rltrace.record.stream import StreamRecorder
 from rltrace.select import Condition, Key, Range, Selector
 from rltrace.trace.evidence import kernel_names
 from rltrace.trace.schema import Phase

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from rltrace.record.generators import States
-from rltrace.record.stream import StreamRecorder, phase_bits
+from rltrace.record.open_rows import phase_bits
+from rltrace.record.stream import StreamRecorder
 from rltrace.trace.schema import Kind, Phase
 
 

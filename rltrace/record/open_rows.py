@@ -1,0 +1,78 @@
+"""The rows of one thread that have not been committed yet, and what the row at hand needs of others.
+
+Owns these fields and the layout of the flat arrays. Reads no tensor.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from rltrace.record.modules import ModuleStack
+from rltrace.record.process import ProcessState
+from rltrace.record.sites import Anchor
+from rltrace.trace.schema import Kind, Origin, Phase, pack_link
+
+FIXED = 7
+"""Numbers per row in ``fixed``: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
+PHASE_SHIFT = 16
+KIND_SHIFT = 24
+
+
+def phase_bits(phase: Phase, kind: Kind = Kind.OP) -> int:
+    """What stands above the flags of a row."""
+    return int(phase) << PHASE_SHIFT | int(kind) << KIND_SHIFT
+
+
+OVERWRITTEN = pack_link(Origin.OVERWRITTEN)
+UNKNOWN = pack_link(Origin.UNKNOWN)
+OUTSIDE = pack_link(Origin.OUTSIDE)
+MIXED = pack_link(Origin.MIXED)
+UNKNOWN_READ = pack_link(Origin.UNKNOWN, read=True)
+OUTSIDE_READ = pack_link(Origin.OUTSIDE, read=True)
+
+
+class OpenRows:
+    """What a stream's rows are made in."""
+
+    def __init__(self, process: ProcessState, number: int, name: str) -> None:
+        self.process = process
+        self.number = number
+        self.name = name
+        self.row = 0
+        """Rows finished so far, from the start of the stream."""
+        self.limit = 0
+        """When ``row`` reaches it, the committer is woken; set by the committer."""
+        self.fixed = array("I")
+        self.links = array("q")
+        self.integers = array("q")
+        self.floats = array("d")
+        self.digests = array("Q")
+        self.anchors: list[Anchor] = []
+        self.modules = ModuleStack(process.module_names, self.anchors)
+        self.phase = phase_bits(Phase.OTHER)
+        """Phase and kind that rows are given outside of backward."""
+        self.threads = -1
+        self.epochs: list[tuple[int, int]] = []
+        """(first row, thread count) wherever the thread count of kernels changed."""
+        self.steps: list[tuple[int, int]] = [(0, process.step)]
+        """(first row, step) wherever the step changed while rows were written."""
+        self._writers = process.storages.new_writers()
+        self._node_number = -1
+        self._node_module = 0
+        self._attempt_depth: int | None = None
+        self._marked = False
+        """The op at hand reads memory that may never have been written."""
+        self._digested = 0
+        """Digests appended for the op at hand."""
+        # what the hot path uses of others, one attribute away
+        self._calls = process.calls.known
+        self._sites = process.sites.known
+        self._layouts = process.layouts.known
+        self._handles = process.storages.handles
+        self._young = process.storages.young
+        self._current = self._writers.current
+        self._add_fixed = self.fixed.extend
+        self._add_link = self.links.append
+        self._add_integer = self.integers.append
+        self._add_float = self.floats.append
+        self._add_digest = self.digests.append
