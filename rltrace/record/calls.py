@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from rltrace.identity import portable_key
 from rltrace.record.arguments import skeleton
 from rltrace.record.layouts import Layout, Layouts
-from rltrace.record.operators import PLACES
+from rltrace.record.operators import LABELS
 from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, written_places
 from rltrace.record.tables import Tables
 
@@ -118,10 +118,11 @@ class Calls:
 
 
 def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
-    """The skeleton of a call, without what says where something lies."""
+    """The skeleton of a call, its labels left out."""
     said = skeleton(args, kwargs)
-    if plan.schema in PLACES and args:
-        said[PLACES[plan.schema]] = {"object": "path"}
+    for place in LABELS.get(plan.schema, ()):
+        if place < len(args):
+            said[place] = {"object": "label"}
     return said
 
 

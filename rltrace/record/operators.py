@@ -120,9 +120,13 @@ IN_FLIGHT = frozenset(
 ARRIVED = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
 """Return what they are given when other processes have written it: only now are its bytes what was sent."""
 
-PLACES = {"aten::from_file": 0}
-"""Argument that says where something lies on this machine, in a folder with a random name as often as not: its value
-is no part of what is computed."""
+LABELS = {
+    "aten::from_file": (0,),
+    "profiler::_record_function_enter": (0, 1),
+    "profiler::_record_function_enter_new": (0, 1),
+}
+"""Arguments that say where something lies on this machine, or what a person calls it: a folder with a random name, a
+time of day. Their values are no part of what is computed."""
 
 SCRATCH = {
     "aten::mkldnn_rnn_layer": (3,),

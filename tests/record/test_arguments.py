@@ -18,6 +18,20 @@ def arguments(row: Row) -> tuple[str, list[int], list[bytes]]:
     return str(row.scalars), row.integers, [struct.pack("<d", f) for f in row.floats]
 
 
+def test_labels_for_people_are_no_arguments(record: Record) -> None:
+    """What a program calls a stretch of itself for the profiler, the time of day for one, changes nothing."""
+
+    def program(name: str) -> None:
+        for i in range(3):
+            with torch.profiler.record_function(f"{name} {i}"):
+                torch.ones(3).sin()
+
+    one, two = (record(lambda name=name: program(name)) for name in ("at noon", "at night"))
+    assert one.chains == two.chains
+    assert len(one.named("_record_function_enter_new")) == 3
+    assert not [payload for payload in one.table("scalars") if "noon" in str(payload)]
+
+
 SCALARS: list[Any] = [
     1,
     True,
