@@ -74,6 +74,7 @@ def main() -> int:
         print(f"\n{setting} changes {len(ops)} of the probed ops: {', '.join(ops)}.")
         record(b, setting)
         held &= compare(a, b, DIVERGED, "diverged", "kernel")
+        shell(f"rltrace report --force {a} {b} -o {OUT / 'report.html'}")
     else:
         print("\nNone of the settings changes a bit on this processor: there is no second machine to show here.")
 

@@ -20,7 +20,7 @@ from rltrace.diff.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.report.oplist import OpLine, op_line
-from rltrace.report.pair import OpPair, Pairs
+from rltrace.report.pair import OpPair, PairedInput, Pairs
 from rltrace.report.telling import shown_finding
 from rltrace.report.values import OpValues, how_to_record, op_values
 from rltrace.report.words import Words
@@ -28,6 +28,9 @@ from rltrace.trace.reader import Trace, open_trace
 
 BEFORE, AFTER = 8, 32
 """Lines shown before a finding and after it."""
+
+MOST_INPUTS = 32
+"""Of an op; those over lists of tensors have hundreds."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +206,14 @@ def _line(view: StreamView, words: Words, index: int) -> OpLine:
     return op_line(row.rows, row.place, view.name, words)
 
 
+def shown_inputs(pair: OpPair) -> list[PairedInput]:
+    """In order: all inputs where they are few, else those that are not known to match, and the first of the others."""
+    first = sorted(pair.inputs, key=lambda given: given.match in ("read", "linked", ""))[:MOST_INPUTS]
+    return sorted(first, key=lambda given: given.place)
+
+
 def _sources(browser: Browser, pairs: Pairs, pair: OpPair, finding: Finding) -> Iterator[Source]:
-    for given in pair.inputs:
+    for given in shown_inputs(pair):
         try:
             way = pairs.upstream(finding.a_index, finding.b_index, given.place)
             if way is None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rltrace.diff.model import Comparison, Finding, Probe
+from rltrace.diff.timeline import MOST_CURVES as READ_CURVES
 from rltrace.diff.timeline import Curve, StepState, Timeline
 from rltrace.report.html.charts import (
     HEIGHTS,
@@ -22,12 +23,12 @@ from rltrace.report.html.charts import (
     timeline_chart,
 )
 from rltrace.report.html.elements import Content, Element, el
-from rltrace.report.html.parts import code, more, muted, number, row, section, side, table
+from rltrace.report.html.parts import IN_TERMINAL, code, more, muted, number, row, section, side, table
 from rltrace.report.html.thinning import state_runs
 from rltrace.report.material import Material, Track
 from rltrace.report.telling import lag, shown_finding
 
-MOST_CURVES, MOST_PROBES, MOST_PROCESSES = 24, 64, 16
+MOST_CURVES, MOST_PROBES, MOST_PROCESSES, MOST_TRACKS = 24, 64, 16, 12
 NUMBERS_SHOWN = 6
 """Steps around the parting of a curve whose numbers are listed."""
 
@@ -68,7 +69,7 @@ def timeline_section(material: Material) -> Element | None:
         "Every optimizer step",
         [_timeline(timeline, finding, number, len(shown) > 1) for number, timeline in enumerate(shown)],
         _timeline_legend(shown),
-        more(len(material.timelines) - len(shown), "processes"),
+        more(len(material.timelines) - len(shown), "processes", IN_TERMINAL),
     )
 
 
@@ -114,7 +115,7 @@ def curves_section(material: Material) -> Element | None:
         "Numbers that both runs read out",
         _lag(material.comparison),
         el("div", [_curve(curve, number) for number, curve in enumerate(shown)], class_="curves"),
-        more(len(material.curves) - len(shown), "curves"),
+        more(len(material.curves) - len(shown), "curves", IN_TERMINAL, at_least=len(material.curves) == READ_CURVES),
         class_="long",
     )
 
@@ -210,7 +211,9 @@ def _difference(a: float, b: float) -> Content:
 
 def search_section(material: Material) -> Element:
     """How the first difference was found."""
-    search = material.comparison.search
+    search, finding = material.comparison.search, shown_finding(material.comparison)
+    stream = "" if finding is None else finding.stream
+    tracks = sorted(material.tracks, key=lambda track: track.stream != stream)
     read = f"{search.chunks_read:,} chunks were read, {search.bytes_read:,} bytes."
     return section(
         "search",
@@ -220,8 +223,9 @@ def search_section(material: Material) -> Element:
             "Prefix digests tell whether everything before a row is equal: a bisection over them finds where it ends. ",
             read,
         ),
-        [_track(track, number) for number, track in enumerate(material.tracks)],
-        None if material.tracks else el("p", _no_probes(material.comparison), class_="muted"),
+        [_track(track, number) for number, track in enumerate(tracks[:MOST_TRACKS])],
+        more(len(tracks) - MOST_TRACKS, "searches"),
+        None if tracks else el("p", _no_probes(material.comparison), class_="muted"),
         class_="long",
     )
 

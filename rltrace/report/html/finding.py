@@ -9,26 +9,32 @@ from collections.abc import Iterator
 
 from rltrace.diff.model import Cause, Comparison, Finding, Pair, Verdict
 from rltrace.report.html.elements import Content, Element, el
-from rltrace.report.html.parts import both, code, facts, frames, muted, place, row, section, table
+from rltrace.report.html.parts import IN_TERMINAL, both, code, facts, frames, more, muted, place, row, section, table
 from rltrace.report.html.values import values_part
-from rltrace.report.material import Material, Source
+from rltrace.report.material import Material, Source, shown_inputs
 from rltrace.report.oplist import OpInput, OpLine
 from rltrace.report.pair import OpPair, PairedInput
 from rltrace.report.telling import INPUTS, STEP_OUTPUTS, before_it, rows, sentence, shown_finding, titled_findings, when
 
-MOST_OTHERS, MOST_OUTPUTS = 20, 4
+MOST_OTHERS, MOST_STACKS, MOST_OUTPUTS = 20, 3, 4
 
 
 def finding_sections(material: Material) -> Iterator[Element]:
     """The finding that the verdict rests on, then the others."""
     comparison = material.comparison
     shown = shown_finding(comparison)
-    for number, (title, finding) in enumerate(list(titled_findings(comparison))[:MOST_OTHERS]):
+    findings = list(titled_findings(comparison))
+    for number, (title, finding) in enumerate(findings[:MOST_OTHERS]):
         full = material.op if finding == shown else None
         name = "finding" if number == 0 else f"finding-{number}"
-        content = [_facts(comparison, finding, is_main=finding == shown), _code(finding)]
+        content: list[Content] = [
+            _facts(comparison, finding, is_main=finding == shown),
+            _code(finding, with_stack=number < MOST_STACKS),
+        ]
         if full is not None:
             content += [_op(full, material.sources), values_part(material.values, material.to_record)]
+        if number == MOST_OTHERS - 1:
+            content.append(more(len(findings) - MOST_OTHERS, "findings"))
         yield section(name, title, content, class_="long")
 
 
@@ -72,11 +78,11 @@ def _evidence(finding: Finding, paired: bool) -> Iterator[tuple[str, Content]]:
         yield "outputs", f"{len(differing):,} of {len(finding.outputs):,} differ"
 
 
-def _code(finding: Finding) -> Content:
+def _code(finding: Finding, with_stack: bool) -> Content:
     source = finding.site.source if finding.site else ""
     return [
         el("pre", el("code", source)) if source else None,
-        frames(finding.stack) if len(finding.stack) > 1 else None,
+        frames(finding.stack) if with_stack and len(finding.stack) > 1 else None,
     ]
 
 
@@ -90,7 +96,8 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
     made = {source.place: source for source in sources}
     are_read = any(side is not None and side.digest for given in pair.inputs for side in (given.a, given.b))
     head = COLUMNS if are_read else COLUMNS[:-1]
-    inputs = [row(*_input(pair, given, made.get(given.place))[: len(head)]) for given in pair.inputs]
+    chosen = shown_inputs(pair)
+    inputs = [row(*_input(pair, given, made.get(given.place))[: len(head)]) for given in chosen]
     call = _told(pair, pair.skeleton)
     state = facts(
         ("numbers", _told(pair, pair.numbers)),
@@ -105,6 +112,7 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
         table(head, inputs, "Tensors that the op read, and where their numbers came from")
         if inputs
         else el("p", "None."),
+        more(len(pair.inputs) - len(chosen), "inputs", IN_TERMINAL),
         [el("h3", "Arguments and state"), state] if state else None,
     ]
 

@@ -11,8 +11,11 @@ from rltrace.diff.model import Pair, Site
 from rltrace.report.html.elements import Content, Element, el
 from rltrace.report.telling import cut
 
-WIDEST = 2000
-"""Characters of a recorded text that are shown."""
+WIDEST, LONGEST_COMMAND = 600, 4000
+"""Characters that are shown of a recorded text, and of a command, which cannot be run when it is cut."""
+
+MOST_FRAMES = 40
+"""Of a call stack; recursion can make it a thousand deep."""
 
 
 def code(text: str, class_: str | None = None) -> Element:
@@ -71,10 +74,18 @@ def place(site: Site) -> Content:
 
 
 def frames(stack: Sequence[Site]) -> Element:
-    """The call stack, opened on request."""
-    listed = [el("li", place(site), code(site.source, "source") if site.source else None) for site in stack]
-    count = f"{len(stack)} frames"
-    return el("details", el("summary", f"Call stack, innermost first ({count})"), el("ol", listed, class_="frames"))
+    """The call stack, opened on request; of a very deep one both ends."""
+    inner, outer = stack[: MOST_FRAMES // 2], stack[-MOST_FRAMES // 2 :]
+    shown = [*inner, None, *outer] if len(stack) > MOST_FRAMES else stack
+    left_out = f"… {len(stack) - MOST_FRAMES:,} more …"
+    listed = [
+        el("li", left_out, class_="muted")
+        if site is None
+        else el("li", place(site), code(site.source, "source") if site.source else None)
+        for site in shown
+    ]
+    title = f"Call stack, innermost first ({len(stack):,} frames)"
+    return el("details", el("summary", title), el("ul", listed, class_="frames"))
 
 
 def table(
@@ -106,13 +117,13 @@ def number(value: int | None) -> Element:
 
 def commands(lines: Iterable[str]) -> Element:
     """One below the other; where one is broken over several lines, those after its first stand in."""
-    return el("pre", [el("code", f"{cut(line, WIDEST)}\n", class_="command") for line in lines])
+    return el("pre", [el("code", f"{cut(line, LONGEST_COMMAND)}\n", class_="command") for line in lines])
 
 
-def more(count: int, what: str) -> Element | None:
-    """``… and 12 more facts``; None where all are shown."""
-    return (
-        el("p", f"… and {count:,} more {what} (rltrace diff --format json has all of them)", class_="muted")
-        if count > 0
-        else None
-    )
+IN_JSON, IN_TERMINAL = "rltrace diff --format json has all of them", "rltrace diff shows them in a terminal"
+
+
+def more(count: int, what: str, where: str = IN_JSON, *, at_least: bool = False) -> Element | None:
+    """``… and 12 more facts``, and where they are to be had; None where all are shown."""
+    least = "at least " if at_least else ""
+    return el("p", f"… and {least}{count:,} more {what} ({where})", class_="muted") if count > 0 else None

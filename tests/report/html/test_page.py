@@ -178,6 +178,54 @@ def test_alternating_steps_say_that_places_are_shared() -> None:
     assert "2,000 steps: 1,000 equal, 1,000 differing. Neighbouring steps share a place" in text
 
 
+def crowded(path: Path, noise: str) -> Path:
+    """A program that has too much of everything: inputs, frames, processes, facts, numbers, and long names."""
+    builder = TraceBuilder(path)
+    long = "long_name_" * 50
+    deep = [("train.py", line, f"f{line}{long}", f"g({line}, {long})") for line in range(1, 1200)]
+    for k in range(120):
+        builder.fact(f"env.{k}{long}", f"{long}{noise}")
+    for k in range(1, 25):
+        builder.process(f"rank{k}/main").stream().op(
+            f"aten.op{k}.default", deep[:50], inputs=[("outside", f"{k}{noise}")], outputs=[f"x{k}{noise}"]
+        )
+    tensors = [("outside", f"t{k}{noise if k == 399 else ''}") for k in range(400)]
+    builder.op("aten._foreach_add_.List", deep, inputs=tensors, outputs=[f"o{k}{noise}" for k in range(400)])
+    for k in range(70):
+        builder.op(
+            "aten._local_scalar_dense.default", ("train.py", 2000 + k, "log", f"log({k}, {long})"), value=float(k)
+        )
+    builder.end_step(parameters=noise, gradients=noise, generators="r")
+    return builder.finish()
+
+
+def test_too_much_of_everything() -> None:
+    """The page stays small, the input that differs is among those shown, and each list says what it leaves out."""
+    text = html_page(gather(crowded(Path("a.zarr"), ""), crowded(Path("b.zarr"), "n")))
+    assert len(text) < 500_000
+    page = parse(text)
+    assert "… and at least 36 more curves" in page.one("section", id="curves").text
+    assert "… and 20 more facts" in page.one("section", id="environment").text
+    assert "more searches" in page.one("section", id="search").text
+    assert "Call stack, innermost first (1,199 frames)" in page.one("section", id="finding").text
+    assert "… 1,159 more …" in page.one("section", id="finding").text
+    assert "more findings" in page.text
+
+
+def test_the_inputs_of_a_list_op() -> None:
+    """Of hundreds of inputs those that differ are shown, and how many are not."""
+    tensors = [("outside", f"t{k}") for k in range(400)]
+    for name in "ab":
+        builder = TraceBuilder(Path(f"{name}.zarr"))
+        builder.op("aten._foreach_add_.List", inputs=[*tensors[:-1], ("outside", name)], outputs=[name])
+        builder.finish()
+    finding = parse(html_page(gather("a.zarr", "b.zarr"))).one("section", id="finding")
+    rows = finding.one("tbody").children
+    assert len(rows) == 32
+    assert [rows[-1].children[0].text, rows[-1].children[2].text] == ["399", "differ"]
+    assert "… and 368 more inputs (rltrace diff shows them in a terminal)" in finding.text
+
+
 def test_damage_is_told() -> None:
     """A hole has its place on the page, and what it hides is not shown."""
     for name in ("a", "b"):
