@@ -33,7 +33,7 @@ class Cell:
     layouts: str = ""
     details: tuple[str, ...] = ("",) * len(DETAILS)
     where: str = ""
-    """Step, phase, module, place and source line."""
+    """Step, phase, module, place and source line, on one line."""
 
 
 class Cells:
@@ -77,7 +77,7 @@ class Cells:
         short = where = ""
         if line.site is not None:
             short = f"{line.site.file.rpartition('/')[2]}:{line.site.line}"
-            where = f"{line.site.file}:{line.site.line}  {' '.join(line.site.source.split())}"
+            where = f"{short}  {' '.join(line.site.source.split())}"
         layouts = ", ".join(entered.layout or "?" for entered in line.inputs)
         told = filter(None, [f"step {line.step:,}", line.phase, line.module, where])
         return Cell(text, layouts, (short, line.kernel, line.module, line.phase), "   ".join(told))

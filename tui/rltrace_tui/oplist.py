@@ -299,11 +299,13 @@ def _rows(line: Line) -> list[Row]:
 
 
 def _columns(text: str, detail: str, width: int) -> str:
-    """The text on the left, the detail on the right where there is room for both."""
+    """The text on the left, the detail on the right where there is room for both; of a long one its end is the news."""
     column = max(len(text) + 2, min(int(width * 0.55), width - len(detail)))
-    if not detail or width - column < LEAST:
+    room = width - column
+    if not detail or room < LEAST:
         return fit(text, width)
-    return fit(f"{text:<{column}}{detail}", width)
+    shown = detail if len(detail) <= room else f"…{detail[len(detail) - room + 1 :]}"
+    return fit(f"{text:<{column}}{shown}", width)
 
 
 __all__ = ["DETAILS", "OpList"]

@@ -165,13 +165,13 @@ def element_lines(elements: Sequence[Element], unit: str, width: int) -> Iterato
     """Single elements on both sides, decimal and hex, those that differ most first."""
     if not elements:
         return
-    rows = [(_index(e), e.a, e.hex_a, e.b, e.hex_b, "–" if e.distance is None else f"{e.distance:,}") for e in elements]
-    yield from _table(("at", "A", "", "B", "", unit), rows, width)
+    rows = [(_index(e), e.a, e.b, "–" if e.distance is None else f"{e.distance:,}", e.hex_a, e.hex_b) for e in elements]
+    yield from _table(("at", "A", "B", unit or "apart", "A, bits", "B, bits"), rows, width)
 
 
 def own_element_lines(elements: Sequence[Element], width: int) -> Iterator[Content]:
     """Single elements where there is one value only."""
-    yield from _table(("at", "value", ""), [(_index(e), e.a, e.hex_a) for e in elements], width)
+    yield from _table(("at", "value", "bits"), [(_index(e), e.a, e.hex_a) for e in elements], width)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Content]:

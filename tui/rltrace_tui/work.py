@@ -32,7 +32,6 @@ from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.schema import Step
 from rltrace_tui.cells import Cells
 
-
 PAUSE = 0.01
 """Seconds between two looks at whether somebody still waits."""
 
