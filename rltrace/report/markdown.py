@@ -95,11 +95,11 @@ def _head(comparison: Comparison) -> Lines:
 
 def _side(name: str, side: Side) -> Lines:
     states = sorted({p.state for p in side.processes}) or ["nothing recorded"]
-    level = "" if side.level == "op" else f", level {side.level}"
+    level = "" if side.level == "op" else f", level {prose(side.level)}"
     counts = f"{side.ops:,} ops, {side.steps:,} optimizer steps"
-    yield f"- **{name}** {code(side.path)}: {counts}, {', '.join(states)}{level}"
+    yield f"- **{name}** {code(side.path)}: {counts}, {prose(', '.join(states))}{level}"
     for process in islice((p for p in side.processes if p.state != "complete"), MOST_PROCESSES):
-        yield f"  - {code(process.name)}: {process.state}" + (f", {prose(process.why)}" if process.why else "")
+        yield f"  - {code(process.name)}: {prose(process.state)}" + (f", {prose(process.why)}" if process.why else "")
 
 
 def _findings(comparison: Comparison) -> Lines:

@@ -35,7 +35,7 @@ from rltrace.report.markdown_text import code, fenced, prose
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = (
     "`|`` @someone #1 <script>alert(1)</script> [x](javascript:y) ![](z) GH-7 www.e.org "
-    "\n# h\n- i\n```\n~~~ \u202e&amp;"
+    "\n# h\n- i\n```\n~~~ \u202e&amp;\ud800"
 )
 READ = MarkdownIt("commonmark").enable("table")
 
@@ -56,6 +56,7 @@ def test_recorded_names_are_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     found = kernel()
     plain_page, hostile_page = (READ.parse(comparison_markdown(full(found, name))) for name in ("name", HOSTILE))
+    assert comparison_markdown(full(found, HOSTILE)).encode()
     assert shape(hostile_page) == shape(plain_page)
     for text in words(hostile_page):
         assert not re.search(r"[@#<\[\]|`]|GH-\d|www\.|\w/\w|://", text), text
@@ -77,10 +78,10 @@ def full(found: Comparison, name: str) -> Comparison:
         kernel=Pair(name, f"{name}2"),
         because=f"it is {name}",
     )
-    process = ProcessSummary(name, "killed", 3, name, (), None)
+    process = ProcessSummary(name, name, 3, name, (), None)
     return replace(
         found,
-        a=replace(found.a, path=name, processes=(process,)),
+        a=replace(found.a, path=name, level=name, processes=(process,)),
         first=finding,
         first_value=finding,
         decisive=finding,
