@@ -101,7 +101,7 @@ def _tell(
     if not account.complete:
         complain("\n".join([first, *more]))
     elif not quiet:
-        narrate(first)
+        narrate("\n".join([first, *more]))
     if result is not None:
         found = account_json(account, {"a": str(a), "trace": str(trace)}, inject)
         result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -37,6 +37,35 @@ class Missed:
 
 
 @dataclass(frozen=True)
+class OtherKind:
+    """Ops of one operator at which B had other values than A, until A's were put in."""
+
+    op: str
+    count: int
+    stream: str
+    row: int
+    """In A, of the first one."""
+    step: int
+
+
+class OtherValues:
+    """Counts them while a program runs."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Injection] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, injection: Injection) -> None:
+        op = injection.place[0]
+        self._first.setdefault(op, injection)
+        self._counts[op] = self._counts.get(op, 0) + 1
+
+    def kinds(self) -> tuple[OtherKind, ...]:
+        """In the order in which they were met."""
+        return tuple(OtherKind(op, self._counts[op], i.stream, i.row, i.step) for op, i in self._first.items())
+
+
+@dataclass(frozen=True)
 class Account:
     """All injections of a replay, or of one of its processes."""
 
@@ -45,6 +74,8 @@ class Account:
     """How many happened: A's values are in, with the shape, dtype and kind of device that A had."""
     missed: tuple[Missed, ...]
     """Those that did not, at most MOST."""
+    other: tuple[OtherKind, ...] = ()
+    """Where B had other values. In a replay in which everything before is A's too, a difference begins at each."""
 
     @property
     def complete(self) -> bool:
@@ -64,6 +95,7 @@ def record_of(account: Account) -> Record:
         "asked": account.asked,
         "done": account.done,
         "missed": [asdict(entry) for entry in account.missed[:MOST]],
+        "other": [asdict(kind) for kind in account.other],
     }
 
 
@@ -72,6 +104,7 @@ def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
     told = {process.name: _parse(process.journal.records) for process in replay.processes}
     done = 0
     found: list[Missed] = []
+    other: list[OtherKind] = []
     for name, plan in plans.items():
         account = told.get(name)
         if account is None:
@@ -80,7 +113,8 @@ def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
         else:
             done += account.done
             found += account.missed
-    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]))
+            other += account.other
+    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]), tuple(other))
 
 
 def _parse(records: Sequence[Record]) -> Account | None:
@@ -90,7 +124,8 @@ def _parse(records: Sequence[Record]) -> Account | None:
         return None
     try:
         entries = tuple(_missed(entry) for entry in record["missed"])
-        return Account(int(record["asked"]), int(record["done"]), entries)
+        other = tuple(_kind(entry) for entry in record["other"])
+        return Account(int(record["asked"]), int(record["done"]), entries, other)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -98,6 +133,10 @@ def _parse(records: Sequence[Record]) -> Account | None:
 def _missed(entry: Mapping[str, Any]) -> Missed:
     numbers = [int(entry[name]) for name in ("row", "step", "nth")]
     return Missed(str(entry["stream"]), numbers[0], numbers[1], str(entry["op"]), numbers[2], str(entry["why"]))
+
+
+def _kind(entry: Mapping[str, Any]) -> OtherKind:
+    return OtherKind(str(entry["op"]), int(entry["count"]), str(entry["stream"]), int(entry["row"]), int(entry["step"]))
 
 
 def by_reason(entries: Iterable[Missed]) -> list[tuple[Missed, int]]:

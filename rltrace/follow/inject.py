@@ -39,25 +39,21 @@ class Injector:
 
     def before(
         self, injection: Injection, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-    ) -> None:
-        """What is put in before the op runs: data from outside, its generator's state. Raises NotInjectedError."""
+    ) -> bool:
+        """What is put in before the op runs: data from outside, its generator's state.
+
+        Returns whether B had anything else. Raises NotInjectedError.
+        """
         devices = tuple(tensor.device.type for tensor in tensors)
         if devices != injection.devices:
             raise NotInjectedError(f"its tensors are on {_words(devices)} here and on {_words(injection.devices)} in A")
         pairs = [(_at(tensors, place), digest) for place, digest in injection.inputs]
         values = [self._fitting(tensor, digest) for tensor, digest in pairs]
-        generator = None if not injection.state else generator_of(args, kwargs)
-        if injection.state:
-            if generator is None:
-                raise NotInjectedError("it draws from no generator here")
-            if state_digest(generator) != injection.state:
-                state = torch.from_numpy(np.array(self._value(injection.state).raw))
-                try:
-                    generator.set_state(state)
-                except RuntimeError as error:
-                    raise NotInjectedError(f"the generator refuses A's state: {error}") from None
+        state = injection.state
+        other = self._set_state(generator_of(args, kwargs), state) if state else False
         for (tensor, digest), value in zip(pairs, values, strict=True):
             self._overwrite(tensor, value, digest)
+        return other or any(value is not None for value in values)
 
     def after(
         self,
@@ -67,10 +63,13 @@ class Injector:
         kwargs: dict[str, Any],
         tensors: list[Tensor],
         out: Any,
-    ) -> Any:
-        """What is put in once the op has run; returns what it returns then. Raises NotInjectedError."""
+    ) -> tuple[Any, bool]:
+        """What is put in once the op has run.
+
+        Returns what it returns then, and whether B had anything else. Raises NotInjectedError.
+        """
         if injection.number is not None:
-            return _number(out, injection.number)
+            return _number(out, injection.number), repr(out) != repr(injection.number)
         written, returned = results_of(plan, args, kwargs, tensors, out)
         results = [*written, *returned]
         if len(results) != len(injection.outputs):
@@ -84,7 +83,19 @@ class Injector:
                 raise NotInjectedError("it returned memory that it was given")
         for (tensor, digest), value in zip(wanted, values, strict=True):
             self._overwrite(tensor, value, digest)
-        return out
+        return out, any(value is not None for value in values)
+
+    def _set_state(self, generator: torch.Generator | None, digest: int) -> bool:
+        """Give the generator A's state; whether it had another one."""
+        if generator is None:
+            raise NotInjectedError("it draws from no generator here")
+        if state_digest(generator) == digest:
+            return False
+        try:
+            generator.set_state(torch.from_numpy(np.array(self._value(digest).raw)))
+        except RuntimeError as error:
+            raise NotInjectedError(f"the generator refuses A's state: {error}") from None
+        return True
 
     def _fitting(self, tensor: Tensor, digest: int) -> Value | None:
         """A's value for a tensor of B; None where B has it already. Raises NotInjectedError where it does not fit."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from rltrace.follow.account import NO_STEP, NO_STREAM, NOT_REACHED, Account, Missed, missed
+from rltrace.follow.account import NO_STEP, NO_STREAM, NOT_REACHED, Account, Missed, OtherValues, missed
 from rltrace.follow.inject import Injector, NotInjectedError
 from rltrace.follow.plan import Attempt, Injection, Place, Plan
 from rltrace.record.arguments import take_apart
@@ -39,6 +39,7 @@ class Follower:
         self._came: set[tuple[str, Attempt]] = set()
         self._done = 0
         self._missed: list[Missed] = []
+        self._other = OtherValues()
 
     def fetch(self, digest: int) -> Value | None:
         """A's value; any thread may ask. Raises HoleError."""
@@ -53,10 +54,12 @@ class Follower:
         self._came.add((stream, step))
         return self._left.get(stream, {}).get(step)
 
-    def done(self) -> None:
-        """One injection happened."""
+    def done(self, injection: Injection, *, other: bool) -> None:
+        """One injection happened; ``other``: B had other values there."""
         with self._lock:
             self._done += 1
+            if other:
+                self._other.add(injection)
 
     def miss(self, injection: Injection, why: str) -> None:
         with self._lock:
@@ -69,7 +72,7 @@ class Follower:
             for step, places in steps.items():
                 why = NOT_REACHED if (name, step) in self._came else NO_STEP
                 found += [missed(left, why if name in self._met else NO_STREAM) for left in places.values()]
-        return Account(len(self.plan), self._done, tuple(found))
+        return Account(len(self.plan), self._done, tuple(found), self._other.kinds())
 
 
 class FollowingStream(StreamRecorder):
@@ -114,16 +117,17 @@ class FollowingStream(StreamRecorder):
         if injection is None:
             return func(*args, **kwargs)
         tensors = _tensors(args, kwargs)
-        why = self._before(injection, func, args, kwargs, tensors)
+        why, other_before = self._before(injection, func, args, kwargs, tensors)
         try:
             out = func(*args, **kwargs)
         except BaseException:
             self._follower.miss(injection, why or "the op raised an error")
             raise
+        other = False
         if why is None:
-            out, why = self._after(injection, func, args, kwargs, tensors, out)
+            out, why, other = self._after(injection, func, args, kwargs, tensors, out)
         if why is None:
-            self._follower.done()
+            self._follower.done(injection, other=other or other_before)
         else:
             self._follower.miss(injection, why)
         return out
@@ -145,17 +149,17 @@ class FollowingStream(StreamRecorder):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
-    ) -> str | None:
-        """Put in what belongs before the op; why that was not possible."""
+    ) -> tuple[str | None, bool]:
+        """Put in what belongs before the op; why that was not possible, and whether B had other values."""
         try:
-            self._injector.before(injection, args, kwargs, tensors)
+            other = self._injector.before(injection, args, kwargs, tensors)
             self._correct_reads(injection, func, tensors)
         except NotInjectedError as error:
-            return str(error)
+            return str(error), False
         except Exception as error:
             self.process.fail(error)
-            return f"the recorder failed: {error}"
-        return None
+            return f"the recorder failed: {error}", False
+        return None, other
 
     def _correct_reads(self, injection: Injection, func: OpOverload, tensors: list[torch.Tensor]) -> None:
         """The row had its digests of inputs and generator taken before they were replaced; put those of now."""
@@ -177,16 +181,17 @@ class FollowingStream(StreamRecorder):
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
         out: Any,
-    ) -> tuple[Any, str | None]:
-        """What the op returns then, and why nothing could be put in."""
+    ) -> tuple[Any, str | None, bool]:
+        """What the op returns then, why nothing could be put in, and whether B had other values."""
         try:
             plan = self.process.calls.plan(func)
-            return self._injector.after(injection, plan, args, kwargs, tensors, out), None
+            out, other = self._injector.after(injection, plan, args, kwargs, tensors, out)
         except NotInjectedError as error:
-            return out, str(error)
+            return out, str(error), False
         except Exception as error:
             self.process.fail(error)
-            return out, f"the recorder failed: {error}"
+            return out, f"the recorder failed: {error}", False
+        return out, None, other
 
 
 class _StandIn:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rltrace.follow.account import MOST, Account, Missed, by_reason
+from rltrace.follow.account import MOST, Account, Missed, OtherKind, by_reason
 
 SCHEMA = "rltrace.replay/1"
 
 SHOWN = 5
-"""Kinds of injections that did not happen, in the text."""
+"""Kinds of injections, in the text."""
 
 
 def account_json(account: Account, where: Mapping[str, str], selectors: Sequence[str]) -> dict[str, Any]:
@@ -24,6 +24,7 @@ def account_json(account: Account, where: Mapping[str, str], selectors: Sequence
         "asked": account.asked,
         "done": account.done,
         "missed": [asdict(entry) for entry in account.missed[:MOST]],
+        "other": [asdict(kind) for kind in account.other],
     }
 
 
@@ -35,6 +36,7 @@ def account_lines(account: Account) -> Iterator[str]:
             if account.asked > 1
             else ("put in A's values at the op that was asked for")
         )
+        yield from _other_lines(account.other)
         return
     left = account.asked - account.done
     yield f"UNRESOLVED: {left:,} of {account.asked:,} injections did not happen; this run proves nothing"
@@ -43,6 +45,19 @@ def account_lines(account: Account) -> Iterator[str]:
         yield f"  {_entry(entry)}{f' (and {count - 1:,} more like it)' if count > 1 else ''}"
     if len(kinds) > SHOWN:
         yield f"  and {len(kinds) - SHOWN} more kinds"
+
+
+def _other_lines(other: Sequence[OtherKind]) -> Iterator[str]:
+    """Where the program had other values of its own, most of them first."""
+    if not other:
+        yield "  the program had these very values already"
+        return
+    yield f"  at {sum(kind.count for kind in other):,} of them the program had other ones:"
+    ranked = sorted(other, key=lambda kind: -kind.count)
+    for kind in ranked[:SHOWN]:
+        yield f"  {kind.count:>7,}  {kind.op}, first at op {kind.row:,} of {kind.stream} in A, step {kind.step:,}"
+    if len(ranked) > SHOWN:
+        yield f"           and {len(ranked) - SHOWN} more operators"
 
 
 def _entry(entry: Missed) -> str:

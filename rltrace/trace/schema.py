@@ -241,7 +241,7 @@ RECORD_TYPES: Final = {
     "keeps": "selectors, inputs, limit in bytes: which values were asked for",
     "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
     " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
-    "replay": "asked, done, missed: what became of the injections of this process, where the run is a replay",
+    "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
     "window": "stream, first_step, end_step or null, row",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"
     " generators: digests of their states then, as in Step",

@@ -56,7 +56,11 @@ def test_b_becomes_a(folder: Path) -> None:
     done = run(folder, "replay", "a.zarr", *options, "--", *program)
     lines = done.stderr.splitlines()
     assert lines[0] == "rltrace: recording to c.zarr (every op, with values put in, until step 2 is done)"
-    assert "rltrace: put in A's values at the op that was asked for" in lines
+    told = lines.index("rltrace: put in A's values at the op that was asked for")
+    assert lines[told + 1 : told + 3] == [
+        "  at 1 of them the program had other ones:",
+        "        1  aten.rand.default, first at op 0 of rank0/main in A, step 0",
+    ]
     result = json.loads((folder / "result.json").read_text())
     assert result == {
         "schema": "rltrace.replay/1",
@@ -67,6 +71,7 @@ def test_b_becomes_a(folder: Path) -> None:
         "asked": 1,
         "done": 1,
         "missed": [],
+        "other": [{"op": "aten.rand.default", "count": 1, "stream": "rank0/main", "row": 0, "step": 0}],
     }
     assert open_trace(folder / "c.zarr").processes[0].state == "stopped"
     whole = run(folder, "replay", "a.zarr", "--inject", "op=rand", "--quiet", "-o", "d.zarr", "--", *program)

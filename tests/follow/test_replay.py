@@ -299,6 +299,25 @@ def test_versions_and_aliases(replayed: Replayed) -> None:
     assert same(runs.replayed[5:], runs.a[5:])
 
 
+def test_where_b_had_other_values_is_told(replayed: Replayed) -> None:
+    """With all of A's values put in, what is counted are the ops that compute otherwise, and none that only receive."""
+
+    def program(is_b: bool) -> list[torch.Tensor]:
+        results = []
+        for i in range(5):
+            WRONG[0] = 0.5 * (is_b and i > 1)
+            x = scaled(torch.ones(2) * i)
+            y = (x * 2 + 1).sin()
+            scale_(y)
+            results.append(y)
+        return results
+
+    runs = replayed(program, "all")
+    repaired(runs, done=runs.account.asked)
+    found = [(kind.op, kind.count) for kind in runs.account.other]
+    assert found == [("follow.scaled.default", 3), ("follow.scale_.default", 3)]
+
+
 # --- where it is put in ---------------------------------------------------------------------------------------------
 
 
