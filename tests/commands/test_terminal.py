@@ -53,6 +53,24 @@ def test_report_on_request(
     assert opened == [] and "diverged" in capsys.readouterr().out.lower()
 
 
+@pytest.mark.parametrize("option", [["--no-tui"], ["--format", "text"], ["--format", "json"], []])
+def test_show(
+    traces: tuple[Path, Path], option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One trace opens at a terminal; on request, and elsewhere, what ``info`` prints is printed."""
+    opened: list[Path] = []
+    monkeypatch.setattr(terminal, "show_trace", opened.append)
+    form = option if option[:1] == ["--format"] else []
+    assert main(["info", str(traces[0]), *form]) == 0
+    as_info = capsys.readouterr().out
+    for at_a_terminal in (True, False):
+        monkeypatch.setattr(terminal, "can_open", lambda seated=at_a_terminal: seated)
+        assert main(["show", str(traces[0]), *option]) == 0
+        opens = at_a_terminal and not option
+        assert opened == [traces[0]] if opens else capsys.readouterr().out == as_info
+    assert main(["show", str(traces[0].parent / "none.zarr")]) == 2
+
+
 def test_left_before_the_verdict(traces: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No verdict, no word on the runs: 130, as after Ctrl-C. A failure of the search: 2."""
     monkeypatch.setattr(terminal, "can_open", lambda: True)

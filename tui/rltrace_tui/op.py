@@ -105,6 +105,9 @@ class OpScreen(Reasoned, Screen[None]):
         self.post_message(Looked(at, pair))
         with stream.browser.lock:
             rows = [None if k is None else row_at(v, k) for v, k in zip(stream.views, at, strict=True)]
+        if worker.is_cancelled:
+            return
+        with self._source.values_lock:
             found = op_values(rows[0], rows[1])
         shown = next(row for row in rows if row is not None)
         how = () if found.any_kept else how_to_record(self._source.traces(), shown)

@@ -14,13 +14,14 @@ from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState, get_current_worker
 
 from rltrace.diff.pieces import Piece
-from rltrace.errors import SelectorError
+from rltrace.errors import HoleError, SelectorError
 from rltrace.report.seek import next_row
 from rltrace.select import Selector, escape, parse_selectors
 from rltrace.trace.schema import Phase
 from rltrace_tui.cells import DETAILS
+from rltrace_tui.editor import edit
 from rltrace_tui.host import Reasoned, copy, host
-from rltrace_tui.news import Arrived, Opened, Sought
+from rltrace_tui.news import Arrived, Looked, Opened, Sought
 from rltrace_tui.oplist import OpList
 from rltrace_tui.picker import Picker
 from rltrace_tui.preview import Preview
@@ -52,6 +53,7 @@ class OpsScreen(Reasoned, Screen[None]):
         Binding("w", "filter", "Filter", id="ops.filter", tooltip="Show only what a selector finds"),
         Binding("d", "detail", "Detail", show=False, id="ops.detail", tooltip="Show place, kernel, module or phase"),
         Binding("s", "stream", "Stream", show=False, id="ops.stream", tooltip="Another stream of ops"),
+        Binding("o", "edit", "Source", show=False, id="ops.edit", tooltip="Open the source line in $EDITOR"),
         Binding("y", "copy", "Copy", show=False, id="ops.copy", tooltip="Copy this line (over OSC 52)"),
         Binding("escape", "leave", "Back", show=False, id="ops.leave", tooltip="Stop looking, or go back"),
     ]  # fmt: skip
@@ -82,6 +84,8 @@ class OpsScreen(Reasoned, Screen[None]):
             return "one trace by itself differs from nothing"
         if action == "stream" and len(self._source.streams) < 2:
             return "there is one stream of ops only"
+        if action == "edit" and (self.list.line is None or self.list.line.relation is None):
+            return "a fold has no source line"
         if action == "again" and self._selector is None:
             return "nothing has been looked for yet: / asks what"
         if action not in ("leave", "find") and self.list.stream is None:
@@ -189,6 +193,28 @@ class OpsScreen(Reasoned, Screen[None]):
         if self.list.line is not None:
             strip = self.list.render_line(self.list.cursor - self.list.scroll_offset.y)
             copy(self.app, " ".join(strip.text.split()), "the line is")
+
+    def action_edit(self) -> None:
+        stream, line = self.list.stream, self.list.line
+        if stream is not None and line is not None and line.relation is not None:
+            self._look(stream, line.a, line.b)
+
+    @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
+    def _look(self, stream: Stream, a: int | None, b: int | None) -> None:
+        try:
+            with stream.browser.lock:
+                pair = stream.pairs.pair(a, b)
+        except HoleError as error:
+            self.post_message(Looked((a, b), None, str(error)))
+            return
+        self.post_message(Looked((a, b), pair))
+
+    def on_looked(self, message: Looked) -> None:
+        message.stop()
+        if message.pair is None:
+            self.notify(message.trouble, severity="warning")
+        else:
+            edit(self.app, message.pair.shown.stack, message.pair.paths)
 
     def action_detail(self) -> None:
         self.list.detail = (self.list.detail + 1) % len(DETAILS)

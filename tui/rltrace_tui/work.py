@@ -85,6 +85,8 @@ class Source(ABC):
 
     def __init__(self) -> None:
         self.lock = RLock()
+        self.values_lock = RLock()
+        """Held by whoever reads recorded values: they stand in files of their own, so nobody else waits for it."""
         self._made: dict[str, Stream] = {}
         self._waiting = 0
 
