@@ -12,17 +12,17 @@ from rltrace.report.material import ExcerptLine, Material
 from rltrace.report.oplist import OpLine
 
 SIGNS = {
-    Relation.EQUAL: ("=", "", "equal, as far as it was recorded"),
-    Relation.DIFFERS: ("≠", "is-differs", "differs, and no input is seen to: a difference may begin here"),
-    Relation.RECEIVES: ("~", "is-receives", "differs, and so does an input: it passes a difference on"),
-    Relation.UNSURE: ("?", "is-unsure", "differs, and of an input it is not known whether it does"),
-    Relation.ONLY_A: ("<", "is-only", "only A ran it"),
-    Relation.ONLY_B: (">", "is-only", "only B ran it"),
-    Relation.UNPAIRED: ("?", "is-unsure", "the two sides are too different here to be paired"),
+    Relation.EQUAL: ("=", "", "equal", "equal, as far as it was recorded"),
+    Relation.DIFFERS: ("≠", "is-differs", "differs", "differs, and no input is seen to: a difference may begin here"),
+    Relation.RECEIVES: ("~", "is-receives", "receives", "differs, and so does an input: it passes a difference on"),
+    Relation.UNSURE: ("?", "is-unsure", "unsure", "differs, and of an input it is not known whether it does"),
+    Relation.ONLY_A: ("<", "is-only", "only in A", "only A ran it"),
+    Relation.ONLY_B: (">", "is-only", "only in B", "only B ran it"),
+    Relation.UNPAIRED: ("?", "is-unsure", "not paired", "the two sides are too different here to be paired"),
 }
-"""Sign, look and meaning. A sign is never told by colour alone."""
+"""Sign, look, what is said in its place to who listens, and the meaning. Nothing is told by colour alone."""
 
-MOVED = ("↕", "B ran it at another place in the order")
+MOVED = ("↕", "moved", "B ran it at another place in the order")
 
 COLUMNS = (("", "sign"), ("A", "number"), ("B", "number"), ("op", None), ("where", None))
 
@@ -46,14 +46,14 @@ def around_section(material: Material) -> Element | None:
 def _row(line: ExcerptLine) -> Element:
     if line.relation is None:
         return el("tr", el("td", _fold(line), colspan=len(COLUMNS)), class_="fold")
-    sign, look, meaning = SIGNS[line.relation]
+    sign, look, said, _ = SIGNS[line.relation]
     shown = line.a or line.b
     assert shown is not None
     if line.moved:
-        sign, meaning = sign + MOVED[0], f"{meaning}; {MOVED[1]}"
+        sign, said = sign + MOVED[0], f"{said}, {MOVED[1]}"
     found = [el("strong", "▶", aria_hidden="true"), unseen("the finding, ")] if line.found else None
     return row(
-        el("td", found, el("span", sign, aria_hidden="true"), unseen(meaning), class_="sign"),
+        el("td", found, el("span", sign, aria_hidden="true"), unseen(said), class_="sign"),
         number(line.a.row if line.a else None),
         number(line.b.row if line.b else None),
         el("td", code(shown.op, "op"), _kernels(line), _module(shown)),
@@ -89,6 +89,6 @@ def _where(line: OpLine) -> Content:
 
 def _legend(lines: tuple[ExcerptLine, ...]) -> Element:
     told = {relation: SIGNS[relation] for relation in SIGNS if any(line.relation is relation for line in lines)}
-    entries = [(sign, meaning) for sign, _, meaning in told.values()]
-    entries += [MOVED] if any(line.moved for line in lines) else []
+    entries = [(sign, meaning) for sign, _, _, meaning in told.values()]
+    entries += [(MOVED[0], MOVED[2])] if any(line.moved for line in lines) else []
     return el("ul", [el("li", el("code", sign, class_="key"), meaning) for sign, meaning in entries], class_="legend")
