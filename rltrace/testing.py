@@ -302,13 +302,19 @@ class ProcessBuilder:
         self.writer.facts(self._level, self._engine, {name: value})
 
     def finish(
-        self, state: str = "complete", ending: Mapping[str, object] | None = None, generators: object = None
+        self,
+        state: str = "complete",
+        ending: Mapping[str, object] | None = None,
+        generators: object = None,
+        parameters: Mapping[int, object] | None = None,
     ) -> None:
-        """Commit all and end: "complete", "stopped", or "killed" (no word is left); ``generators``: as in a step."""
+        """Commit all and end: "complete", "stopped", or "killed" (no word is left); ``generators``: as in a step,
+        ``parameters``: those of each optimizer by its ordinal."""
         for stream in self.streams.values():
             stream.commit()
         if state != "killed":
-            self.writer.close(state, ending or {"status": 0}, _states(generators))
+            last = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
+            self.writer.close(state, ending or {"status": 0}, _states(generators), last)
 
 
 def _states(generators: object, python: object = 0, numpy: object = 0) -> tuple[int, int, int, int] | None:
@@ -349,11 +355,15 @@ class TraceBuilder:
         return self.processes[name]
 
     def finish(
-        self, state: str = "complete", ending: Mapping[str, object] | None = None, generators: object = None
+        self,
+        state: str = "complete",
+        ending: Mapping[str, object] | None = None,
+        generators: object = None,
+        parameters: Mapping[int, object] | None = None,
     ) -> Path:
         """End every process and the launch; returns the path."""
         for process in self.processes.values():
-            process.finish(state, ending, generators)
+            process.finish(state, ending, generators, parameters)
         if state != "killed":
             end_launch(self.path, {"status": 0})
         return self.path

@@ -19,6 +19,7 @@ from rltrace.diff.crews import find_crews
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
 from rltrace.diff.generators import left_elsewhere
+from rltrace.diff.last import last_parameters
 from rltrace.diff.lonely import lonely_streams, never_recorded, recorded_throughout
 from rltrace.diff.model import (
     Cause,
@@ -150,7 +151,9 @@ class _Comparing:
         self._name_hidden_steps()
         first, unordered = _one_or_several(self._firsts(lonely))
         first_value, _ = _one_or_several([Placed(p.name, r.value) for p, r in self.streams if r.value])
-        decisive = self._decisive(lonely)
+        decisive = self._decisive(lonely) or self._last_parameters()
+        if first is None and not unordered:
+            first = decisive
         holes = self._holes()
         evidence = Evidence(
             level=level,
@@ -218,6 +221,19 @@ class _Comparing:
         found += [Placed(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
         candidates = earliest(found)
         return candidates[0] if candidates else None
+
+    def _last_parameters(self) -> Finding | None:
+        """What only shows at the end: parameters that were written after their last use. Not past a hole."""
+        if self._holes() or any(r.undecided for _, r in self.streams):
+            return None
+        if not self.streams:
+            cause, why = Cause.UNKNOWN, "which op wrote them, a recording of ops may tell"
+        elif any(r.structure.only_a or r.structure.only_b for _, r in self.streams):
+            cause, why = Cause.UNKNOWN, "ops that one side alone ran wrote them after their last use, or no op did"
+        else:
+            cause, why = Cause.UNTRACKED_WRITE, "no recorded op wrote them otherwise"
+        found = (last_parameters(a, b, cause, why) for a, b in _process_pairs(self.a, self.b))
+        return next(filter(None, found), None)
 
     def _earliest_step_finding(self, process: ProcessTrace) -> Finding | None:
         """What the step digests of a process found, unless an op of that step or an earlier one was found."""

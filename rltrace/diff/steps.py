@@ -113,11 +113,17 @@ def _finding(a: ProcessTrace, step_a: Steps, step_b: Steps, unequal: dict[Step, 
         why += f", and so are the {_and(equal)} of this one"
     why += "; which op differs first, a recording of this step alone will tell"
     outputs = tuple(Pair(f"{int(step_a[column]):016x}", f"{int(step_b[column]):016x}") for column in unequal)
-    return _bare(a, step_a, Cause.UNKNOWN, why, before, outputs)
+    return bare_finding(a, step_a, Cause.UNKNOWN, why, before, outputs)
 
 
-def _bare(
-    process: ProcessTrace, step: Steps, cause: Cause, why: str, before: int, outputs: tuple[Pair[str], ...] = ()
+def bare_finding(
+    process: ProcessTrace,
+    step: Steps,
+    cause: Cause,
+    why: str,
+    before: int,
+    outputs: tuple[Pair[str], ...] = (),
+    phase: str = "optimizer",
 ) -> Finding:
     """A finding that no op is known of."""
     stream = next((s.name for s in process.streams if s.index == int(step[Step.STREAM])), process.name)
@@ -129,7 +135,7 @@ def _bare(
         step=int(step[Step.STEP]),
         optimizer=optimizer_count(process, step),
         environment_step=int(step[Step.ENVIRONMENT_STEPS]) or None,
-        phase="optimizer",
+        phase=phase,
         op=None,
         module=None,
         site=None,
@@ -148,7 +154,7 @@ def _end(a: ProcessTrace, b: ProcessTrace, more_a: int, more_b: int) -> tuple[Fi
     if shorter.state != "complete":
         return None, f"equal so far, but {side} is {shorter.state}" + (f" ({shorter.why})" if shorter.why else "")
     why = f"{side} is complete and ends after {len(shorter.steps):,} steps; {other} goes on for {more:,} more"
-    return _bare(longer, longer.steps[-more], Cause.ENDED, why, len(shorter.steps)), None
+    return bare_finding(longer, longer.steps[-more], Cause.ENDED, why, len(shorter.steps)), None
 
 
 def _and(words: Iterable[str]) -> str:

@@ -113,7 +113,9 @@ class Session:
             self._write_facts()
             for record in self._companion.records() if self._companion is not None else ():
                 self._writer.say(record)
-            self._writer.close("stopped" if self._stopped else "complete", _ending(), self._steps.generator_states())
+            steps = self._steps
+            state = "stopped" if self._stopped else "complete"
+            self._writer.close(state, _ending(), steps.generator_states(), steps.last_parameters())
         except Exception as error:
             self.fail(error)
 

@@ -8,6 +8,7 @@ skips, around ``GradScaler.step``; counts backward passes around the autograd en
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -192,6 +193,16 @@ class StepCounter:
     def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int:
         with torch._C._DisableTorchDispatch():
             return digest_pages([0 if t is None else self._digests.of(t) for t in tensors], 0)
+
+    def last_parameters(self) -> dict[int, int]:
+        """By ordinal, the digest of the parameters of every optimizer that still lives, as they are now."""
+        found = {}
+        for ordinal, optimizer in self.optimizers():
+            if optimizer is self._manual:
+                continue
+            with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
+                found[ordinal] = self._digest(_parameters(optimizer))
+        return found
 
     def generator_states(self) -> generators.States:
         """Of every global generator, as they are now."""

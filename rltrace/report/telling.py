@@ -60,7 +60,7 @@ def _title(comparison: Comparison, finding: Finding) -> str:
     if finding.cause is Cause.ENDED:
         return "One run ended earlier"
     if finding.op is None:
-        return "First step that differs"
+        return "First step that differs" if finding.phase == "optimizer" else "What only the end shows"
     if finding is comparison.first_value or finding.cause is not Cause.CONTROL_FLOW:
         return "First difference in values"
     return "First difference"

@@ -26,6 +26,7 @@ from rltrace.trace.records import (
     chunk_files,
     number,
     parse_generators,
+    parse_parameters,
     parse_segment,
 )
 from rltrace.trace.root import JOURNAL
@@ -70,6 +71,8 @@ class ProcessTrace:
         """What is known of the process's ending; None: it left no word."""
         self.generators: tuple[int, ...] | None = None
         """Digests of the generators' states as it ended, in the order of ``schema.GENERATORS``; None: not known."""
+        self.parameters: dict[int, int] = {}
+        """By the ordinal of an optimizer, the digest of its parameters as the process ended, where that is known."""
         self.windows: list[tuple[int, int | None]] = []
         """(first step, end step or None) of the recorded ops; empty: everything or nothing was."""
         self.journal = journal
@@ -304,6 +307,7 @@ class ProcessTrace:
         self._ended = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
         self.exit = record["exit"]
         self.generators = parse_generators(record)
+        self.parameters = parse_parameters(record)
 
     def _stream(self, index: int) -> StreamTrace:
         if index not in self._streams:

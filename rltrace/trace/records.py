@@ -107,6 +107,15 @@ def parse_generators(record: Record) -> tuple[int, ...] | None:
     return digests
 
 
+def parse_parameters(record: Record) -> dict[int, int]:
+    """Digests of optimizers' parameters in the record of an ending, by the optimizer's ordinal."""
+    if "parameters" not in record:
+        return {}
+    check_fields(record, parameters=list)
+    found = [{"ordinal": ordinal, "digest": digest} for ordinal, digest in record["parameters"]]
+    return {number(entry, "ordinal"): _digest(entry["digest"]) for entry in found}
+
+
 def _mark(mark: Sequence[object]) -> tuple[int, int, int, int]:
     row, structure, values, marked = mark
     digests = [_digest(d) for d in (structure, values, marked)]

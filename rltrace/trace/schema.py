@@ -244,7 +244,7 @@ RECORD_TYPES: Final = {
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
     "window": "stream, first_step, end_step or null, row",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"
-    " generators: digests of their states then, as in Step",
+    " generators: digests of their states then, as in Step, parameters: [[ordinal of an optimizer, digest], …] then",
 }
 
 # --- version log ----------------------------------------------------------------------------------------------------

@@ -164,11 +164,16 @@ class ProcessWriter:
                 self._journal.append(records)
 
     def close(
-        self, state: str, ending: Mapping[str, object], generators: tuple[int, int, int, int] | None = None
+        self,
+        state: str,
+        ending: Mapping[str, object],
+        generators: tuple[int, int, int, int] | None = None,
+        parameters: Mapping[int, int] | None = None,
     ) -> None:
         """Write the end record; ``state`` is "complete", "stopped" or "damaged". The second call does nothing.
 
         ``generators``: digests of their states, in the order of ``schema.GENERATORS``; None: not known.
+        ``parameters``: by ordinal of an optimizer, the digest of its parameters then; those not known are left out.
         """
         with self._lock:
             if self._closed or os.getpid() != self._pid:
@@ -181,6 +186,7 @@ class ProcessWriter:
                 end: Record = {"type": "end", "state": state, "exit": dict(ending)}
                 if generators is not None:
                     end["generators"] = [f"{digest:016x}" for digest in generators]
+                end["parameters"] = [[k, f"{digest:016x}"] for k, digest in sorted((parameters or {}).items())]
                 self._journal.append([*records, end])
             except OSError as error:
                 raise record_error(f"the end of {self.name} cannot be written", error) from error

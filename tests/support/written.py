@@ -46,6 +46,7 @@ class WrittenProcess:
     steps: list[StepRecord] = field(default_factory=list)
     exit: Mapping[str, object] | None = None
     generators: tuple[int, ...] | None = None
+    parameters: Mapping[int, int] = field(default_factory=dict)
 
     def settle(self) -> None:
         tables = KeyTables()
@@ -93,9 +94,14 @@ def followed() -> Iterator[list[WrittenProcess]]:
         process.steps += steps
 
     def close(
-        writer: ProcessWriter, state: str, ending: Mapping[str, object], generators: tuple[int, ...] | None = None
+        writer: ProcessWriter,
+        state: str,
+        ending: Mapping[str, object],
+        generators: tuple[int, ...] | None = None,
+        parameters: Mapping[int, int] | None = None,
     ) -> None:
-        by_writer[id(writer)].exit, by_writer[id(writer)].generators = ending, generators
+        process = by_writer[id(writer)]
+        process.exit, process.generators, process.parameters = ending, generators, parameters or {}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessWriter, "open", classmethod(open_))
@@ -153,6 +159,7 @@ def _lacks(process: ProcessTrace, truth: WrittenProcess, what: str) -> list[str]
     assert set(process.windows) <= set(truth.windows), f"{what}: windows read wrong"
     assert process.exit in (truth.exit, None), f"{what}: the ending reads wrong"
     assert process.generators in (truth.generators, None), f"{what}: the generators' last states read wrong"
+    assert process.parameters in (truth.parameters, {}), f"{what}: the optimizers' last parameters read wrong"
     if len(process.facts) < len(truth.facts) or len(process.windows) < len(truth.windows):
         lacks.append("facts or windows")
     if process.exit is None:
