@@ -28,7 +28,8 @@ except SystemExit:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["record", "--help"], ["diff", "--help"], ["ops", "--help"], ["replay", "--help"]]
+    "arguments",
+    [["--help"], ["record", "--help"], ["diff", "--help"], ["show", "--help"], ["ops", "--help"], ["replay", "--help"]],
 )
 def test_help_loads_neither_torch_nor_zarr(arguments: list[str]) -> None:
     """Help is there at once: the heavy packages are loaded by the verb that needs them, when it runs."""

@@ -6,7 +6,7 @@ Owns which one is shown. Drawn for one run or for two on one scale.
 from __future__ import annotations
 
 from rltrace.diff.timeline import Curve
-from rltrace_tui import words
+from rltrace_tui import charts, words
 from rltrace_tui.picker import Picker
 
 
@@ -45,7 +45,7 @@ class Curves:
         head = f"{self.at + 1}/{len(self.all)}  {title(curve)}"
         sides = 2 if curve.b else 1
         return [
-            *words.curve_lines(curve, steps, width, max(1, (height - 1) // sides)),
+            *charts.curve_lines(curve, steps, width, max(1, (height - 1) // sides)),
             words.plain(words.fit(head, width), "$text-muted"),
         ]
 

@@ -15,7 +15,7 @@ from rltrace.diff import Comparison
 from rltrace.diff.model import Probe
 from rltrace.diff.timeline import Curve
 from rltrace.report.text import render_comparison
-from rltrace_tui import words
+from rltrace_tui import charts, words
 from rltrace_tui.curves import Curves
 from rltrace_tui.host import Reasoned, copy, host
 from rltrace_tui.pane import Pane
@@ -140,8 +140,8 @@ class OverviewScreen(Reasoned, Screen[None]):
             mark = shown.step if shown is not None and shown.stream.startswith(timeline.process) else None
             if len(self._work.timelines) > 1:
                 lines.append(words.plain(timeline.process, "bold"))
-            bar = words.state_bar(timeline, width - words.ROOM)
-            axis = words.axis(len(timeline.states), mark, width - words.ROOM)
+            bar = charts.state_bar(timeline, width - charts.ROOM)
+            axis = charts.axis(len(timeline.states), mark, width - charts.ROOM)
             lines += [Content(f"  {axis}"), Content(f"  {bar}")]
         if not lines:
             lines.append(words.plain("Neither program made an optimizer step.", "$text-muted"))
@@ -156,7 +156,7 @@ class OverviewScreen(Reasoned, Screen[None]):
                 lines.append(words.plain(stream, "bold"))
             for respect, probes in by_respect.items():
                 if respect in SHOWN:
-                    lines.append(words.search_line(SHOWN[respect], probes, self._rows[stream], width))
+                    lines.append(charts.search_line(SHOWN[respect], probes, self._rows[stream], width))
         found = self._work.comparison
         if found is not None and not lines:
             what = "step digests" if found.level == "step" else "the ops themselves"

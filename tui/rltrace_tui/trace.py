@@ -11,7 +11,7 @@ from textual.widgets import Footer, Static
 
 from rltrace.diff.timeline import Curve
 from rltrace.report.info import fact_lines, head_lines, info_text
-from rltrace_tui import words
+from rltrace_tui import charts, words
 from rltrace_tui.curves import Curves
 from rltrace_tui.host import Reasoned, copy
 from rltrace_tui.pane import Pane
@@ -94,12 +94,12 @@ class TraceScreen(Reasoned, Screen[None]):
         if self._work.info is None:
             return []
         lines: words.Lines = []
-        room = width - words.ROOM
+        room = width - charts.ROOM
         for own in self._work.steps:
             if len(self._work.steps) > 1:
                 lines.append(words.plain(own.process, "bold"))
-            axis = words.axis(len(own.steps), None, room)
-            lines += [Content(f"  {axis}"), Content(f"  {words.step_bar(own, room)}{words.step_sizes(own)}")]
+            axis = charts.axis(len(own.steps), None, room)
+            lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, room)}{charts.step_sizes(own)}")]
         if not lines:
             lines.append(words.plain("The program made no optimizer step.", "$text-muted"))
         steps = max([len(own.steps) for own in self._work.steps], default=0)

@@ -1,0 +1,63 @@
+"""Bars, axes and curves: what shares a character, where a mark stands, both ends of a scale."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltrace.diff.alone import OwnStep, OwnSteps
+from rltrace.diff.model import Probe
+from rltrace.diff.timeline import StepState, Timeline
+from rltrace_tui import charts
+
+
+def test_bisect_bar() -> None:
+    """Equal up to the last equal probe, unequal from the first unequal one, unknown between."""
+    assert charts.bisect_bar([], 100, 10) == "??????????"
+    probes = [Probe(100, False), Probe(50, True), Probe(75, False)]
+    assert charts.bisect_bar(probes, 100, 20) == "==========?????≠≠≠≠≠"
+    assert charts.bisect_bar([Probe(100, True)], 100, 10) == "=========="
+    narrow = charts.bisect_bar([Probe(100, False), Probe(50, True), Probe(51, False)], 100, 10)
+    assert len(narrow) == 10 and "?" in narrow
+
+
+@pytest.mark.parametrize("count", [1, 3, 9, 10, 11, 1000])
+def test_state_bar_shows_the_worst_of_what_shares_a_character(count: int) -> None:
+    """One step that differs is seen at any scale, at its place."""
+    for at in {0, count // 2, count - 1}:
+        states = [StepState.SAME] * count
+        states[at] = StepState.DIFFERS
+        bar = charts.state_bar(Timeline("p", tuple(states)), 10)
+        assert len(bar) <= 10 and set(bar) <= {"=", "≠"}
+        assert bar.index("≠") == charts.place(at, count, len(bar))
+        if count <= 10:
+            assert bar.count("≠") == len(bar) // count
+
+
+def test_axis_never_mixes_numbers() -> None:
+    """The mark has its place; an end is left out where both would run into each other."""
+    assert charts.axis(100, 50, 40).split() == ["0", "▼50", "99"]
+    for mark in range(100):
+        for word in charts.axis(100, mark, 24).split():
+            assert word in ("0", "99", f"▼{mark}")
+
+
+def test_spark_scales_both_ends_and_tells_what_is_no_number() -> None:
+    """The smallest is the lowest block, the largest the full one; a gap is a space, NaN an exclamation mark."""
+    points = [(0, 0.0), (1, 7.0), (3, float("nan"))]
+    assert charts.spark(points, 4, 0.0, 7.0, 4) == "▁█ !"
+    assert charts.spark([(0, 1.0)], 1, 1.0, 1.0, 3) == "▅▅▅"
+
+
+def test_a_chart_has_eight_levels_a_line() -> None:
+    """Over several lines the same curve has more levels; a full column fills all of them, NaN stands on the lowest."""
+    points = [(0, 0.0), (1, 15.0), (2, 7.5), (3, float("inf"))]
+    assert charts.chart(points, 4, 0.0, 15.0, 4, 2) == [" █▁ ", "▁██!"]
+    assert charts.chart([(0, -1e308), (1, 1e308)], 2, -1e308, 1e308, 2, 1) == ["▁█"]
+    assert charts.chart([(0, 0.0), (1, 5e-324)], 2, 0.0, 5e-324, 2, 1) == ["▁█"]
+
+
+def test_steps_of_one_trace() -> None:
+    """As high as a step has ops; a skipped one and one whose ops were not recorded have signs of their own."""
+    steps = (OwnStep(0, 80, False, 0), OwnStep(1, 10, False, 0), OwnStep(2, 40, True, 0), OwnStep(3, None, False, 0))
+    assert charts.step_bar(OwnSteps("p", steps), 4) == "█▁s·"
+    assert charts.step_bar(OwnSteps("p", steps[3:]), 1) == "·" and charts.step_sizes(OwnSteps("p", steps[3:])) == ""

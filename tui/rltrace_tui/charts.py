@@ -1,0 +1,190 @@
+"""Bars and curves in characters: where the search looked, what each step is, the numbers that were read out.
+
+Owns glyphs and scales within a width. Pure functions; no widget, nothing is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from textual.content import Content
+
+from rltrace.diff.alone import OwnSteps
+from rltrace.diff.model import Probe
+from rltrace.diff.timeline import Curve, StepState, Timeline
+
+STATES = {
+    StepState.SAME: "=",
+    StepState.DIFFERS: "≠",
+    StepState.OTHER_OPS: "±",
+    StepState.ONE_SIDED: "·",
+    StepState.UNKNOWN: "?",
+}
+WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER_OPS, StepState.DIFFERS)
+"""States, the worst last."""
+
+ROOM = 16
+"""Columns beside a curve: its name and its last number."""
+
+HIGHEST = 6
+"""Lines of one curve."""
+
+WIDEST_STEP = 8
+"""Characters for one step."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def bisect_bar(probes: Sequence[Probe], rows: int, width: int) -> str:
+    """Where the search looked: ``=`` known equal, ``≠`` known to differ after, ``?`` not known."""
+    if rows <= 0 or width <= 0:
+        return ""
+    equal = max((p.row for p in probes if p.equal), default=0)
+    unequal = min((p.row for p in probes if not p.equal), default=None)
+    left = min(width, equal * width // rows)
+    right = width if unequal is None else max(left, math.ceil(unequal * width / rows))
+    middle = right - left
+    if unequal is not None and middle == 0:
+        left, middle = max(0, left - 1), 1
+    return "=" * left + "?" * middle + "≠" * (width - left - middle)
+
+
+def search_line(label: str, probes: Sequence[Probe], rows: int, width: int) -> Content:
+    """What was asked, how far it is known, how many probes that took, and the latest of them."""
+    count = f"{len(probes)} probe{'' if len(probes) == 1 else 's'}"
+    room = max(10, (width - 22) // 2)
+    told = f"{label:<12}[{bisect_bar(probes, rows, room)}] {count}"
+    return Content(f"{told}  {probe_text(probes, width - len(told) - 2)}")
+
+
+def probe_text(probes: Sequence[Probe], width: int) -> str:
+    """The latest probes that fit."""
+    words = [f"#{n} {probe.row:,} {'=' if probe.equal else '≠'}" for n, probe in enumerate(probes, 1)]
+    chosen: list[str] = []
+    for word in reversed(words):
+        if len("   ".join([word, *chosen])) > width:
+            break
+        chosen.insert(0, word)
+    return "   ".join(chosen)
+
+
+def cells(steps: int, width: int) -> int:
+    """Characters for that many steps: several for each where they are few, at most the width where they are many."""
+    if steps <= 0 or width <= 0:
+        return 0
+    return width if steps > width else steps * min(WIDEST_STEP, width // steps)
+
+
+def place(step: int, steps: int, room: int) -> int:
+    """The first character that stands for a step."""
+    return step * room // steps if room >= steps else ((step + 1) * room - 1) // steps
+
+
+def state_bar(timeline: Timeline, width: int) -> str:
+    """What the steps are; where several share a character, the worst of them."""
+    count, room = len(timeline.states), cells(len(timeline.states), width)
+    found = []
+    for k in range(room):
+        first = k * count // room
+        part = timeline.states[first : max(first + 1, (k + 1) * count // room)]
+        found.append(STATES[max(part, key=WORSE.index)])
+    return "".join(found)
+
+
+def axis(steps: int, mark: int | None, width: int) -> str:
+    """Step numbers over a bar: ``▼`` at the marked one, the first and the last where there is room."""
+    room = cells(steps, width)
+    text = [" "] * width
+    wanted = [] if mark is None or not room else [(min(place(mark, steps, room), max(0, width - 8)), f"▼{mark:,}")]
+    last = f"{steps - 1:,}"
+    wanted += [(0, "0"), (max(0, room - len(last)), last)] if room else []
+    for at, word in wanted:
+        around = text[max(0, at - 1) : at + len(word) + 1]
+        if not "".join(around).strip() and at + len(word) <= width:
+            text[at : at + len(word)] = word
+    return "".join(text).rstrip()
+
+
+def spark(points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int) -> str:
+    """A curve in blocks: for each character the last number of its steps; a space where none was read."""
+    return chart(points, steps, low, high, width, 1)[0]
+
+
+def _levels(
+    points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int, most: int
+) -> list[int | str | None]:
+    """How high the curve stands at each character, from 1 to ``most``; None where nothing was read."""
+    room = cells(steps, width)
+    values: list[float | None] = [None] * room
+    for step, value in points:
+        if 0 <= step < steps:
+            first = place(step, steps, room)
+            for at in range(first, max(first + 1, place(step + 1, steps, room) if room >= steps else 0)):
+                values[at] = value
+    return [_level(value, low, high, most) for value in values]
+
+
+def _level(value: float | None, low: float, high: float, most: int) -> int | str | None:
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return "!"
+    scale = max(abs(low), abs(high))  # the difference of two doubles may be too large for one
+    share = (value / scale - low / scale) / (high / scale - low / scale) if high > low else 0.5
+    return 1 + min(most - 1, max(0, int(share * most)))
+
+
+def bounds(curve: Curve) -> tuple[float, float]:
+    """The smallest and the largest finite number of both sides."""
+    finite = [value for _, value in (*curve.a, *curve.b) if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+
+
+def curve_lines(curve: Curve, steps: int, width: int, height: int = 1) -> Iterator[Content]:
+    """The curves of A and B on one scale, each with its last number, each so many lines high."""
+    low, high = bounds(curve)
+    for side, points in (("A", curve.a), ("B", curve.b)) if curve.b else ((" ", curve.a),):
+        last = f"{points[-1][1]:.6g}" if points else ""
+        *above, lowest = chart(points, steps, low, high, width - ROOM, min(height, HIGHEST))
+        yield from (Content(f"  {line}") for line in above)
+        yield Content.assemble((f"{side} ", "bold"), lowest, f"  {last}")
+
+
+def chart(
+    points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int, height: int
+) -> list[str]:
+    """``spark`` over several lines: eight levels in each, the lowest line last."""
+    levels = _levels(points, steps, low, high, width, 8 * height)
+    return ["".join(_cell(level, line) for level in levels) for line in range(height - 1, -1, -1)]
+
+
+def _cell(level: int | str | None, line: int) -> str:
+    """What a column of ``level`` eighths shows in a line, counted from the bottom; a word stands on the lowest."""
+    if level is None:
+        return " "
+    if isinstance(level, str):
+        return level if line == 0 else " "
+    return BARS[max(0, min(8, level - 8 * line))]
+
+
+def step_bar(own: OwnSteps, width: int) -> str:
+    """Ops of each step as bars, the mean where several share a character; ``s``: skipped, ``·``: not recorded."""
+    count, room = len(own.steps), cells(len(own.steps), width)
+    most = max((step.ops or 0 for step in own.steps), default=0)
+    found = []
+    for k in range(room):
+        first = k * count // room
+        part = own.steps[first : max(first + 1, (k + 1) * count // room)]
+        ops = [step.ops for step in part if step.ops is not None]
+        if any(step.skipped for step in part):
+            found.append("s")
+        else:
+            found.append(BARS[max(1, min(8, math.ceil(8 * sum(ops) / len(ops) / max(most, 1))))] if ops else "·")
+    return "".join(found)
+
+
+def step_sizes(own: OwnSteps) -> str:
+    """The most ops that a step has."""
+    most = max((step.ops or 0 for step in own.steps), default=0)
+    return f"  ≤ {most:,} ops" if most else ""
