@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from textual.pilot import Pilot
 from tui_support import play, press
 
 from rltrace.diff.distances import Bin, measure
+from rltrace.diff.model import Pair
+from rltrace.report.values import OpValues, ValuePair
 from rltrace_tui import opwords
 from rltrace_tui.app import RltraceApp
 from rltrace_tui.op import OpScreen
@@ -67,3 +70,14 @@ def test_merged_bins() -> None:
     assert len(merged) <= opwords.MOST_BINS
     assert sum(x.count for x in merged) == sum(x.count for x in bins) and merged[0].low == 2
     assert all(x.high + 1 == y.low for x, y in pairwise(merged))
+
+
+def test_what_differs_comes_first() -> None:
+    """Of an op with many outputs those that differ are shown first, a few elements of each."""
+    equal = ValuePair("output 0", Pair("float64[50]", "float64[50]"), True, None, (), "")
+    told = measure("float64", np.zeros(50), np.ones(50))
+    pairs = tuple(replace(equal, what=f"output {k}", equal=False, distances=told) for k in (1, 2))
+    lines = [line.plain for line in opwords.values_lines(OpValues((equal, *pairs), True), (), 80)]
+    heads = [line for line in lines if "output" in line]
+    assert [head.split()[:3] for head in heads] == [["≠", "output", "1"], ["≠", "output", "2"], ["=", "output", "0"]]
+    assert sum("3ff0000000000000" in line for line in lines) == 2 * opwords.MOST_ELEMENTS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.distances import Bin, Distances, Element
+from rltrace.diff.distances import LISTED, Bin, Distances, Element
 from rltrace.diff.model import Pair
 from rltrace.report.oplist import OpLine
 from rltrace.report.ops import value_json
@@ -27,6 +27,9 @@ MATCHES = {
 
 MOST_BINS = 8
 """Lines of a histogram."""
+
+MOST_ELEMENTS = 12
+"""Elements that are shown of each of several tensors that differ; of a single one, all that are listed."""
 
 MOST_EQUAL = 8
 """Elements that are shown of a tensor that is equal on both sides."""
@@ -87,10 +90,12 @@ def _own_lines(label: str, pair: Pair[str], width: int) -> Lines:
 
 
 def values_lines(values: OpValues, how: Sequence[str], width: int) -> Lines:
-    """Recorded values side by side, and how to record them where there are none."""
+    """Recorded values side by side, tensors that differ first, and how to record them where there are none."""
     lines: Lines = []
-    for pair in values.pairs:
-        lines += [*_value_head(pair, width), *_value_body(pair, width)]
+    differing = sum(pair.distances is not None for pair in values.pairs)
+    most = MOST_ELEMENTS if differing > 1 else LISTED
+    for pair in sorted(values.pairs, key=lambda pair: pair.equal):
+        lines += [*_value_head(pair, width), *_value_body(pair, width, most)]
     if not values.pairs and not values.asked:
         lines.append(plain("Its values were not recorded.", "$text-muted"))
     elif not values.pairs:
@@ -128,11 +133,11 @@ def _summary(told: Distances, width: int) -> Lines:
     return labelled("", ", ".join(parts), width)
 
 
-def _value_body(pair: ValuePair, width: int) -> Iterator[Content]:
+def _value_body(pair: ValuePair, width: int, most: int) -> Iterator[Content]:
     told = pair.distances
     if told is not None:
         yield from histogram_lines(told, width)
-        yield from element_lines(told.worst, told.unit, width)
+        yield from element_lines(told.worst[:most], told.unit, width)
     elif pair.elements:
         yield from own_element_lines(pair.elements[:MOST_EQUAL], width)
 
