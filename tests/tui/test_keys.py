@@ -249,3 +249,17 @@ def test_curves_are_chosen_from_a_list(record: Record) -> None:
         assert any("2/2" in line for line in screen_text(app))
 
     play(a.path, b.path, scene)
+
+
+def test_keys_in_a_terminal_too_small_to_show_anything(parted: Parted) -> None:
+    """Every key that scrolls or chooses does no harm while nothing is shown, on any screen."""
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        for screen in ("1", "2", "3", "4"):
+            await press(pilot, app, screen)
+            await pilot.resize_terminal(50, 10)
+            await press(pilot, app, "pagedown", "pageup", "down", "up", "end", "home", "enter", "tab", "pagedown")
+            assert app.is_running and app.failure is None
+            await pilot.resize_terminal(80, 24)
+
+    play(*parted, scene)

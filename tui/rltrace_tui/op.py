@@ -8,7 +8,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import Footer, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState, get_current_worker
 
@@ -17,6 +17,7 @@ from rltrace.errors import HoleError
 from rltrace.report.pair import OpPair
 from rltrace.report.values import OpValues, how_to_record, op_values
 from rltrace_tui import opwords, words
+from rltrace_tui.choices import Choices
 from rltrace_tui.editor import edit
 from rltrace_tui.host import Reasoned, copy, host
 from rltrace_tui.news import Looked, ValuesRead, WentUpstream
@@ -63,7 +64,7 @@ class OpScreen(Reasoned, Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
-        yield OptionList(id="inputs", markup=False)
+        yield Choices(id="inputs", markup=False)
         with Horizontal(id="about"):
             yield Pane("Op", EXPLAINED, "details", self._details)
             yield Pane("Values", VALUES, "values", self._value_lines)
@@ -149,7 +150,7 @@ class OpScreen(Reasoned, Screen[None]):
         return Content.assemble(" ", (self._pair.shown.op if self._pair else "", "bold"), f"   {rows}{way}")
 
     def _draw_inputs(self) -> None:
-        options = self.query_one("#inputs", OptionList)
+        options = self.query_one("#inputs", Choices)
         options.clear_options()
         options.border_title = "Inputs (Enter walks upstream)"
         if self._pair is None or not self._pair.inputs:
@@ -179,11 +180,11 @@ class OpScreen(Reasoned, Screen[None]):
             return "this op has no tensor inputs"
         return ""
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+    def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         self._walk(event.option_index)
 
     def action_upstream(self) -> None:
-        self._walk(self.query_one("#inputs", OptionList).highlighted or 0)
+        self._walk(self.query_one("#inputs", Choices).highlighted or 0)
 
     def _walk(self, place: int) -> None:
         if self._pair is not None and place < len(self._pair.inputs):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import ModalScreen
-from textual.widgets import OptionList
 from textual.widgets.option_list import Option
+
+from rltrace_tui.choices import Choices
 
 
 class Picker(ModalScreen[int | None]):
@@ -21,12 +22,12 @@ class Picker(ModalScreen[int | None]):
         self._title, self._choices, self._chosen = title, choices, chosen
 
     def compose(self) -> ComposeResult:
-        yield OptionList(*(Option(choice) for choice in self._choices), id="choices", markup=False)
+        yield Choices(*(Option(choice) for choice in self._choices), id="choices", markup=False)
 
     def on_mount(self) -> None:
-        options = self.query_one(OptionList)
+        options = self.query_one(Choices)
         options.border_title = self._title
         options.highlighted = self._chosen
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+    def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         self.dismiss(event.option_index)

@@ -11,12 +11,13 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import Footer, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState
 
 from rltrace.experiment.outcome import Outcome, OutcomeError
 from rltrace_tui import outcomewords, words
+from rltrace_tui.choices import Choices
 from rltrace_tui.host import Reasoned, copy, host
 from rltrace_tui.outcomes import Outcomes
 from rltrace_tui.pane import Pane
@@ -59,7 +60,7 @@ class ReplayScreen(Reasoned, Screen[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Pane("Replay", ARMS, "arms", self._arms)
-        yield OptionList(id="classes", markup=False)
+        yield Choices(id="classes", markup=False)
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
         yield Footer(show_command_palette=False, compact=True)
 
@@ -93,7 +94,7 @@ class ReplayScreen(Reasoned, Screen[None]):
         word, style = outcomewords.headline(outcome)
         head = Content.assemble(f" {self._work.names}   ", (word, f"bold {style}"))
         self.query_one("#head", Static).update(head)
-        classes = self.query_one("#classes", OptionList)
+        classes = self.query_one("#classes", Choices)
         classes.clear_options()
         classes.border_title = "Kinds of op at which a difference begins"
         classes.display = bool(outcome and outcome.classes)
@@ -130,7 +131,7 @@ class ReplayScreen(Reasoned, Screen[None]):
         told = [line.plain.rstrip() for line in lines] + outcomewords.class_lines(self._outcome)
         copy(self.app, "\n".join(told), "the outcome is")
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+    def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         assert self._outcome is not None
         kind = self._outcome.classes[event.option_index]
         if kind.first_row is None or kind.stream not in self._work.streams:
