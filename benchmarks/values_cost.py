@@ -1,0 +1,85 @@
+"""What keeping values costs a recording, and what putting them in costs a replay.
+
+    python benchmarks/values_cost.py [--repeats 7]
+
+A small training program, in turn recorded, recorded with values, and replayed with values of itself put in, in one
+process with one thread; the lowest time of each counts, by the clock of that thread alone, so that a busy machine shows
+less (what the thread behind it writes and compresses is not in it). Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import machine, table
+
+import rltrace
+from rltrace.follow.start import replay_block
+from rltrace.trace.reader import open_trace
+
+Block = Callable[[Path], AbstractContextManager[Any]]
+
+
+def program() -> None:
+    """Sixty updates of two layers by Adam."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.Adam(net.parameters())
+    batch = torch.randn(32, 8)
+    for _ in range(60):
+        loss = net(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def seconds(block: AbstractContextManager[Any]) -> float:
+    with block as replay:
+        begin = time.thread_time()
+        program()
+        taken = time.thread_time() - begin
+    if replay is not None and not replay.account.complete:
+        raise SystemExit(f"not everything was put in: {replay.account.missed[0]}")
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "a.zarr")
+        blocks: dict[str, Block] = {
+            "recorded": lambda path: rltrace.record(path, force=True),
+            "with a selector that finds nothing": lambda path: rltrace.record(path, values="op=nosuch", force=True),
+            "with values of one operator": lambda path: rltrace.record(path, values="op=addmm", force=True),
+            "with all values": lambda path: rltrace.record(path, values="all", force=True),
+            "with all values and inputs": lambda path: rltrace.record(
+                source, values="all", values_inputs=True, force=True
+            ),
+            "replayed, one operator put in": lambda path: replay_block(source, "op=addmm", path, force=True),
+            "replayed, everything put in": lambda path: replay_block(source, "all", path, force=True),
+        }
+        best = dict.fromkeys(blocks, float("inf"))
+        for _ in range(repeats):
+            for name, make in blocks.items():
+                best[name] = min(best[name], seconds(make(Path(folder, "b.zarr"))))
+        process = open_trace(source).processes[0]
+        ops = process.after_op
+        plain = best["recorded"]
+        print(machine())
+        print(f"{ops:,} ops, {len(process.values):,} values of {process.values.nbytes:,} bytes in all\n")
+        rows = [[name, f"{1e6 * best[name] / ops:.1f}", f"{best[name] / plain:.2f} ×"] for name in blocks]
+        print(table(["", "µs an op", "against recording"], rows))
+
+
+if __name__ == "__main__":
+    main()
