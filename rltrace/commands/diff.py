@@ -52,7 +52,7 @@ def command(
       rltrace diff a.zarr b.zarr --format json | jq .first_value.op
     """
     if len(traces) < 2:
-        raise UsageError(f"{traces[0]} is to be compared with what? Give two traces, or more")
+        raise UsageError(f"Missing argument: give a trace that {traces[0]} is to be compared with, or several")
     if len(traces) > 2:
         return _print_groups(traces, form, strict, color)
     from rltrace.commands.terminal import can_open, show_diff
