@@ -20,6 +20,7 @@ MOST = 1_000
 NOT_REACHED = "the program did not come to it"
 NO_STEP = "the program did not come to this step"
 NO_STREAM = "the program has no such stream of ops"
+RAISED = "the op raised an error"
 NO_WORD = "its process ended without a word of what it had put in"
 
 

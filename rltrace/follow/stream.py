@@ -15,7 +15,16 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from rltrace.follow.account import NO_STEP, NO_STREAM, NOT_REACHED, Account, Missed, OtherValues, missed
+from rltrace.follow.account import (
+    NO_STEP,
+    NO_STREAM,
+    NOT_REACHED,
+    RAISED,
+    Account,
+    Missed,
+    OtherValues,
+    missed,
+)
 from rltrace.follow.inject import Injector, NotInjectedError
 from rltrace.follow.plan import Attempt, Injection, Place, Plan
 from rltrace.record.arguments import take_apart
@@ -40,6 +49,7 @@ class Follower:
         self._done = 0
         self._missed: list[Missed] = []
         self._other = OtherValues()
+        self._raised: set[tuple[str, int]] = set()
 
     def fetch(self, digest: int) -> Value | None:
         """A's value; any thread may ask. Raises HoleError."""
@@ -65,13 +75,20 @@ class Follower:
         with self._lock:
             self._missed.append(missed(injection, why))
 
+    def raised(self, injection: Injection) -> None:
+        """The op raised an error; should nothing come after it, that is why the injection did not happen."""
+        with self._lock:
+            self._raised.add((injection.stream, injection.row))
+
     def account(self) -> Account:
         """What became of all of them."""
         found = list(self._missed)
         for name, steps in self._left.items():
             for step, places in steps.items():
                 why = NOT_REACHED if (name, step) in self._came else NO_STEP
-                found += [missed(left, why if name in self._met else NO_STREAM) for left in places.values()]
+                why = why if name in self._met else NO_STREAM
+                raised = {left.row for left in places.values() if (name, left.row) in self._raised}
+                found += [missed(left, RAISED if left.row in raised else why) for left in places.values()]
         return Account(len(self.plan), self._done, tuple(found), self._other.kinds())
 
 
@@ -109,20 +126,27 @@ class FollowingStream(StreamRecorder):
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op itself. Called by the recorder underneath, in place of the op."""
+        due = self._due
+        assert due is not None
         try:
-            injection = self._meant_for(func)
+            place = self._place(func)
         except Exception as error:
             self.process.fail(error)
-            injection = None
-        if injection is None:
             return func(*args, **kwargs)
+        injection = due.get(place)
+        if injection is None:
+            out = func(*args, **kwargs)
+            self._seen[place[:2]] = place[2] + 1
+            return out
         tensors = _tensors(args, kwargs)
         why, other_before = self._before(injection, func, args, kwargs, tensors)
         try:
             out = func(*args, **kwargs)
         except BaseException:
-            self._follower.miss(injection, why or "the op raised an error")
+            self._follower.raised(injection)  # no row here, nor in A: the next call at this place is the one meant
             raise
+        self._seen[place[:2]] = place[2] + 1
+        del due[place]
         other = False
         if why is None:
             out, why, other = self._after(injection, func, args, kwargs, tensors, out)
@@ -132,15 +156,11 @@ class FollowingStream(StreamRecorder):
             self._follower.miss(injection, why)
         return out
 
-    def _meant_for(self, func: OpOverload) -> Injection | None:
-        """The injection at this call, taken from those that are left."""
-        due = self._due
-        assert due is not None
+    def _place(self, func: OpOverload) -> Place:
+        """What this call is, among those of its step."""
         site = self.process.tables.key_of("sites", self._last_site.number)
         name = self.process.calls.plan(func).name
-        nth = self._seen.get((name, site), 0)
-        self._seen[name, site] = nth + 1
-        return due.pop((name, site, nth), None)
+        return name, site, self._seen.get((name, site), 0)
 
     def _before(
         self,

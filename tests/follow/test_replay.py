@@ -365,6 +365,22 @@ def test_a_step_more_of_another_optimizer(replayed: Replayed) -> None:
     assert same(runs.a, runs.replayed)
 
 
+def test_an_op_that_raises_first(replayed: Replayed) -> None:
+    """A call that raises has no row, so it is none of the occurrences: the one after it at the same place is meant."""
+
+    def program(is_b: bool) -> list[torch.Tensor]:
+        WRONG[0] = 0.5 * is_b
+        x, results = scaled(torch.ones(3)), []
+        for other in (torch.ones(4), torch.full((3,), 2.0), torch.ones(5), torch.full((3,), 3.0)):
+            try:
+                results.append(x * other)
+            except RuntimeError:
+                continue
+        return results
+
+    repaired(replayed(program, ["op=mul", "op=follow.scaled"]), done=3)
+
+
 def test_threads(replayed: Replayed) -> None:
     """Each thread's ops get what the thread of that name had in A."""
 
