@@ -17,6 +17,7 @@ from rltrace.diff.align import Alignment
 from rltrace.diff.pairs import candidates, difference
 from rltrace.diff.route import WINDOW_ROWS
 from rltrace.diff.sequences import Indices, Tokens, codes_of, longest_increasing, match_nth
+from rltrace.diff.unwritten import moved_unwritten
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.anyorder import AnyOrder, input_digests
@@ -78,6 +79,8 @@ def settle_order(a: Stretch, b: Stretch, alignment: Alignment) -> Alignment:
     at_a, at_b, group = _permuted(a, b, rows_a, rows_b)
     if not len(at_a) or len(at_a) > LARGEST:
         return alignment
+    more = moved_unwritten(a, b, alignment, _partners(alignment, at_a, at_b), int(group.max()) + 1)
+    at_a, at_b, group = (np.concatenate(columns) for columns in zip((at_a, at_b, group), more, strict=True))
     keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
     return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
 
@@ -124,9 +127,7 @@ def _with_matching_producers(a: Stretch, b: Stretch, alignment: Alignment, pairs
     inputs_a, inputs_b = _Inputs(a.rows, *input_digests(a.rows)), _Inputs(b.rows, *input_digests(b.rows))
     keep = np.ones(len(at_a), dtype=bool)
     for _ in range(ROUNDS):
-        partner = np.full(len(a), -1, dtype=np.int64)
-        partner[alignment.a] = alignment.b
-        partner[at_a[keep]] = at_b[keep]
+        partner = _partners(alignment, at_a[keep], at_b[keep])
         bad = {
             int(group[k])
             for k in np.flatnonzero(keep).tolist()
@@ -138,15 +139,24 @@ def _with_matching_producers(a: Stretch, b: Stretch, alignment: Alignment, pairs
     return np.zeros(len(at_a), dtype=bool)
 
 
+def _partners(alignment: Alignment, at_a: Indices, at_b: Indices) -> Indices:
+    """B's rows by A's (-1: none), these pairs in place of those that the alignment has."""
+    partner = np.full(alignment.rows_a, -1, dtype=np.int64)
+    partner[alignment.a] = alignment.b
+    partner[at_a] = at_b
+    return partner
+
+
 def _producers_match(a: _Inputs, i: int, b: _Inputs, j: int, partner: Indices) -> bool:
     first_a, first_b = int(a.rows.link_offsets[i]), int(b.rows.link_offsets[j])
     for k, (x, y) in enumerate(zip(a.rows.inputs(i), b.rows.inputs(j), strict=False)):
         if x.distance <= 0 or y.distance <= 0:
             continue
         if a.known[first_a + k] and b.known[first_b + k]:
-            if a.digests[first_a + k] != b.digests[first_b + k]:
+            if a.digests[first_a + k] == b.digests[first_b + k]:
+                continue
+            if not a.rows.flags(i) & RowFlag.MARKED:  # else it may have read bytes that nobody wrote
                 return False
-            continue
         target_a, target_b = i - x.distance, j - y.distance
         if target_a >= 0 and target_b >= 0:
             if partner[target_a] != target_b:
