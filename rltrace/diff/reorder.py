@@ -17,6 +17,7 @@ from rltrace.diff.align import Alignment
 from rltrace.diff.pairs import candidates, difference
 from rltrace.diff.route import WINDOW_ROWS
 from rltrace.diff.sequences import Indices, Tokens, codes_of, longest_increasing, match_nth
+from rltrace.diff.tokens import mix, values_of
 from rltrace.diff.unwritten import moved_unwritten
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
@@ -101,12 +102,17 @@ def _permuted(a: Stretch, b: Stretch, rows_a: Indices, rows_b: Indices) -> tuple
     fits = (often_a == often_b) & (often_a > 1)
     keep_a, keep_b = fits[place_a], fits[place_b]
     rows_a, rows_b, place_a, place_b = rows_a[keep_a], rows_b[keep_b], place_a[keep_a], place_b[keep_b]
-    content_a, content_b = a.tokens.content[rows_a], b.tokens.content[rows_b]
+    content_a, content_b = _outcomes(a)[rows_a], _outcomes(b)[rows_b]
     order_a = np.lexsort((rows_a, a.tokens.structure[rows_a], content_a, place_a))
     order_b = np.lexsort((rows_b, b.tokens.structure[rows_b], content_b, place_b))
     wrong = place_a[order_a][content_a[order_a] != content_b[order_b]]
     right = ~np.isin(place_a[order_a], wrong)
     return rows_a[order_a][right], rows_b[order_b][right], place_a[order_a][right]
+
+
+def _outcomes(stretch: Stretch) -> Tokens:
+    """What each row computes; who reads first what came from outside, and so has its digest, is a matter of order."""
+    return mix(stretch.tokens.computation, values_of(stretch.rows, given=False))
 
 
 Candidates = tuple[Indices, Indices, Indices]
@@ -150,13 +156,13 @@ def _partners(alignment: Alignment, at_a: Indices, at_b: Indices) -> Indices:
 def _producers_match(a: _Inputs, i: int, b: _Inputs, j: int, partner: Indices) -> bool:
     first_a, first_b = int(a.rows.link_offsets[i]), int(b.rows.link_offsets[j])
     for k, (x, y) in enumerate(zip(a.rows.inputs(i), b.rows.inputs(j), strict=False)):
-        if x.distance <= 0 or y.distance <= 0:
-            continue
         if a.known[first_a + k] and b.known[first_b + k]:
             if a.digests[first_a + k] == b.digests[first_b + k]:
                 continue
             if not a.rows.flags(i) & RowFlag.MARKED:  # else it may have read bytes that nobody wrote
                 return False
+        if x.distance <= 0 or y.distance <= 0:
+            continue
         target_a, target_b = i - x.distance, j - y.distance
         if target_a >= 0 and target_b >= 0:
             if partner[target_a] != target_b:

@@ -72,8 +72,8 @@ class StretchTokens:
         return np.where(self.told & ~self.draws, tokens, unlike)
 
 
-def values_of(rows: Rows) -> Tokens:
-    """What each row was given from outside and what it computed, as one token.
+def values_of(rows: Rows, given: bool = True) -> Tokens:
+    """What each row was given from outside (unless ``given`` is false) and what it computed, as one token.
 
     Which op reads a parameter first in a step, and so carries its digest, is a matter of order; values are not. A
     marked row's digests tell nothing.
@@ -82,7 +82,7 @@ def values_of(rows: Rows) -> Tokens:
     is_read = (rows.links & 1) != 0
     nth = np.cumsum(is_read) - 1
     first = np.concatenate([[0], np.cumsum(rows.reads)])[:-1]
-    tracked = is_read & (rows.links >> 12 != Origin.OUTSIDE)
+    tracked = is_read & (rows.links >> 12 != Origin.OUTSIDE) if given else is_read
     keep = ~np.repeat((rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0, np.diff(rows.digest_offsets))
     keep[(rows.digest_offsets[owner] + nth - first[owner])[tracked]] = False
     offsets = np.concatenate([[0], np.cumsum(keep)])[rows.digest_offsets]

@@ -57,3 +57,23 @@ def test_what_is_filled_in_elsewhere_is_found(tmp_path: Path, order: tuple[str, 
     """The same values, written under each other's key: whoever reads them computes something else."""
     found = compared(tmp_path, lambda: replay(KEYS), lambda: replay(order, swap=("loc", "scale")))
     assert found.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_who_reads_first_what_came_from_outside_is_no_difference(tmp_path: Path, order: tuple[str, ...]) -> None:
+    """Rows drawn key by key at places from outside: the first to read them has their digest, whichever key it is."""
+
+    def program(keys: tuple[str, ...], places: list[int]) -> None:
+        data = {key: torch.arange(8.0) + n for n, key in enumerate(KEYS)}
+        some = torch.tensor(places)
+        drawn = {key: data[key][some] for key in keys}
+        for n, key in enumerate(KEYS):
+            (drawn[key] * (n + 2)).sum()
+
+    record = recorder(tmp_path)
+    one, same, other = (
+        record(lambda keys=keys, places=places: program(keys, places)).path
+        for keys, places in ((KEYS, [2, 0]), (order, [2, 0]), (order, [0, 2]))
+    )
+    assert compare(one, same).verdict is Verdict.SAME_VALUES
+    assert compare(one, other).verdict is Verdict.DIVERGED
