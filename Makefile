@@ -28,7 +28,7 @@ demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
