@@ -15,6 +15,12 @@ import pytest
 
 FEW_OPS = "import torch\nweight = torch.ones(3)\nfor _ in range(10):\n    weight = weight * 2\n"
 MANY_OPS = "import torch\nweight = torch.ones(3)\nfor _ in range(70_000):\n    weight.mul_(1.0)\n"
+COMMITTED = """
+from pathlib import Path
+while b'"commit"' not in Path("t.zarr/processes/0/journal/log").read_bytes():
+    pass
+"""
+"""Goes on when the first segment of ``t.zarr`` is committed, which happens beside the program."""
 
 
 def write(cli: Any, code: str) -> Path:
@@ -239,7 +245,7 @@ def test_failing_command_without_torch_keeps_its_status(cli: Any) -> None:
 )
 def test_programs_that_end_badly(cli: Any, ending: str, status: int, state: str) -> None:
     """An exception, an interrupt, a kill: the status is the program's own, and what was committed is readable."""
-    result = record(cli, MANY_OPS + ending + "\n")
+    result = record(cli, MANY_OPS + COMMITTED + ending + "\n")
     assert result.returncode == status
     process = info(cli)["processes"][0]
     assert process["state"] == state
