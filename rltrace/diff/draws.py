@@ -22,11 +22,11 @@ from rltrace.diff.model import Finding
 from rltrace.diff.onesided import control_flow
 from rltrace.diff.putback import draws_from, ends_alike, state_column
 from rltrace.diff.sequences import Indices
+from rltrace.diff.summary import FINISHED
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.trace.schema import Generator, RowFlag, Step, StepFlag
 
 DRAWS = "it draws from a generator"
-FINISHED = ("complete", "stopped")
 
 Key = tuple[bool, int]
 """A generator: whether it is one of A's process, and its number there."""

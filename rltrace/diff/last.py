@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from rltrace.diff.model import Cause, Finding, Pair
 from rltrace.diff.steps import bare_finding
+from rltrace.diff.summary import FINISHED
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.schema import Phase, Step, StepFlag
-
-FINISHED = ("complete", "stopped")
 
 AT_THE_END = Phase.OTHER.name.lower()
 """Phase of a finding without an op that no step has, for nothing but the end shows it."""

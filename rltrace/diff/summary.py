@@ -5,12 +5,15 @@ from __future__ import annotations
 from rltrace.diff.model import Marked, ProcessSummary, Side, Structure
 from rltrace.trace.reader import ProcessTrace, Trace
 
+FINISHED = ("complete", "stopped")
+"""States of a process whose recording was ended in order."""
+
 
 def is_finished(process: ProcessTrace, level: str) -> bool:
     """Whether a process's recording came to its end. Digests tell what damaged rows hide."""
     if process.state == "damaged":  # closed in order, unless the recorder itself gave up
         return level == "op" and process.exit is not None and "why" not in process.exit
-    return process.state in ("complete", "stopped")
+    return process.state in FINISHED
 
 
 def side_of(trace: Trace) -> Side:

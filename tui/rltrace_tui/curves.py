@@ -5,8 +5,11 @@ Owns which one is shown. Drawn for one run or for two on one scale.
 
 from __future__ import annotations
 
+from textual.screen import Screen
+
 from rltrace.diff.timeline import Curve
 from rltrace_tui import charts, words
+from rltrace_tui.pane import Pane
 from rltrace_tui.picker import Picker
 
 
@@ -48,6 +51,24 @@ class Curves:
             *charts.curve_lines(curve, steps, width, max(1, (height - 1) // sides)),
             words.plain(words.fit(head, width), "$text-muted"),
         ]
+
+
+class CurveScreen(Screen[None]):
+    """A screen that shows one of the curves in its pane ``#timeline``."""
+
+    _curves: Curves
+
+    def action_curve(self, direction: int) -> None:
+        self._curves.turn(direction)
+        self.query_one("#timeline", Pane).redraw()
+
+    def action_curves(self) -> None:
+        def chosen(number: int | None) -> None:
+            if number is not None:
+                self._curves.at = number
+                self.query_one("#timeline", Pane).redraw()
+
+        self.app.push_screen(self._curves.picker(), chosen)
 
 
 def title(curve: Curve) -> str:

@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from rltrace.diff import Comparison
@@ -16,7 +15,7 @@ from rltrace.diff.model import Probe
 from rltrace.diff.timeline import Curve
 from rltrace.report.text import render_comparison
 from rltrace_tui import charts, words
-from rltrace_tui.curves import Curves
+from rltrace_tui.curves import Curves, CurveScreen
 from rltrace_tui.host import Reasoned, copy, host
 from rltrace_tui.pane import Pane
 from rltrace_tui.prompt import Prompt
@@ -40,7 +39,7 @@ SHOWN = {"structure": "same ops", "values": "same values"}
 EXPORT = "Export the verdict as Markdown to"
 
 
-class OverviewScreen(Reasoned, Screen[None]):
+class OverviewScreen(Reasoned, CurveScreen):
     """Verdict, environment, timeline, search."""
 
     AUTO_FOCUS = "#verdict"
@@ -174,18 +173,6 @@ class OverviewScreen(Reasoned, Screen[None]):
 
     def action_inspect(self) -> None:
         host(self).show_verdict_op()
-
-    def action_curve(self, direction: int) -> None:
-        self._curves.turn(direction)
-        self.query_one("#timeline", Pane).redraw()
-
-    def action_curves(self) -> None:
-        def chosen(number: int | None) -> None:
-            if number is not None:
-                self._curves.at = number
-                self.query_one("#timeline", Pane).redraw()
-
-        self.app.push_screen(self._curves.picker(), chosen)
 
     def action_copy(self) -> None:
         found = self._work.comparison

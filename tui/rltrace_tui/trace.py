@@ -6,13 +6,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from rltrace.diff.timeline import Curve
 from rltrace.report.info import fact_lines, head_lines, info_text
 from rltrace_tui import charts, words
-from rltrace_tui.curves import Curves
+from rltrace_tui.curves import Curves, CurveScreen
 from rltrace_tui.host import Reasoned, copy
 from rltrace_tui.pane import Pane
 from rltrace_tui.work import OneWork
@@ -25,7 +24,7 @@ TIMELINE = (
 )
 
 
-class TraceScreen(Reasoned, Screen[None]):
+class TraceScreen(Reasoned, CurveScreen):
     """What is known of one trace, short of its ops."""
 
     AUTO_FOCUS = "#trace"
@@ -112,18 +111,6 @@ class TraceScreen(Reasoned, Screen[None]):
         if self._work.info is None and action in ("curve", "curves", "copy"):
             return "the trace is being read"
         return self._curves.why_not_pick if action in ("curve", "curves") else ""
-
-    def action_curve(self, direction: int) -> None:
-        self._curves.turn(direction)
-        self.query_one("#timeline", Pane).redraw()
-
-    def action_curves(self) -> None:
-        def chosen(number: int | None) -> None:
-            if number is not None:
-                self._curves.at = number
-                self.query_one("#timeline", Pane).redraw()
-
-        self.app.push_screen(self._curves.picker(), chosen)
 
     def action_copy(self) -> None:
         assert self._work.info is not None
