@@ -71,7 +71,7 @@ class Keeper:
             self._used += size
             self.waiting += size
             own.append(value)
-            if value.kind is not ValueKind.SAME_INPUT:
+            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.LYING):
                 self._known.add(value.digest)
                 if len(self._known) >= KNOWN:
                     self._older, self._known = self._known, set()

@@ -21,13 +21,14 @@ from rltrace.record.copies import NoBytesError, bytes_of
 from rltrace.record.generators import generator_of
 from rltrace.record.keeper import Keeper
 from rltrace.record.layouts import Layout
+from rltrace.record.lying import Lying, lying
 from rltrace.record.plans import OpPlan
 from rltrace.record.process import ProcessState
 from rltrace.record.storages import address_of
 from rltrace.record.stream import RowTaker, StreamRecorder
 from rltrace.record.wanted import Wanted
 from rltrace.select import Selector
-from rltrace.trace.schema import LIMIT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.schema import LIMIT, LYING_SHIFT, Origin, RowFlag, ValueKind, pack_link
 from rltrace.trace.valuepack import NewValue
 
 CHANGED = "something wrote to the tensor while it was being kept"
@@ -42,7 +43,7 @@ Tensor = torch.Tensor
 class _Hand:
     """What is at hand of the op that is running, if its row may be wanted."""
 
-    __slots__ = ("args", "early", "kwargs", "outputs", "plan", "state")
+    __slots__ = ("args", "early", "kwargs", "lying", "outputs", "plan", "state")
 
     def __init__(self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         self.plan = plan
@@ -52,6 +53,8 @@ class _Hand:
         """Of the generator that the op draws from, before it does."""
         self.early: dict[int, bytes | str] = {}
         """Inputs that the op may change, copied before it ran, by place; or why they have no bytes."""
+        self.lying: dict[int, Lying] = {}
+        """How its tensors lay in memory before it ran, by place."""
         self.outputs: list[Tensor] = []
         """Each has a digest in the row, in this order."""
 
@@ -95,8 +98,10 @@ class KeepingStream(StreamRecorder):
             hand = _Hand(plan, args, kwargs)
             if plan.draws:
                 hand.state = _state_bytes(args, kwargs or {})
-            if self._keeper.asked.inputs and plan.writes_any and not plan.is_view:
-                self._copy_early(hand)
+            if self._keeper.asked.inputs and not plan.is_view:
+                hand.lying = lying(_tensors(args, kwargs))
+                if plan.writes_any:
+                    self._copy_early(hand)
         except Exception as error:
             self.process.fail(error)
             return None
@@ -153,6 +158,7 @@ class KeepingStream(StreamRecorder):
             if digest and not self._keeper.knows(digest):  # 0: a library's workspace
                 self._keep_output(tensor, digest, place)
         if self._keeper.asked.inputs:
+            self._keep_lying(hand)
             tensors = _tensors(hand.args, hand.kwargs)
             for place, tensor in enumerate(tensors):
                 if self.links[place - len(tensors)] != OVERWRITTEN:
@@ -163,6 +169,13 @@ class KeepingStream(StreamRecorder):
         if state is None or digest_buffer(state, 0) != digest or self._keeper.knows(digest):
             return
         self._hand_over(ValueKind.GENERATOR, digest, 0, 0, state)
+
+    def _keep_lying(self, hand: _Hand) -> None:
+        for place, lies in hand.lying.items():
+            if not lies.is_plain(place) and self._keeper.has_room(0):  # where there is none, the inputs will say so
+                told = lies.alignment << LYING_SHIFT | lies.bits
+                held = (self.number, self.row, place, told, b"", lies.offset)
+                self._keeper.keep(NewValue(ValueKind.LYING, lies.with_, *held))
 
     def _keep_output(self, tensor: Tensor, digest: int, place: int) -> None:
         layout = self.process.layouts.of(tensor)

@@ -219,6 +219,21 @@ class ValueKind(IntEnum):
     GENERATOR = 2  # the state of a generator before an op, digested under seed 0; its bytes are here; no layout
     INPUT = 3  # what an op read; its bytes are here
     SAME_INPUT = 4  # input PLACE of ROW is the value of this digest, whose bytes stand in another row; no layout
+    LYING = 5  # how tensor PLACE of ROW lies in memory, where that is not as an allocator would have it; no bytes
+
+
+LYING_ALIGNMENT: Final = 64
+"""What addresses of ``ValueKind.LYING`` are taken modulo: how torch aligns memory of the CPU."""
+
+
+class LyingBit(IntFlag):
+    """What of a tensor's bytes is not what its storage holds; above them in Held.LAYOUT stands the alignment."""
+
+    CONJUGATED = 1
+    NEGATED = 2
+
+
+LYING_SHIFT: Final = 8
 
 
 LIMIT: Final = "the limit was reached"

@@ -36,7 +36,9 @@ class NewValue:
     layout: int
     """Id in table "layouts"; 0 where the kind has none."""
     data: bytes
-    """Its logical bytes; none for SAME_INPUT."""
+    """Its logical bytes; none for SAME_INPUT and LYING."""
+    offset: int = 0
+    """LYING: of the tensor within its storage."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class ValuePacker:
         at = self.chunks * VALUE_CHUNK
         for row, value in zip(rows, values, strict=True):
             place = (value.stream, value.row, value.place)
-            row[:] = (value.kind, value.digest, *place, value.layout, at if value.data else 0, len(value.data))
+            offset = at if value.data else value.offset
+            row[:] = (value.kind, value.digest, *place, value.layout, offset, len(value.data))
             at += len(value.data)
         for first in range(0, len(rows), INDEX_CHUNK):
             stored = np.zeros(codec.stored_shape(VALUE_INDEX), np.uint64)

@@ -21,7 +21,7 @@ from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace import dtypes
 from rltrace.trace.arrays import VALUE_BYTES, VALUE_INDEX
 from rltrace.trace.files import Folder, UnreadableError
-from rltrace.trace.schema import INDEX_CHUNK, VALUE_CHUNK, Held, ValueKind
+from rltrace.trace.schema import INDEX_CHUNK, LYING_SHIFT, VALUE_CHUNK, Held, LyingBit, ValueKind
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.stream import Counter, read_chunk
 from rltrace.trace.tables import Table
@@ -32,6 +32,24 @@ CACHED_CHUNKS = 4
 
 GENERATOR = "generator"
 """In place of a dtype: the state of a generator, as torch's ``Generator.get_state`` gives it."""
+
+
+_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.LYING, ValueKind.PADDING)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How one tensor lay in memory, where that was not alone in a storage, aligned as an allocator aligns."""
+
+    with_: int
+    """Place of the first tensor of the row in the same storage; its own where none before it was."""
+    offset: int
+    """Bytes from the lowest address at which a tensor of the row in this storage began."""
+    alignment: int
+    """That lowest address modulo LYING_ALIGNMENT."""
+    conjugated: bool
+    negated: bool
+    """The storage held the lazy conjugate, the negative, of the value."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +155,24 @@ class Values:
         found = self.index[read & (self.index[:, Held.STREAM] == stream) & (self.index[:, Held.ROW] == row)]
         return {int(entry[Held.PLACE]): int(entry[Held.DIGEST]) for entry in found}
 
+    def lying(self, stream: int, row: int) -> Mapping[int, Place]:
+        """How tensors of one row whose inputs were kept lay in memory, by place; those that lay plainly aside."""
+        index = self.index
+        found = index[
+            (index[:, Held.KIND] == ValueKind.LYING) & (index[:, Held.STREAM] == stream) & (index[:, Held.ROW] == row)
+        ].tolist()
+        told = [(entry, int(entry[Held.LAYOUT])) for entry in found]
+        return {
+            int(entry[Held.PLACE]): Place(
+                int(entry[Held.DIGEST]),
+                int(entry[Held.OFFSET]),
+                layout >> LYING_SHIFT,
+                bool(layout & LyingBit.CONJUGATED),
+                bool(layout & LyingBit.NEGATED),
+            )
+            for entry, layout in told
+        }
+
     def why_missing(self, stream: int, row: int) -> str | None:
         """Why values of a row may not be there though they were asked for; None: nothing says so."""
         return next((gap.why for gap in self.left_out if gap.stream == stream and gap.first <= row <= gap.last), None)
@@ -186,7 +222,7 @@ class Values:
     def _stored(self) -> NDArray[np.uint64]:
         """Rows of the index with bytes of their own, by digest; equal ones in the order of recording."""
         kinds = self.index[:, Held.KIND]
-        stored: NDArray[np.uint64] = self.index[(kinds != ValueKind.SAME_INPUT) & (kinds != ValueKind.PADDING)]
+        stored: NDArray[np.uint64] = self.index[~np.isin(kinds, _WITHOUT_BYTES)]
         return stored[np.argsort(stored[:, Held.DIGEST], kind="stable")]
 
     def _places(self, digest: int) -> range:

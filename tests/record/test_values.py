@@ -129,6 +129,33 @@ def test_every_kind_of_tensor(record: Record, kind: str) -> None:
         assert np.array_equal(value.numbers, wanted.double().numpy(), equal_nan=True)
 
 
+def test_how_inputs_lie_in_memory(record: Record) -> None:
+    """Who shares a storage, where, how it is aligned, and lazy conjugates; of what lies plainly nothing is said."""
+    x = torch.arange(40.0)
+    buffer = np.zeros(40, np.float32)
+    shift = -(buffer.ctypes.data // 4) % 16 + 3  # so many elements further it lies 12 bytes behind a multiple of 64
+    given_by_numpy = torch.from_numpy(buffer[shift : shift + 4])
+    z = torch.complex(torch.ones(2, 2), torch.ones(2, 2))
+
+    def program() -> None:
+        torch.add(torch.ones(2), torch.ones(2))
+        x[8:12].add_(x[4:8])
+        torch.mul(given_by_numpy, x[:4])
+        torch.mm(z.conj(), z)
+
+    found = record(program, values="all", values_inputs=True)
+
+    def lying(row: int) -> dict[int, tuple[int, int, int, bool, bool]]:
+        places = found.process.values.lying(0, row)
+        return {k: (p.with_, p.offset, p.alignment, p.conjugated, p.negated) for k, p in places.items()}
+
+    assert lying(found.one("add").index) == {}
+    assert lying(found.one("add_").index) == {0: (0, 16, 16, False, False), 1: (0, 0, 16, False, False)}
+    assert lying(found.one("mul").index) == {0: (0, 0, 12, False, False)}
+    assert lying(found.one("mm").index) == {0: (0, 0, 0, True, False), 1: (0, 0, 0, False, False)}
+    assert verify(found.path).ok
+
+
 def test_inputs_of_every_kind(record: Record) -> None:
     """Views, conjugates, negatives and what another op wrote earlier: each as the op read it, by its place."""
     base = torch.complex(torch.randn(3, 4), torch.randn(3, 4))
