@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import Signals
 
@@ -64,7 +65,7 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
                 list(command),
                 env=child_environment(options, facts),
                 close_fds=False,
-                preexec_fn=ignore_children if ignored else None,
+                preexec_fn=partial(_before_exec, relay, ignored),
             )
         except OSError as error:
             raise CannotStartError(command[0], error) from error
@@ -74,6 +75,13 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
         status, signal = (code, None) if code >= 0 else (None, -code)
         trouble = _write_ending(Path(options.trace), status, signal, seconds)
         return Ending(status, signal, seconds, recorded(Path(options.trace)), trouble)
+
+
+def _before_exec(relay: Relay, ignored: bool) -> None:
+    """In the child: signals and children's statuses as the command would have them without a launcher."""
+    if ignored:
+        ignore_children()
+    relay.in_child()
 
 
 def signal_name(number: int) -> str:

@@ -75,6 +75,38 @@ def test_signal_to_the_group_arrives_once(tmp_path: Path, number: signal.Signals
         assert child.stdout.readline() == "SIGUSR2\n"
 
 
+STARTING = """
+import os, signal, subprocess, sys
+from rltrace.launch.signals import Relay
+def tell(moment):
+    if moment == sys.argv[1]:
+        os.killpg(0, signal.SIGTERM) if sys.argv[2] == "group" else os.kill(os.getpid(), signal.SIGTERM)
+with Relay() as relay:
+    tell("before")
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[3]], stdout=-1, text=True, preexec_fn=relay.in_child)
+    assert child.stdout.readline() == "ready\\n"
+    tell("between")
+    if sys.argv[1:3] == ["between", "group"]:
+        assert child.stdout.readline() == "SIGTERM\\n"
+        print("SIGTERM")
+    relay.to(child)
+    tell("after")
+    child.send_signal(signal.SIGWINCH)
+    print(child.stdout.read(), end="")
+"""
+"""The launcher's part, signalled at a moment of its choice; the program is COUNTING with another signal to end it."""
+
+
+@pytest.mark.parametrize("whom", ["group", "alone"])
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_signal_while_the_program_is_started(moment: str, whom: str) -> None:
+    """Whether the program is there already, and whether the launcher knows it yet: the signal arrives once."""
+    counting = COUNTING.replace("SIGUSR2", "SIGWINCH")  # the highest number: taken last
+    line = [sys.executable, "-c", STARTING, moment, whom, counting]
+    result = subprocess.run(line, capture_output=True, text=True, start_new_session=True)
+    assert (result.stdout, result.stderr) == ("SIGTERM\nSIGWINCH\n", "")
+
+
 def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
     """Ctrl-C on a terminal: the program gets its one KeyboardInterrupt, cleans up, and the launcher ends like it."""
     code = (
