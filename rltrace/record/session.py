@@ -36,8 +36,9 @@ from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
+from rltrace.record.process_names import process_name
 from rltrace.record.stream import StreamRecorder
-from rltrace.record.streams import Streams, process_name
+from rltrace.record.streams import Streams
 from rltrace.record.subclasses import SubclassCalls
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase

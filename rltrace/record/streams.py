@@ -1,51 +1,26 @@
 """The streams of one process: one per thread that dispatches an op, named alike in every run of the same program.
 
-Owns which thread writes which stream, and the engine of each thread. Names never hold a process id.
+Owns which thread writes which stream, and the engine of each thread. What a process is called is not its concern.
 """
 
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import os
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch._ops import OpOverload
 
-from rltrace.identity import portable_path
 from rltrace.record.commit import Committer
 from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
 from rltrace.record.open_rows import phase_bits
-from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
 from rltrace.record.process import ProcessState
+from rltrace.record.process_names import tell_children
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
-
-
-def process_name() -> str:
-    """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``."""
-    own = os.environ.get("RANK", "")
-    rank = f"rank{own or '0'}"
-    if multiprocessing.parent_process() is not None:
-        identity = getattr(multiprocessing.current_process(), "_identity", ())
-        return f"{rank}/worker:{'.'.join(map(str, identity)) or '?'}"
-    if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
-        return f"{rank}/child:{Path(portable_path(sys.argv[0] or 'python')).name}"
-    return f"{rank}/main"
-
-
-def _tell_children() -> None:
-    """Have programs that this process starts know that they are another program's children."""
-    if VARIABLE not in os.environ:  # nobody below is recorded
-        return
-    os.environ[DEPTH] = str(int(os.environ.get(DEPTH, "0")) + 1)
-    os.environ[PARENT_RANK] = os.environ.get("RANK", "")
 
 
 Start = Callable[[threading.Thread], None]
@@ -95,7 +70,7 @@ class Streams:
 
     def open_main(self) -> None:
         """The stream of the thread that starts recording; the first one, always there."""
-        _tell_children()
+        tell_children()
         self._local.stream = self._open(self._name)
 
     def here(self) -> StreamRecorder | None:

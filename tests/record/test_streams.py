@@ -15,7 +15,6 @@ from recorded import Record, Recorded
 from torch import nn
 
 import rltrace
-from rltrace.record.streams import process_name
 from rltrace.trace.schema import Origin, Step
 
 
@@ -289,25 +288,3 @@ def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
     got = Recorded(tmp_path / "a.zarr")
     assert got.ops == ["ones", "sin"]
     assert names(got) == ["rank0/main"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, "rank0/main"),
-        ({"RANK": "3"}, "rank3/main"),
-        ({"RLTRACE_DEPTH": "1"}, "rank0/child:eval.py"),
-        ({"RANK": "1", "RLTRACE_DEPTH": "2"}, "rank1/child:eval.py"),
-        ({"RANK": "1", "RLTRACE_DEPTH": "2", "RLTRACE_PARENT_RANK": "1"}, "rank1/child:eval.py"),
-        ({"RANK": "1", "RLTRACE_DEPTH": "1", "RLTRACE_PARENT_RANK": ""}, "rank1/main"),
-        ({"RLTRACE_DEPTH": "1", "RLTRACE_PARENT_RANK": ""}, "rank0/child:eval.py"),
-    ],
-)
-def test_names_of_processes(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str) -> None:
-    """The rank and the role, never a process id."""
-    for name in ("RANK", "RLTRACE_DEPTH", "RLTRACE_PARENT_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.argv", ["/home/me/eval.py", "--fast"])
-    assert process_name() == expected
