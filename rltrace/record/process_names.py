@@ -5,6 +5,7 @@ Owns where a rank is read from, which programs merely start ranks, and how a pro
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -49,7 +50,7 @@ def rank() -> str:
 def launcher() -> str | None:
     """The name of the program that this process runs, where all it does is to start ranks."""
     words = sys.orig_argv
-    module = next((then for word, then in zip(words, words[1:], strict=False) if word == "-m"), "")
+    module = next((then for word, then in itertools.pairwise(words) if word == "-m"), "")
     if module.startswith(LAUNCHER_MODULES):
         return module
     name = Path(sys.argv[0] or "python").name

@@ -22,7 +22,6 @@ from rltrace.record.stream import StreamRecorder
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
 
-
 Start = Callable[[threading.Thread], None]
 
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool")

@@ -9,7 +9,6 @@ from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-import pytest
 import torch
 from recorded import Record, Recorded
 from torch import nn
