@@ -32,6 +32,8 @@ class _TraceFirst(click.Command):
 @click.command(cls=_TraceFirst, context_settings={"allow_interspersed_args": False})
 @click.option("--trace-a", "a", hidden=True, type=click.Path(path_type=Path))
 @click.option("--inject", multiple=True, metavar="SELECTOR", help="Put in A's values at these ops; repeatable.")
+@click.option("--lockstep", is_flag=True, help="Put them in at every op, so that the run never leaves A's path.")
+@click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
 )
@@ -43,6 +45,8 @@ class _TraceFirst(click.Command):
 def command(
     a: Path | None,
     inject: tuple[str, ...],
+    lockstep: bool,
+    kinds: Path | None,
     output: Path | None,
     until: int | None,
     result: Path | None,
@@ -56,9 +60,13 @@ def command(
     have here; A must hold those values (rltrace record --values SELECTOR). The run is recorded like any other, so
     rltrace diff A TRACE says whether it has become A.
 
+    With --lockstep values are put in at every op (or at those of --inject, a stretch of steps say), so no difference
+    masks a later one: what is told is every kind of op that computes otherwise here, and whether the run has become A.
+
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
     from rltrace.errors import UsageError
+    from rltrace.follow.kinds import read_labels
     from rltrace.follow.plan import make_plans, window_of
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.record.options import RecordOptions
@@ -68,6 +76,8 @@ def command(
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
     if a is None:
         raise UsageError(f"name the trace whose values are put in, first of all, {usage}")
+    if lockstep or kinds is not None:
+        inject = inject or ("all",)
     if not inject:
         raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
     if not command:
@@ -75,34 +85,48 @@ def command(
     source = a
     trace_a = open_trace(source)
     window = window_of(trace_a)
-    plans = make_plans(trace_a, parse_selectors(inject))
+    plans = make_plans(trace_a, parse_selectors(inject), None if kinds is None else read_labels(kinds))
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(path_a):
         raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
-    options = RecordOptions(path, *window, until, replay=path_a, inject=inject)
+    limited = "" if kinds is None else os.path.abspath(kinds)  # noqa: PTH100
+    options = RecordOptions(path, *window, until, replay=path_a, inject=inject, kinds=limited)
 
     def tell() -> bool:
-        return _tell(plans, source, trace, inject, result, quiet=quiet)
+        return _tell(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)
 
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=tell)
 
 
 def _tell(
-    plans: Mapping[str, Plan], a: Path, trace: Path, inject: Sequence[str], result: Path | None, *, quiet: bool
+    plans: Mapping[str, Plan],
+    a: Path,
+    trace: Path,
+    inject: Sequence[str],
+    result: Path | None,
+    *,
+    quiet: bool,
+    lockstep: bool,
 ) -> bool:
-    """Say what happened of what was asked for; whether all of it did."""
+    """Say what happened of what was asked for, and of a lockstep whether it became A; whether all of it happened."""
     from rltrace.follow.account import add_up
-    from rltrace.report.replay import account_json, account_lines
+    from rltrace.report.replay import account_json, account_lines, became_line
     from rltrace.trace.reader import open_trace
 
     account = add_up(plans, open_trace(trace))
     first, *more = account_lines(account)
+    became = None
+    if lockstep and account.complete:
+        from rltrace.diff.compare import compare
+
+        became = compare(a, trace)
+        more.append(became_line(became))
     if not account.complete:
         complain("\n".join([first, *more]))
     elif not quiet:
         narrate("\n".join([first, *more]))
     if result is not None:
-        found = account_json(account, {"a": str(a), "trace": str(trace)}, inject)
+        found = account_json(account, {"a": str(a), "trace": str(trace)}, inject, became)
         result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return account.complete

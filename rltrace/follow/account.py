@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rltrace.follow.kinds import OtherKind, merged, parse_kind
 from rltrace.follow.plan import Injection, Plan
 from rltrace.trace.journal import Record
 from rltrace.trace.reader import Trace
@@ -35,35 +36,6 @@ class Missed:
     op: str
     nth: int
     why: str
-
-
-@dataclass(frozen=True)
-class OtherKind:
-    """Ops of one operator at which B had other values than A, until A's were put in."""
-
-    op: str
-    count: int
-    stream: str
-    row: int
-    """In A, of the first one."""
-    step: int
-
-
-class OtherValues:
-    """Counts them while a program runs."""
-
-    def __init__(self) -> None:
-        self._first: dict[str, Injection] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, injection: Injection) -> None:
-        op = injection.place[0]
-        self._first.setdefault(op, injection)
-        self._counts[op] = self._counts.get(op, 0) + 1
-
-    def kinds(self) -> tuple[OtherKind, ...]:
-        """In the order in which they were met."""
-        return tuple(OtherKind(op, self._counts[op], i.stream, i.row, i.step) for op, i in self._first.items())
 
 
 @dataclass(frozen=True)
@@ -115,7 +87,7 @@ def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
             done += account.done
             found += account.missed
             other += account.other
-    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]), tuple(other))
+    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]), merged(other))
 
 
 def _parse(records: Sequence[Record]) -> Account | None:
@@ -125,7 +97,7 @@ def _parse(records: Sequence[Record]) -> Account | None:
         return None
     try:
         entries = tuple(_missed(entry) for entry in record["missed"])
-        other = tuple(_kind(entry) for entry in record["other"])
+        other = tuple(parse_kind(entry) for entry in record["other"])
         return Account(int(record["asked"]), int(record["done"]), entries, other)
     except (KeyError, TypeError, ValueError):
         return None
@@ -134,10 +106,6 @@ def _parse(records: Sequence[Record]) -> Account | None:
 def _missed(entry: Mapping[str, Any]) -> Missed:
     numbers = [int(entry[name]) for name in ("row", "step", "nth")]
     return Missed(str(entry["stream"]), numbers[0], numbers[1], str(entry["op"]), numbers[2], str(entry["why"]))
-
-
-def _kind(entry: Mapping[str, Any]) -> OtherKind:
-    return OtherKind(str(entry["op"]), int(entry["count"]), str(entry["stream"]), int(entry["row"]), int(entry["step"]))
 
 
 def by_reason(entries: Iterable[Missed]) -> list[tuple[Missed, int]]:

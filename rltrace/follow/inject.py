@@ -13,9 +13,12 @@ import numpy as np
 import torch
 
 from rltrace.errors import HoleError
+from rltrace.follow.kinds import OUTSIDE, RESULT, Apart
 from rltrace.follow.plan import Injection, Number
+from rltrace.record.copies import NoBytesError, bytes_of
 from rltrace.record.digests import WORDS, TensorDigests, is_compound
 from rltrace.record.generators import generator_of, state_digest
+from rltrace.record.layouts import Layouts
 from rltrace.record.plans import OpPlan
 from rltrace.record.results import results_of
 from rltrace.record.storages import address_of
@@ -33,16 +36,22 @@ class NotInjectedError(Exception):
 class Injector:
     """Puts values of A into ops. Knows neither streams nor steps."""
 
-    def __init__(self, digests: TensorDigests, fetch: Fetch) -> None:
+    def __init__(self, digests: TensorDigests, layouts: Layouts, fetch: Fetch) -> None:
         self._digests = digests
+        self._layouts = layouts
         self._fetch = fetch
 
     def before(
-        self, injection: Injection, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-    ) -> bool:
-        """What is put in before the op runs: data from outside, its generator's state.
+        self,
+        injection: Injection,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[Tensor],
+        apart: Apart,
+    ) -> None:
+        """Put in what belongs before the op: data from outside, its generator's state.
 
-        Returns whether B had anything else. Raises NotInjectedError.
+        ``apart`` is told of what B had otherwise. Raises NotInjectedError.
         """
         devices = tuple(tensor.device.type for tensor in tensors)
         if devices != injection.devices:
@@ -50,10 +59,10 @@ class Injector:
         pairs = [(_at(tensors, place), digest) for place, digest in injection.inputs]
         values = [self._fitting(tensor, digest) for tensor, digest in pairs]
         state = injection.state
-        other = self._set_state(generator_of(args, kwargs), state) if state else False
+        if state and self._set_state(generator_of(args, kwargs), state):
+            apart.generator()
         for (tensor, digest), value in zip(pairs, values, strict=True):
-            self._overwrite(tensor, value, digest)
-        return other or any(value is not None for value in values)
+            self._overwrite(tensor, value, digest, OUTSIDE, apart)
 
     def after(
         self,
@@ -63,13 +72,17 @@ class Injector:
         kwargs: dict[str, Any],
         tensors: list[Tensor],
         out: Any,
-    ) -> tuple[Any, bool]:
-        """What is put in once the op has run.
+        apart: Apart,
+    ) -> Any:
+        """Put in what belongs after the op has run; returns what it returns then.
 
-        Returns what it returns then, and whether B had anything else. Raises NotInjectedError.
+        ``apart`` is told of what B had otherwise. Raises NotInjectedError.
         """
         if injection.number is not None:
-            return _number(out, injection.number), repr(out) != repr(injection.number)
+            number = _number(out, injection.number)
+            if repr(out) != repr(number):
+                apart.number(number, out)
+            return number
         written, returned = results_of(plan, args, kwargs, tensors, out)
         results = [*written, *returned]
         if len(results) != len(injection.outputs):
@@ -82,8 +95,8 @@ class Injector:
             if value is not None and id(tensor) in fresh and address_of(tensor) in given:
                 raise NotInjectedError("it returned memory that it was given")
         for (tensor, digest), value in zip(wanted, values, strict=True):
-            self._overwrite(tensor, value, digest)
-        return out, any(value is not None for value in values)
+            self._overwrite(tensor, value, digest, RESULT, apart)
+        return out
 
     def _set_state(self, generator: torch.Generator | None, digest: int) -> bool:
         """Give the generator A's state; whether it had another one."""
@@ -121,9 +134,15 @@ class Injector:
             raise NotInjectedError(f"A has no value {digest:016x}")
         return value
 
-    def _overwrite(self, tensor: Tensor, value: Value | None, digest: int) -> None:
+    def _overwrite(self, tensor: Tensor, value: Value | None, digest: int, part: str, apart: Apart) -> None:
         if value is None:
             return
+        raw = value.raw
+        try:
+            here = np.frombuffer(bytes_of(tensor, self._layouts.of(tensor)), raw.dtype)
+        except NoBytesError as error:
+            raise NotInjectedError(str(error)) from None
+        apart.tensors(part, value.dtype, raw, here.reshape(raw.shape))
         try:
             with torch.no_grad():
                 _copy(tensor_of(value), tensor)

@@ -6,7 +6,7 @@ step is known by the attempt it follows, which is known while it still runs. No 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError, UsageError
+from rltrace.follow.kinds import Kinds
 from rltrace.select import Key, Range, Selector
 from rltrace.trace.evidence import kernel_names
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
@@ -47,6 +48,9 @@ class Injection:
     """(place among its tensors, digest) of what came from outside, as far as the trace has it."""
     devices: tuple[str, ...]
     """Kinds of device of its tensors."""
+    site: int
+    kernel: int
+    """Ids in A's tables "sites" and "kernels"."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,14 @@ class Plan:
         return sum(len(places) for steps in self.streams.values() for places in steps.values())
 
 
-def make_plans(trace: Trace, selector: Selector) -> dict[str, Plan]:
-    """What the selector finds in each process of ``trace``.
+def make_plans(trace: Trace, selector: Selector, only: Collection[str] | None = None) -> dict[str, Plan]:
+    """What the selector finds in each process of ``trace``; ``only``: of that, what is of these kinds (their labels).
 
     Raises UsageError where it finds nothing that can be put in, or rows of which the trace lacks values; HoleError
     where damage is in the way.
     """
     carried = None if trace.slice is None else Range(trace.slice["first_step"], trace.slice["end_step"])
-    plans = {process.name: _plan(process, selector, carried) for process in trace.processes}
+    plans = {process.name: _plan(process, selector, carried, only) for process in trace.processes}
     found = sum(map(len, plans.values()))
     if not found:
         raise UsageError(
@@ -114,13 +118,16 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
     )
 
 
-def _plan(process: ProcessTrace, selector: Selector, carried: Range | None) -> Plan:
+def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: Collection[str] | None) -> Plan:
     """``carried``: the steps that a slice has."""
     steps = following(process)
     streams = {}
+    kinds = Kinds({name: table.payloads for name, table in process.tables.items()})
     for stream in process.streams:
         placed: dict[Attempt, dict[Place, Injection]] = {}
         for injection in _injections(process, stream, _Facts(process, stream, selector), carried):
+            if only is not None and kinds.of(injection.place[0], injection.site, injection.kernel).label not in only:
+                continue
             if injection.step not in steps:
                 raise HoleError(f"the attempt that step {injection.step} of {stream.name} follows cannot be read")
             placed.setdefault(steps[injection.step], {})[injection.place] = injection
@@ -161,7 +168,19 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
     structure: Any = process.tables["structures"].payloads[rows.columns[i, Column.STRUCTURE]]
     devices = tuple(str(layouts[number][3]).partition(":")[0] for number in structure)
     step, outputs = int(rows.columns[i, Column.STEP]), tuple(rows.outputs(i))
-    return Injection(stream.name, rows.first + i, step, place, outputs, rows.rng(i), rows.value(i), inputs, devices)
+    return Injection(
+        stream=stream.name,
+        row=rows.first + i,
+        step=step,
+        place=place,
+        outputs=outputs,
+        state=rows.rng(i),
+        number=rows.value(i),
+        inputs=inputs,
+        devices=devices,
+        site=int(rows.columns[i, Column.SITE]),
+        kernel=int(rows.columns[i, Column.KERNEL]),
+    )
 
 
 def _check_values(trace: Trace, process: ProcessTrace, plan: Plan) -> None:

@@ -5,7 +5,7 @@ Owns the companion of a recording that is a replay. A process that A does not ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from rltrace.errors import UsageError
 from rltrace.follow.account import Account, add_up, record_of
+from rltrace.follow.kinds import read_labels
 from rltrace.follow.plan import Plan, make_plans, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
@@ -33,6 +34,8 @@ class Replaying:
         self._follower = follower
 
     def make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
+        if not process.tables.remembered:
+            process.tables.remember("frames", "kernels", "sites")
         return FollowingStream(process, number, name, committer, follower=self._follower)
 
     def records(self) -> list[dict[str, Any]]:
@@ -42,7 +45,7 @@ class Replaying:
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay; called once, by the bootstrap."""
     trace = open_trace(options.replay)
-    plans = make_plans(trace, parse_selectors(options.inject))
+    plans = make_plans(trace, parse_selectors(options.inject), read_labels(options.kinds) if options.kinds else None)
     return sessions.start(options, token, lambda name: companion(trace, plans, name))
 
 
@@ -64,9 +67,15 @@ class Replay:
 
 @contextmanager
 def replay_block(
-    a: str | Path, inject: str | tuple[str, ...], path: str | Path, *, force: bool = False
+    a: str | Path,
+    inject: str | tuple[str, ...],
+    path: str | Path,
+    *,
+    kinds: Collection[str] | None = None,
+    force: bool = False,
 ) -> Iterator[Replay]:
-    """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops.
+    """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops;
+    ``kinds``: of these, only those of the kinds with these labels.
 
     Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
     """
@@ -74,7 +83,7 @@ def replay_block(
         raise UsageError("this process is being recorded already; a replay cannot lie inside a recording")
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
-    plans = make_plans(trace, parse_selectors(selectors))
+    plans = make_plans(trace, parse_selectors(selectors), kinds)
     options = RecordOptions(
         str(Path(path).absolute()), *window_of(trace), replay=str(Path(a).absolute()), inject=selectors
     )

@@ -22,10 +22,10 @@ from rltrace.follow.account import (
     RAISED,
     Account,
     Missed,
-    OtherValues,
     missed,
 )
 from rltrace.follow.inject import Injector, NotInjectedError
+from rltrace.follow.kinds import Apart, Kind, Kinds, Tallies
 from rltrace.follow.plan import Attempt, Injection, Place, Plan
 from rltrace.record.arguments import take_apart
 from rltrace.record.process import ProcessState
@@ -48,7 +48,8 @@ class Follower:
         self._came: set[tuple[str, Attempt]] = set()
         self._done = 0
         self._missed: list[Missed] = []
-        self._other = OtherValues()
+        self._kinds = Kinds({name: table.payloads for name, table in process.tables.items()})
+        self._other = Tallies()
         self._raised: set[tuple[str, int]] = set()
 
     def fetch(self, digest: int) -> Value | None:
@@ -64,12 +65,13 @@ class Follower:
         self._came.add((stream, step))
         return self._left.get(stream, {}).get(step)
 
-    def done(self, injection: Injection, *, other: bool) -> None:
-        """One injection happened; ``other``: B had other values there."""
+    def done(self, injection: Injection, here: Callable[[], Kind], apart: Apart) -> None:
+        """One injection happened; ``apart``: what B had otherwise there, at an op of the kind ``here``."""
         with self._lock:
             self._done += 1
-            if other:
-                self._other.add(injection)
+            if apart:
+                kind = self._kinds.of(injection.place[0], injection.site, injection.kernel)
+                self._other.add(kind, here(), injection.stream, injection.row, injection.step, apart)
 
     def miss(self, injection: Injection, why: str) -> None:
         with self._lock:
@@ -100,7 +102,8 @@ class FollowingStream(StreamRecorder):
     ) -> None:
         super().__init__(process, number, name, committer)
         self._follower = follower
-        self._injector = Injector(process.digests, follower.fetch)
+        self._injector = Injector(process.digests, process.layouts, follower.fetch)
+        self._kinds = Kinds(process.tables.remembered)
         self._stand_ins: dict[int, _StandIn] = {}
         self._step = -1
         self._due: dict[Place, Injection] | None = None
@@ -139,7 +142,8 @@ class FollowingStream(StreamRecorder):
             self._seen[place[:2]] = place[2] + 1
             return out
         tensors = _tensors(args, kwargs)
-        why, other_before = self._before(injection, func, args, kwargs, tensors)
+        apart = Apart()
+        why = self._before(injection, func, args, kwargs, tensors, apart)
         try:
             out = func(*args, **kwargs)
         except BaseException:
@@ -147,14 +151,19 @@ class FollowingStream(StreamRecorder):
             raise
         self._seen[place[:2]] = place[2] + 1
         del due[place]
-        other = False
         if why is None:
-            out, why, other = self._after(injection, func, args, kwargs, tensors, out)
+            out, why = self._after(injection, func, args, kwargs, tensors, out, apart)
         if why is None:
-            self._follower.done(injection, other=other or other_before)
+            self._follower.done(injection, lambda: self._kind(place[0], tensors), apart)
         else:
             self._follower.miss(injection, why)
         return out
+
+    def _kind(self, op: str, tensors: list[torch.Tensor]) -> Kind:
+        """Of the op that has just run here."""
+        device = tensors[0].device.type if tensors else "cpu"
+        kernel = self.process.kernels.of(op, torch.get_num_threads(), device)
+        return self._kinds.of(op, self._last_site.number, kernel)
 
     def _place(self, func: OpOverload) -> Place:
         """What this call is, among those of its step."""
@@ -169,17 +178,18 @@ class FollowingStream(StreamRecorder):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
-    ) -> tuple[str | None, bool]:
-        """Put in what belongs before the op; why that was not possible, and whether B had other values."""
+        apart: Apart,
+    ) -> str | None:
+        """Put in what belongs before the op; why that was not possible."""
         try:
-            other = self._injector.before(injection, args, kwargs, tensors)
+            self._injector.before(injection, args, kwargs, tensors, apart)
             self._correct_reads(injection, func, tensors)
         except NotInjectedError as error:
-            return str(error), False
+            return str(error)
         except Exception as error:
             self.process.fail(error)
-            return f"the recorder failed: {error}", False
-        return None, other
+            return f"the recorder failed: {error}"
+        return None
 
     def _correct_reads(self, injection: Injection, func: OpOverload, tensors: list[torch.Tensor]) -> None:
         """The row had its digests of inputs and generator taken before they were replaced; put those of now."""
@@ -201,17 +211,18 @@ class FollowingStream(StreamRecorder):
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
         out: Any,
-    ) -> tuple[Any, str | None, bool]:
-        """What the op returns then, why nothing could be put in, and whether B had other values."""
+        apart: Apart,
+    ) -> tuple[Any, str | None]:
+        """What the op returns then, and why nothing could be put in."""
         try:
             plan = self.process.calls.plan(func)
-            out, other = self._injector.after(injection, plan, args, kwargs, tensors, out)
+            out = self._injector.after(injection, plan, args, kwargs, tensors, out, apart)
         except NotInjectedError as error:
-            return out, str(error), False
+            return out, str(error)
         except Exception as error:
             self.process.fail(error)
-            return out, f"the recorder failed: {error}", False
-        return out, None, other
+            return out, f"the recorder failed: {error}"
+        return out, None
 
 
 class _StandIn:

@@ -51,6 +51,8 @@ class RecordOptions:
     """Absolute path of the trace whose values are put in; empty: this is no replay."""
     inject: tuple[str, ...] = ()
     """Selectors of the ops of that trace whose values are."""
+    kinds: str = ""
+    """Absolute path of a list of kinds of op, to which the selectors are limited; empty: they are not."""
 
     @property
     def windowed(self) -> bool:

@@ -6,16 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rltrace.follow.account import MOST, Account, Missed, OtherKind, by_reason
+from rltrace.diff.model import Comparison
+from rltrace.follow.account import MOST, Account, Missed, by_reason
+from rltrace.follow.kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
 
 SCHEMA = "rltrace.replay/1"
 
-SHOWN = 5
+SHOWN = 12
 """Kinds of injections, in the text."""
 
+PARTS = {OUTSIDE: "data from outside", GENERATOR: "generator states", NUMBER: "numbers", RESULT: "results"}
 
-def account_json(account: Account, where: Mapping[str, str], selectors: Sequence[str]) -> dict[str, Any]:
-    """``where``: paths of the trace whose values were put in ("a") and of the replay's own ("trace")."""
+
+def account_json(
+    account: Account, where: Mapping[str, str], selectors: Sequence[str], became: Comparison | None = None
+) -> dict[str, Any]:
+    """``where``: paths of the trace whose values were put in ("a") and of the replay's own ("trace"); ``became``: the
+    comparison of the two, where it was made.
+    """
     return {
         "schema": SCHEMA,
         "outcome": "injected" if account.complete else "unresolved",
@@ -25,6 +33,7 @@ def account_json(account: Account, where: Mapping[str, str], selectors: Sequence
         "done": account.done,
         "missed": [asdict(entry) for entry in account.missed[:MOST]],
         "other": [asdict(kind) for kind in account.other],
+        "verdict": None if became is None else became.verdict.value,
     }
 
 
@@ -47,17 +56,51 @@ def account_lines(account: Account) -> Iterator[str]:
         yield f"  and {len(kinds) - SHOWN} more kinds"
 
 
+def became_line(found: Comparison) -> str:
+    """Whether a run with A's values became A."""
+    if found.agrees:
+        return f"  it has become A: {found.verdict.value}, by digests of every op and of the state at the end"
+    if found.agrees is None:
+        return f"  whether it has become A cannot be said: {found.why}"
+    return f"  it has not become A: {found.why}"
+
+
+def kind_lines(kinds: Sequence[OtherKind], most: int | None = None) -> Iterator[str]:
+    """Two lines for each kind of op at which B computes otherwise, the most frequent first; ``most`` of them."""
+    ranked = sorted(kinds, key=lambda kind: (-kind.count, kind.row))
+    width = max((len(f"{kind.count:,}") for kind in ranked), default=0)
+    for kind in ranked[:most]:
+        where = "" if kind.site is None else f" at {kind.site.file}:{kind.site.line} ({kind.site.function})"
+        yield f"{kind.count:>{width},}  {kind.op}{where}"
+        yield f"{'':{width}}  {'; '.join(_facts(kind))}"
+    if len(ranked[:most]) < len(ranked):
+        yield f"{'':{width}}  and {len(ranked) - len(ranked[:most]):,} more kinds"
+
+
+def _facts(kind: OtherKind) -> Iterator[str]:
+    """What is known of the ops of a kind, in clauses."""
+    if kind.kernel.a != kind.kernel.b:
+        yield f"A {kind.kernel.a or 'kernel unknown'}, B {kind.kernel.b or 'kernel unknown'}"
+    elif kind.kernel.a is not None and RESULT in kind.parts:
+        yield f"{kind.kernel.a} on both sides"
+    if told := [PARTS[part] for part in kind.parts if part in PARTS and kind.parts != (RESULT,)]:
+        yield f"{' and '.join(told)} differ"
+    far = [] if kind.max_ulp is None else [f"{kind.max_ulp:,} ULP"]
+    far += [] if kind.max_relative is None else [f"{kind.max_relative:.2g} relative"]
+    if far:
+        yield f"up to {', '.join(far)}"
+    yield f"first at op {kind.row:,} of {kind.stream}, step {kind.step:,}"
+
+
 def _other_lines(other: Sequence[OtherKind]) -> Iterator[str]:
-    """Where the program had other values of its own, most of them first."""
+    """Where the program had other values of its own."""
     if not other:
         yield "  the program had these very values already"
         return
-    yield f"  at {sum(kind.count for kind in other):,} of them the program had other ones:"
-    ranked = sorted(other, key=lambda kind: -kind.count)
-    for kind in ranked[:SHOWN]:
-        yield f"  {kind.count:>7,}  {kind.op}, first at op {kind.row:,} of {kind.stream} in A, step {kind.step:,}"
-    if len(ranked) > SHOWN:
-        yield f"           and {len(ranked) - SHOWN} more operators"
+    ops, kinds = sum(kind.count for kind in other), f"{len(other):,} kinds" if len(other) > 1 else "one kind"
+    yield f"  at {ops:,} of them the program had other ones, of {kinds}:"
+    for line in kind_lines(other, SHOWN):
+        yield f"    {line}"
 
 
 def _entry(entry: Missed) -> str:

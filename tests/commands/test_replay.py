@@ -58,10 +58,15 @@ def test_b_becomes_a(folder: Path) -> None:
     assert lines[0] == "rltrace: recording to c.zarr (every op, with values put in, until step 2 is done)"
     told = lines.index("rltrace: put in A's values at the op that was asked for")
     assert lines[told + 1 : told + 3] == [
-        "  at 1 of them the program had other ones:",
-        "        1  aten.rand.default, first at op 0 of rank0/main in A, step 0",
+        "  at 1 of them the program had other ones, of one kind:",
+        "    1  aten.rand.default at train.py:6 (<module>)",
     ]
+    assert lines[told + 3] == "       generator states differ; first at op 0 of rank0/main, step 0"
     result = json.loads((folder / "result.json").read_text())
+    (kind,) = result["other"]
+    assert kind["kernel"]["a"] == kind["kernel"]["b"]
+    assert kind.pop("kind").startswith("aten.rand.default at train.py:6 (<module>), ATen ")
+    assert len(kind.pop("kinds_b")) == 1
     assert result == {
         "schema": "rltrace.replay/1",
         "outcome": "injected",
@@ -71,12 +76,52 @@ def test_b_becomes_a(folder: Path) -> None:
         "asked": 1,
         "done": 1,
         "missed": [],
-        "other": [{"op": "aten.rand.default", "count": 1, "stream": "rank0/main", "row": 0, "step": 0}],
+        "other": [
+            {
+                "op": "aten.rand.default",
+                "kernel": kind["kernel"],
+                "site": {
+                    "file": "train.py",
+                    "line": 6,
+                    "function": "<module>",
+                    "source": "weight = torch.rand(3, requires_grad=True)",
+                },
+                "count": 1,
+                "parts": ["generator"],
+                "stream": "rank0/main",
+                "row": 0,
+                "step": 0,
+                "max_ulp": None,
+                "max_relative": None,
+            }
+        ],
+        "verdict": None,
     }
     assert open_trace(folder / "c.zarr").processes[0].state == "stopped"
     whole = run(folder, "replay", "a.zarr", "--inject", "op=rand", "--quiet", "-o", "d.zarr", "--", *program)
     assert (whole.returncode, whole.stderr) == (3, "")
     assert compare(folder / "a.zarr", folder / "d.zarr").verdict is Verdict.IDENTICAL
+
+
+def test_a_lockstep(folder: Path) -> None:
+    """Values at every op: the one kind of op at which B has other ones, though all that follow read them; it became A.
+    Of no kinds at all: nothing is put in, which is refused."""
+    run(folder, "record", "-o", "all.zarr", "--values", "all", "--quiet", "--", sys.executable, "train.py", "1", "0")
+    program = ("--", sys.executable, "train.py", "2", "0")
+    done = run(folder, "replay", "all.zarr", "--lockstep", "-o", "l.zarr", "--result", "l.json", *program)
+    assert done.returncode == 0
+    assert "it has become A: identical" in done.stderr
+    result = json.loads((folder / "l.json").read_text())
+    assert (result["outcome"], result["verdict"]) == ("injected", "identical")
+    assert [(kind["op"], kind["count"]) for kind in result["other"]] == [("aten.rand.default", 1)]
+    (folder / "kinds.json").write_text(json.dumps([result["other"][0]["kind"]]))
+    done = run(folder, "replay", "all.zarr", "--kinds", "kinds.json", "-o", "k.zarr", "--result", "k.json", *program)
+    assert json.loads((folder / "k.json").read_text())["asked"] == 1
+    assert compare(folder / "all.zarr", folder / "k.zarr").verdict is Verdict.IDENTICAL
+    (folder / "kinds.json").write_text("{}")
+    done = run(folder, "replay", "all.zarr", "--kinds", "kinds.json", "-o", "n.zarr", *program)
+    assert done.returncode == 125
+    assert "no JSON list of kinds" in done.stderr
 
 
 def test_what_did_not_happen(folder: Path) -> None:
