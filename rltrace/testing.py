@@ -26,6 +26,7 @@ from rltrace.trace.schema import (
     Origin,
     Phase,
     RowFlag,
+    Sample,
     ValueKind,
     pack_link,
 )
@@ -124,6 +125,7 @@ class StreamBuilder:
         self._steps: list[StepRecord] = []
         self._values: list[NewValue] = []
         self._left_out: list[LeftOut] = []
+        self._samples: list[list[int]] = []
 
     def value(self, array: NDArray[Any], dtype: str = "", *, kind: ValueKind = ValueKind.OUTPUT, place: int = 0) -> int:
         """Keep a value of the next row; returns its digest. ``dtype``: torch's name, where NumPy has none for it.
@@ -145,6 +147,14 @@ class StreamBuilder:
         """Values of the next row were asked for and not kept."""
         self.process.keeps()
         self._left_out.append(LeftOut(why, self.index, self.rows, self.rows, values, size))
+
+    def sample(self, name: str, value: float, kind: str = "watch", *, step: int | None = None) -> None:
+        """One more number of a series; ``step``: which it belongs to, the current one unless said."""
+        tables = self.process.tables
+        key = portable_key("series", kind, name)
+        number = tables.intern("series", key, {"kind": kind, "name": name})
+        bits = int(np.float64(value).view(np.uint64))
+        self._samples.append([number, self.index, self.process.step if step is None else step, self.rows, bits])
 
     def op(
         self,
@@ -264,8 +274,9 @@ class StreamBuilder:
         entries, tables.new = tables.new, []
         values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
         self._columns, self._cells, self._steps = [], ([], [], [], []), []
+        samples, self._samples = np.array(self._samples, np.uint64).reshape(-1, len(Sample)), []
         self._first = self.rows
-        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values)
+        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values, samples)
 
 
 class ProcessBuilder:
@@ -346,6 +357,7 @@ class TraceBuilder:
         self.commit = self.main.stream().commit
         self.fact = self.main.fact
         self.value = self.main.stream().value
+        self.sample = self.main.stream().sample
         self.left_out = self.main.stream().left_out
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
@@ -411,6 +423,8 @@ def _plain_payload(table: str, i: int) -> object:
             return {"library": "ATen", "threads": i}
         case "optimizers":
             return {"ordinal": i, "class": "Adam"}
+        case "series":
+            return {"kind": "watch", "name": f"series {i}"}
         case _:
             return f"{table}{i}"
 

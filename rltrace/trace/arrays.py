@@ -15,6 +15,7 @@ from typing import Final
 from rltrace.trace.schema import (
     FORMAT,
     INDEX_CHUNK,
+    SAMPLE_CHUNK,
     SEGMENT_CELLS,
     SEGMENT_ROWS,
     STEP_CHUNK,
@@ -22,6 +23,7 @@ from rltrace.trace.schema import (
     VALUE_CHUNK,
     Column,
     Held,
+    Sample,
     Step,
 )
 
@@ -76,7 +78,7 @@ class ArraySpec:
         )
 
 
-def _names(columns: type[Column] | type[Step] | type[Held]) -> list[str]:
+def _names(columns: type[Column] | type[Step] | type[Held] | type[Sample]) -> list[str]:
     return [column.name.lower() for column in columns]
 
 
@@ -87,6 +89,9 @@ CELLS: Final = ArraySpec("cells", "uint64", (SEGMENT_CELLS,), level=3)
 TABLES: Final = ArraySpec("tables", "uint8", (TABLE_CHUNK,), level=3)
 STEPS: Final = ArraySpec(
     "steps", "uint64", (STEP_CHUNK, len(Step)), level=1, order=(1, 0), attributes={"columns": _names(Step)}
+)
+SERIES: Final = ArraySpec(
+    "series", "uint64", (SAMPLE_CHUNK, len(Sample)), level=1, order=(1, 0), attributes={"columns": _names(Sample)}
 )
 VALUE_BYTES: Final = ArraySpec("values/bytes", "uint8", (VALUE_CHUNK,), level=1)
 VALUE_INDEX: Final = ArraySpec(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,11 @@ from rltrace.trace import codec
 from rltrace.trace.arrays import STEPS, ArraySpec
 from rltrace.trace.journal import Record
 from rltrace.trace.records import chunk_files, number
-from rltrace.trace.schema import STEP_CHUNK, Step
+from rltrace.trace.schema import STEP_CHUNK
 from rltrace.trace.segment import ChunkFile
+
+WriteChunk = Callable[[str, ArraySpec, int, NDArray[Any]], list[Any]]
+"""Folder, array, number of the chunk, the chunk as it is stored; writes it, and returns its journal entry."""
 
 
 class StepPacker:
@@ -45,6 +49,22 @@ class StepPacker:
         self.chunks += 1
         return stored
 
+    def write(self, rows: list[list[int]], write_chunk: WriteChunk, *, last: bool = False) -> list[Record]:
+        """Take rows in, write the chunks that are full now; their records, and that of new rows that are in none."""
+        records: list[Record] = []
+        self.add(rows)
+        first = self.packed
+        while (chunk := self.take_chunk(last=last)) is not None:
+            file = write_chunk("steps", STEPS, self.chunks - 1, chunk)
+            record = {"type": "steps", "first": first, "steps": self.packed - first}
+            records.append({**record, "chunk": self.chunks - 1, "files": [file]})
+            first = self.packed
+        first, waiting = self.newest(len(rows))
+        if waiting:
+            text = steps_to_text(waiting)
+            records.append({"type": "steps", "first": first, "steps": len(waiting), "rows": text})
+        return records
+
     def newest(self, count: int) -> tuple[int, list[list[int]]]:
         """(number of the first, rows) of those of the ``count`` rows added last that are in no chunk."""
         rows = self._tail[-count:] if count else []
@@ -53,15 +73,24 @@ class StepPacker:
 
 def steps_to_text(rows: Sequence[Sequence[int]]) -> str:
     """A few rows of ``steps`` as a journal record holds them: base64 of a chunk of just as many rows."""
-    stored = np.ascontiguousarray(np.array(rows, np.uint64).T)
-    return b64encode(codec.encode(_spec(len(rows)), stored)).decode()
+    return rows_to_text(STEPS, np.array(rows, np.uint64))
 
 
 def steps_from_text(text: str, count: int) -> NDArray[np.uint64]:
-    """The rows, shape [count, len(Step)]. Raises CodecError where the text is none of so many."""
-    spec = _spec(count)
+    """The rows, shape [count, columns of ``steps``]. Raises CodecError where the text is none of so many."""
+    return rows_from_text(STEPS, text, count)
+
+
+def rows_to_text(spec: ArraySpec, rows: NDArray[np.uint64]) -> str:
+    """A few rows of an array as a journal record holds them."""
+    return b64encode(codec.encode(_cut(spec, len(rows)), np.ascontiguousarray(rows.T))).decode()
+
+
+def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[np.uint64]:
+    """The rows, shape [count, columns]. Raises CodecError where the text is none of so many."""
+    spec = _cut(spec, count)
     if len(text) > codec.longest(spec) * 2:
-        raise codec.CodecError("it is longer than so many steps can be")
+        raise codec.CodecError("it is longer than so many rows can be")
     try:
         encoded = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -70,16 +99,16 @@ def steps_from_text(text: str, count: int) -> NDArray[np.uint64]:
     return rows
 
 
-def _spec(count: int) -> ArraySpec:
-    return replace(STEPS, chunk=(count, len(Step)))
+def _cut(spec: ArraySpec, count: int) -> ArraySpec:
+    return replace(spec, chunk=(count, *spec.chunk[1:]))
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """Some adjacent rows of ``steps``, as the journal tells of them."""
+    """Some adjacent rows of ``steps`` (or of ``series``, which is packed alike), as the journal tells of them."""
 
     first: int
-    """Number of the first, counted over all attempts of the process."""
+    """Number of the first, counted over all of the process."""
     count: int
     chunk: int | None
     """Number of the chunk they are in; None: their journal record holds them."""
@@ -93,18 +122,21 @@ class StepPart:
         return self.first + self.count
 
 
-def parse_part(record: Record) -> StepPart:
-    """What a journal record says of steps. Raises ValueError, KeyError or TypeError where it makes no sense."""
-    first, count = number(record, "first"), number(record, "steps", STEP_CHUNK)
+def parse_part(record: Record, spec: ArraySpec = STEPS, counted: str = "steps") -> StepPart:
+    """What a journal record says of rows of ``spec``; ``counted``: the field that says how many.
+
+    Raises ValueError, KeyError or TypeError where it makes no sense.
+    """
+    first, count = number(record, "first"), number(record, counted, spec.chunk[0])
     if not count:
-        raise ValueError("it tells of no step")
+        raise ValueError(f"it tells of no {counted}")
     if "rows" in record:
         if not isinstance(record["rows"], str):
             raise ValueError('"rows" is no text')
         return StepPart(first, count, None, None, record["rows"])
-    files = chunk_files(record, "steps", STEPS)
+    files = chunk_files(record, spec.name, spec)
     if len(files) != 1:
-        raise ValueError("steps come one chunk a record")
+        raise ValueError(f"{counted} come one chunk a record")
     return StepPart(first, count, number(record, "chunk"), files[0])
 
 

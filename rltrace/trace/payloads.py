@@ -44,6 +44,10 @@ def _is_optimizer(payload: object) -> bool:
     return _has(payload, ordinal=int, **{"class": str})
 
 
+def _is_series(payload: object) -> bool:
+    return _has(payload, kind=str, name=str)
+
+
 def _has(payload: object, **fields: type) -> bool:
     return isinstance(payload, dict) and all(isinstance(payload.get(name), kind) for name, kind in fields.items())
 
@@ -58,4 +62,5 @@ SHAPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "scalars": _is_list,
     "kernels": _is_kernel,
     "optimizers": _is_optimizer,
+    "series": _is_series,
 }

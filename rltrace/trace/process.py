@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.arrays import ROWS, TABLES
-from rltrace.trace.attempts import Attempts
+from rltrace.trace.attempts import Attempts, Samples
 from rltrace.trace.births import is_alive
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
@@ -85,6 +85,7 @@ class ProcessTrace:
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
         """(first chunk, entries of each table so far, files)."""
         self._attempts = Attempts(folder, base, self._counter, self.other_holes, self._latest_end)
+        self._samples = Samples(folder, base, self._counter, self.other_holes)
         self.asked: Asked | None = None
         """Which values were to be kept; None: none."""
         self.value_parts: list[ValuePart] = []
@@ -203,6 +204,16 @@ class ProcessTrace:
         return len(self.steps) == (self.step_parts[-1].stop if self.step_parts else 0)
 
     @property
+    def sample_parts(self) -> list[StepPart]:
+        """Where the samples of series stand, in the order in which they were taken."""
+        return self._samples.parts
+
+    @property
+    def samples(self) -> NDArray[np.uint64]:
+        """Samples of all series that could be read, shape [n, len(Sample)], in the order in which they were taken."""
+        return self._samples.all
+
+    @property
     def chunks_read(self) -> int:
         return self._counter.chunks
 
@@ -211,8 +222,8 @@ class ProcessTrace:
         return self._counter.bytes
 
     def load(self) -> None:
-        """Read tables and steps now, so that their damage shows in ``holes``."""
-        _ = self.tables, self.steps
+        """Read tables, steps and samples now, so that their damage shows in ``holes``."""
+        _ = self.tables, self.steps, self.samples
 
     def _latest_end(self, stream: int) -> int:
         """No step of this stream ends at a later row."""
@@ -294,6 +305,9 @@ class ProcessTrace:
 
     def _take_steps(self, record: Record) -> None:
         self._attempts.take(record)
+
+    def _take_series(self, record: Record) -> None:
+        self._samples.take(record)
 
     def _take_keeps(self, record: Record) -> None:
         self.asked = parse_asked(record)

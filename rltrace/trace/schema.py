@@ -12,6 +12,7 @@ and unpacking one link. Knows nothing of torch.
       processes/N/journal/log       framed records of this process (see RECORD_TYPES)
       processes/N/tables/           uint8  [chunks * TABLE_CHUNK]              JSON lines of interned entries
       processes/N/steps/            uint64 [chunks * STEP_CHUNK, len(Step)]    one row per optimizer attempt
+      processes/N/series/           uint64 [chunks * SAMPLE_CHUNK, len(Sample)] one row per sample; where there is one
       processes/N/streams/K/rows/   uint32 [segments * SEGMENT_ROWS, len(Column)]
       processes/N/streams/K/cells/  uint64 [segments * SEGMENT_CELLS]
       processes/N/values/           a group, where tensor values were asked for
@@ -41,6 +42,7 @@ TABLE_CHUNK: Final = 1 << 18
 STEP_CHUNK: Final = 1_024
 VALUE_CHUNK: Final = 1 << 22
 INDEX_CHUNK: Final = 1_024
+SAMPLE_CHUNK: Final = 16_384
 MARK_ROWS: Final = 4_096
 """A prefix digest is kept at every multiple of this many rows of a stream, wherever segments end."""
 
@@ -54,7 +56,10 @@ class Kind(IntEnum):
     ENVIRONMENT_RESET = 3
     ENVIRONMENT_STEP = 4
     ATTEMPT = 5
-    CHECKPOINT = 6
+    CHECKPOINT = 6  # something was read from a file
+    ENVIRONMENT_MADE = 7
+    SEED = 8  # a generator was seeded
+    VALUE = 9  # a number that the program, or a library, was seen to have
 
 
 class Phase(IntEnum):
@@ -115,6 +120,9 @@ class Generator(IntEnum):
     OWN = 16  # from here on, the program's own; one that is gone may leave its number to another
 
 
+# Of a row that is no op, the same bits say how many of its first digest cells are evidence: in no hash either.
+
+
 GENERATOR_SHIFT: Final = 10
 GENERATOR_NUMBERS: Final = 64
 
@@ -156,9 +164,11 @@ TABLES: Final = (
     "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch, not in identity
     "sites",  # [frame id, …], innermost first
     "modules",  # "ActorCriticPolicy.mlp_extractor.policy_net.0"
-    "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON
+    "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON; of an event
+    # what it happened to, then ["name=", letter] for each cell: "e" evidence, "d" digest, "i", "f"
     "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
     "optimizers",  # {"ordinal", "class"} by which it is known, and "owner": the module whose parameters it has
+    "series",  # {"kind", "name"}, kind one of SERIES_KINDS; "thread" where the thread that took it has no stream
 )
 
 
@@ -194,6 +204,28 @@ class StepFlag(IntFlag):
     RECORDED = 1  # every op of the step is a row
     DIGESTED = 2  # PARAMETERS to NUMPY_GENERATOR are there
 
+
+# --- series ---------------------------------------------------------------------------------------------------------
+
+
+class Sample(IntEnum):
+    """Columns of ``series`` (uint64): one row for each number of a series, in the order in which they were taken.
+
+    Beside the ops, in no digest of them: what a program logs must not decide whether two runs computed the same.
+    """
+
+    SERIES = 0  # id in table "series"
+    STREAM = 1  # stream whose thread took it
+    STEP = 2  # of an optimizer's or a scaler's: the step that the attempt ended; else the step at that time
+    ROW = 3  # rows that the stream had then
+    VALUE = 4  # float64, as bits
+
+
+SERIES_KINDS: Final = (
+    "watch",  # rltrace.watch(name, value)
+    "learning-rate",  # "optimizer:0/group:0/lr", at the first attempt and whenever it has changed
+    "scaler",  # "scaler:0/scale", "/growth", "/found_inf" at each update, "/skipped:0" at each attempt of optimizer 0
+)
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
@@ -253,6 +285,7 @@ RECORD_TYPES: Final = {
     " marks: [[row, structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells;"
     " in a slice [] where the rows were left out",
     "steps": "first, steps, and either chunk and files, or rows: base64 of a chunk of just these, until one is full",
+    "series": "first, samples, and either chunk and files, or rows: as of steps",
     "keeps": "selectors, inputs, limit in bytes: which values were asked for",
     "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
     " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",

@@ -18,7 +18,7 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import DamagedTraceError, HoleError, UsageError
 from rltrace.trace import codec
-from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
+from rltrace.trace.arrays import CELLS, ROWS, SERIES, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.files import UnreadableError, write_whole
@@ -161,15 +161,17 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
     base = building / process.base
     streams = [f"streams/{stream.index}" for stream in process.streams]
     arrays = [f"{stream}/{name}" for stream in streams for name in SPECS]
-    for folder in ("", "journal", "tables", "steps", "streams", *streams, *arrays):
+    series = ["series"] if process.sample_parts else []
+    for folder in ("", "journal", "tables", "steps", *series, "streams", *streams, *arrays):
         (base / folder).mkdir(mode=0o700)
         _copy_document(trace, building, f"{process.base}/{folder}/" if folder else f"{process.base}/")
     for _, _, files in process.table_records:
         for file in files:
             _copy_chunk(trace, process, building, TABLES, file)
-    for part in process.step_parts:
-        if part.file is not None:
-            _copy_chunk(trace, process, building, STEPS, part.file)
+    for spec, parts in ((STEPS, process.step_parts), (SERIES, process.sample_parts)):
+        for part in parts:
+            if part.file is not None:
+                _copy_chunk(trace, process, building, spec, part.file)
     for stream in process.streams:
         for segment in stream.segments:
             if (stream.index, segment.index) in chosen:

@@ -17,6 +17,7 @@ from rltrace.trace.arrays import (
     CELLS,
     JOURNAL_FOLDER,
     ROWS,
+    SERIES,
     STEPS,
     TABLES,
     VALUE_BYTES,
@@ -193,6 +194,9 @@ class _Work:
         yield self._array(process, f"{base}/tables/", TABLES, tables)
         steps = max((part.chunk + 1 for part in process.step_parts if part.chunk is not None), default=0)
         yield self._array(process, f"{base}/steps/", STEPS, steps)
+        if process.sample_parts:
+            series = max((part.chunk + 1 for part in process.sample_parts if part.chunk is not None), default=0)
+            yield self._array(process, f"{base}/series/", SERIES, series)
         if process.asked is not None:
             yield f"{base}/values/", [group_document()]
             last = process.value_parts[-1] if process.value_parts else None
@@ -223,7 +227,8 @@ class _Work:
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"
             files = [f for _, _, fs in process.table_records for f in fs]
-            files += [part.file for part in process.step_parts if part.file is not None]
+            parts = (*process.step_parts, *process.sample_parts)
+            files += [part.file for part in parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
             files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
             yield from (f"{process.base}/{file.key}" for file in files)

@@ -23,6 +23,7 @@ from rltrace.trace.arrays import (
     CELLS,
     JOURNAL_FOLDER,
     ROWS,
+    SERIES,
     STEPS,
     TABLES,
     VALUE_BYTES,
@@ -36,9 +37,10 @@ from rltrace.trace.claims import claim_folder, claim_name, make_node
 from rltrace.trace.cut import split_segments
 from rltrace.trace.files import write_whole
 from rltrace.trace.journal import JournalWriter, first_digest
-from rltrace.trace.packing import StepPacker, steps_to_text
+from rltrace.trace.packing import StepPacker
 from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.samplepack import SamplePacker
 from rltrace.trace.schema import MARK_ROWS, SEGMENT_CELLS
 from rltrace.trace.tables import KeyTables, pack_lines, table_line
 from rltrace.trace.valuepack import NewValues, ValuePacker
@@ -68,6 +70,7 @@ class ProcessWriter:
         self._table_chunks = 0
         self._waiting = WaitingSteps()
         self._steps = StepPacker()
+        self._samples = SamplePacker()
         self._values = ValuePacker()
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
@@ -137,8 +140,11 @@ class ProcessWriter:
         entries: Sequence[TableEntry] = (),
         steps: Sequence[StepRecord] = (),
         values: NewValues | None = None,
+        samples: NDArray[np.uint64] | None = None,
     ) -> None:
         """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
+
+        ``samples``: what was added to series since, shape [n, len(Sample)]; their series are among the entries so far.
 
         ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
         Raises RecordError; ``errno`` says why where the system did.
@@ -160,6 +166,8 @@ class ProcessWriter:
                     self._journal.append(records)
                     records = []
             records += self._write_steps(self._waiting.take(self._streams))
+            if samples is not None and len(samples):
+                records += self._write_samples(samples)
             if records:
                 self._journal.append(records)
 
@@ -183,6 +191,7 @@ class ProcessWriter:
                 records: list[Record] = []
                 if not self._failure:
                     records = self._write_steps(self._waiting.take(self._streams, give_up=True), last=True)
+                    records += self._write_samples(None, last=True)
                 end: Record = {"type": "end", "state": state, "exit": dict(ending)}
                 if generators is not None:
                     end["generators"] = [f"{digest:016x}" for digest in generators]
@@ -251,20 +260,14 @@ class ProcessWriter:
 
     def _write_steps(self, rows: list[list[int]], *, last: bool = False) -> list[Record]:
         """Write the chunks that are full now; steps that are in none stand in a journal record until they are."""
-        records: list[Record] = []
-        steps = self._steps
-        steps.add(rows)
-        first = steps.packed
-        while (chunk := steps.take_chunk(last=last)) is not None:
-            file = self._write_chunk("steps", STEPS, steps.chunks - 1, chunk)
-            record = {"type": "steps", "first": first, "steps": steps.packed - first}
-            records.append({**record, "chunk": steps.chunks - 1, "files": [file]})
-            first = steps.packed
-        first, waiting = steps.newest(len(rows))
-        if waiting:
-            text = steps_to_text(waiting)
-            records.append({"type": "steps", "first": first, "steps": len(waiting), "rows": text})
-        return records
+        return self._steps.write(rows, self._write_chunk, last=last)
+
+    def _write_samples(self, new: NDArray[np.uint64] | None, *, last: bool = False) -> list[Record]:
+        """As ``_write_steps``, for the samples of series; their array is there from the first of them on."""
+        samples = self._samples
+        if new is not None and not samples.count:
+            make_node(Path(self._folder, SERIES.name), SERIES.document(0))
+        return samples.write(new, self._write_chunk, last=last)
 
     def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[Any]:
         """Write one chunk and the array's new shape; returns its journal entry: key, length, digest."""

@@ -9,7 +9,7 @@ from rltrace.trace.births import write_birth
 
 
 def small_trace(path: Path, noise: str = "") -> Path:
-    """Two processes, three streams, segments, tables, steps, a window, facts, a birth that came to nothing.
+    """Two processes, three streams, segments, tables, steps, series, a window, facts, a birth that came to nothing.
 
     ``noise`` is what the second step reads from outside: another one makes a program of the same ops diverge there.
     """
@@ -22,6 +22,7 @@ def small_trace(path: Path, noise: str = "") -> Path:
         drawn = builder.op("aten.normal_.default", inputs=["overwritten"], rng=f"g{step}", outputs=["n"], flags=1)
         builder.op("aten.add.Tensor", inputs=[first, drawn], outputs=["s"], integers=[step], module=f"net.{step}")
         builder.op("aten._local_scalar_dense.default", inputs=[first], value=1.5, kernel={"library": "MKL"})
+        builder.sample("return", step / 3)
         builder.end_step(parameters=f"p{step}{noise if step else ''}", gradients="g", generators="r")
         builder.commit()
     thread = builder.stream("rank0/main/thread:loader")

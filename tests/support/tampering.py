@@ -17,14 +17,22 @@ import numpy as np
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.trace import codec
-from rltrace.trace.arrays import CELLS, ROWS, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
+from rltrace.trace.arrays import CELLS, ROWS, SERIES, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
 from rltrace.trace.journal import MAGIC, chain, parse_journal
 
 Record = dict[str, Any]
 Files = dict[str, bytes]
 """Content of every file of a trace, by its path within the trace."""
 
-SPECS = {"rows": ROWS, "cells": CELLS, "tables": TABLES, "steps": STEPS, "bytes": VALUE_BYTES, "index": VALUE_INDEX}
+SPECS = {
+    "rows": ROWS,
+    "cells": CELLS,
+    "tables": TABLES,
+    "steps": STEPS,
+    "series": SERIES,
+    "bytes": VALUE_BYTES,
+    "index": VALUE_INDEX,
+}
 
 NUMBERS = (-1, 0, 1, 2, 7, 255, 4096, 65_536, 65_537, 1 << 20, 1 << 31, 1 << 32, 1 << 48, 1 << 63, 1 << 64, 10**30)
 ODD: tuple[Any, ...] = (

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
 from rltrace.trace.chains import chain_digests
@@ -44,6 +45,7 @@ class WrittenProcess:
     streams: list[WrittenStream] = field(default_factory=list)
     entries: list[TableEntry] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    samples: list[list[int]] = field(default_factory=list)
     exit: Mapping[str, object] | None = None
     generators: tuple[int, ...] | None = None
     parameters: Mapping[int, int] = field(default_factory=dict)
@@ -87,8 +89,10 @@ def followed() -> Iterator[list[WrittenProcess]]:
         entries: Sequence[TableEntry] = (),
         steps: Sequence[StepRecord] = (),
         values: object = None,
+        samples: NDArray[np.uint64] | None = None,
     ) -> None:
         process = by_writer[id(writer)]
+        process.samples += [] if samples is None else samples.tolist()
         process.streams[stream].parts += [] if rows is None else [rows]
         process.entries += entries
         process.steps += steps
@@ -165,6 +169,9 @@ def _lacks(process: ProcessTrace, truth: WrittenProcess, what: str) -> list[str]
     if process.exit is None:
         lacks.append("its ending")
     lacks += _lacking_entries(process, truth, what) + _lacking_steps(process, truth, what)
+    samples = process.samples.tolist()
+    assert all(sample in truth.samples for sample in samples), f"{what}: a sample reads wrong"
+    lacks += [] if len(samples) == len(truth.samples) else ["samples"]
     streams = {stream.index: stream for stream in process.streams}
     assert set(streams) <= set(range(len(truth.streams))), f"{what}: another stream"
     for number, stream_truth in enumerate(truth.streams):

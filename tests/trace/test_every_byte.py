@@ -81,7 +81,7 @@ def test_what_is_read(whole: Whole) -> None:
     unread = set(whole.files) - set(whole.asked)
     begun = [key for key in unread if not key.endswith("zarr.json")]
     assert all(key.startswith("births/") and b'"rank' in whole.files[key] for key in begun)
-    assert len(whole.asked) == 21
+    assert len(whole.asked) == 22
     assert [len(process.streams) for process in whole.written] == [2, 1]
 
 
