@@ -125,7 +125,8 @@ def candidates(a: Stretch, at_a: NDArray[np.int64], b: Stretch, at_b: NDArray[np
 
 
 def _digests(rows: Rows, i: int) -> list[int]:
-    digests: list[int] = rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist()
+    start = int(rows.digest_offsets[i]) + (0 if rows.evidence is None else int(rows.evidence[i]))
+    digests: list[int] = rows.digests[start : rows.digest_offsets[i + 1]].tolist()
     return digests
 
 

@@ -85,6 +85,8 @@ def values_of(rows: Rows, given: bool = True) -> Tokens:
     tracked = is_read & (rows.links >> 12 != Origin.OUTSIDE) if given else is_read
     keep = ~np.repeat((rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0, np.diff(rows.digest_offsets))
     keep[(rows.digest_offsets[owner] + nth - first[owner])[tracked]] = False
+    if rows.evidence is not None:
+        keep &= rows.is_hashed
     offsets = np.concatenate([[0], np.cumsum(keep)])[rows.digest_offsets]
     return mix(
         cell_sums(rows.integers.view(np.uint64), rows.integer_offsets, INTEGERS),

@@ -11,7 +11,12 @@ from types import MethodType
 from typing import Any
 
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode_temporarily,
+)
 
 from rltrace.record.engine import Observer
 
@@ -83,3 +88,11 @@ class DispatchEngine:
     def silence(self) -> None:
         if self._mode is not None:
             self._mode.silence()
+    def is_between_ops(self) -> bool:
+        mode = self._mode
+        if mode is None:
+            return False
+        if _get_current_dispatch_mode() is mode:
+            return True
+        return any(other is mode for other in _get_current_dispatch_mode_stack())  # while it handles an op it is off
+

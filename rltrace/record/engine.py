@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch._ops import OpOverload
 
 if TYPE_CHECKING:
+    from rltrace.record.events import RowTaker
     from rltrace.record.process import ProcessState
-    from rltrace.record.stream import RowTaker, StreamRecorder
+    from rltrace.record.stream import StreamRecorder
 
 
 class Observer(Protocol):
@@ -47,6 +48,9 @@ class Engine(Protocol):
 
     def leave(self) -> bool:
         """Stop; False when that is not possible now (another mode lies on top) and ops merely pass through."""
+
+    def is_between_ops(self) -> bool:
+        """Whether an op that the calling thread ran now would go to the observer: none of its is under way there."""
 
     def silence(self) -> None:
         """Let ops pass through from now on. May be called from another thread than ``enter``."""

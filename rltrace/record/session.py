@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,13 +30,14 @@ from rltrace.record.commit import Committer
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion
+from rltrace.record.events import EventForm
 from rltrace.record.keeper import Keeper
 from rltrace.record.modules import ModuleCalls
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
-from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.process_names import process_name
+from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
 from rltrace.record.subclasses import SubclassCalls
@@ -260,6 +261,34 @@ class Session:
             self._begin_rows()
         elif self._recording and options.end_step is not None and step >= options.end_step:
             self._end_rows(step)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def event(
+        self,
+        form: EventForm,
+        *,
+        evidence: Sequence[int] = (),
+        digests: Sequence[int] = (),
+        integers: Sequence[int] = (),
+        floats: Sequence[float] = (),
+        frame: FrameType | None = None,
+    ) -> bool:
+        """Write a row that is no op into the calling thread's stream (``events.py``), a cell for each name of the form.
+
+        ``frame``: where it is to say that it happened; the caller's own where not given (frames of rltrace are never
+        shown). Returns False where nothing can be written: ops are not rows now (``--level step``, outside of the
+        window), the thread is not recorded, or it is in the middle of an op. Never raises an error of its own.
+        """
+        try:
+            stream = self._streams.between_ops() if self._recording else None
+            if stream is None:
+                return False
+            stream.happened(form, evidence, digests, integers, floats, frame or sys._getframe(1))
+        except Exception as error:
+            self.fail(error)
+            return False
+        return True
 
     def count_step(self) -> None:
         """``rltrace.step()``: a step that no torch optimizer marks."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from array import array
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -21,12 +21,12 @@ from xxhash import xxh3_64_intdigest
 from rltrace.record import storages as storage_rules
 from rltrace.record.arguments import INT64, take_apart, tensor_parts
 from rltrace.record.calls import Call
-from rltrace.record.open_rows import OUTSIDE_READ, OVERWRITTEN, PHASE_SHIFT, phase_bits
+from rltrace.record.events import Happening, RowTaker
+from rltrace.record.open_rows import OVERWRITTEN, PHASE_SHIFT, phase_bits
 from rltrace.record.plans import OpPlan, Role
-from rltrace.record.process import ProcessState
 from rltrace.record.reading import Reading
 from rltrace.record.sites import Anchor
-from rltrace.record.storages import SWEEP_EVERY, pack_writer
+from rltrace.record.storages import SWEEP_EVERY
 from rltrace.record.writing import Writing, tensors_in
 from rltrace.trace.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
 
@@ -40,22 +40,11 @@ _get_frame = sys._getframe
 _get_num_threads = torch.get_num_threads
 
 
-class RowTaker(Protocol):
-    """Who takes rows off the front of a stream."""
-
-    def wake(self, stream: StreamRecorder) -> None:
-        """The stream's rows have reached its limit."""
-
-    def trim(self, stream: StreamRecorder) -> None:
-        """Drop what a row that will never be has left behind."""
+__all__ = ["RowTaker", "StreamRecorder"]
 
 
-class StreamRecorder(Reading, Writing):
+class StreamRecorder(Reading, Writing, Happening):
     """Rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
-
-    def __init__(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> None:
-        super().__init__(process, number, name)
-        self._committer = committer
 
     # --- the hot path -----------------------------------------------------------------------------------------------
 
@@ -303,32 +292,6 @@ class StreamRecorder(Reading, Writing):
         self.end_attempt()
         self.phase = phase_bits(self.process.phase)
         return flags & ((1 << PHASE_SHIFT) - 1) | self.phase
-
-    def found(self, bits: int, name: str, owner: str, tensor: Tensor) -> None:
-        """A row for a tensor that a window finds written; whoever reads it later is linked to that row."""
-        storages = self.process.storages
-        self.event(bits, name, owner, [self.process.digests.of(tensor)], tensor)
-        address = storage_rules.address_of(tensor)
-        if not address:
-            return
-        if address not in storages.handles:
-            storages.follow_outside(address, tensor)
-        if storage_rules.covers(tensor, tensor.untyped_storage().nbytes()):
-            self._writers.earlier[address] = pack_writer(self.row - 1, 0)
-        self._writers.opened = self.row
-
-    def event(self, bits: int, name: str, owner: str, digests: list[int], tensor: Tensor | None) -> None:
-        """A row that is no op: ``bits`` of phase_bits, what happened, to whom, and the digests read there."""
-        process = self.process
-        scalars = process.calls.scalars([name], 0, 0)
-        structure = 0
-        if tensor is not None:
-            structure = process.calls.structure((process.layouts.of(tensor),), [tensor])
-            self.links.append(OUTSIDE_READ)
-        self.digests.extend(digests)
-        module = process.tables.intern_payload("modules", owner)
-        self.fixed.extend((process.calls.no_op, structure, 0, module, scalars, bits, len(digests)))
-        self.row += 1
 
 
 def _number(out: Any, integers: array[int], floats: array[float]) -> int:

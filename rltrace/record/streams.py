@@ -76,6 +76,13 @@ class Streams:
         """The stream of the calling thread; None before its first op."""
         return getattr(self._local, "stream", None)
 
+    def between_ops(self) -> StreamRecorder | None:
+        """The stream of the calling thread, where something other than an op can be written into it now."""
+        engine = self._engines.get(threading.get_ident()) if self._on else None
+        if engine is None or not engine.is_between_ops():
+            return None
+        return self.here() or self.open_here()
+
     def modules_here(self) -> ModuleStack | None:
         """The module stack of the calling thread; None where its ops are not recorded."""
         stream: StreamRecorder | None = getattr(self._local, "stream", None)

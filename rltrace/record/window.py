@@ -29,7 +29,7 @@ def write_state(
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.found(bits, name, owner, tensor)
         for name, state in states._asdict().items():
-            stream.event(bits, f"generator {name}", "", [state], None)
+            stream.opening(bits, f"generator {name}", "", [state], None)
 
 
 def _tensors(

@@ -73,7 +73,7 @@ def row_hashes(rows: Rows, tables: Mapping[str, Keyed]) -> RowHashes:
     structure = splitmix64(sums)
     numbers = cell_sums(rows.integers.view(np.uint64), rows.integer_offsets, INTEGERS)
     numbers += cell_sums(rows.floats.view(np.uint64), rows.float_offsets, FLOATS)
-    digests = cell_sums(rows.digests, rows.digest_offsets, DIGESTS)
+    digests = cell_sums(*rows.hashed, DIGESTS)
     is_marked = (rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0
     marked = np.where(is_marked, splitmix64(digests), np.uint64(0))
     digests[is_marked] = 0

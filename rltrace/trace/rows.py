@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.schema import GENERATOR_NUMBERS, GENERATOR_SHIFT, SLOT_UNKNOWN, VALUE_FLAGS, Column, RowFlag
+from rltrace.trace.schema import GENERATOR_NUMBERS, GENERATOR_SHIFT, SLOT_UNKNOWN, VALUE_FLAGS, Column, Kind, RowFlag
 
 Offsets = NDArray[np.int64]
 
@@ -73,6 +73,31 @@ class Rows:
         return _offsets(self.column(Column.DIGESTS))
 
     @cached_property
+    def evidence(self) -> NDArray[np.int64] | None:
+        """How many of each row's first digest cells are evidence (events alone have any), shape [n]; None: no row's."""
+        events = self.column(Column.KIND) != Kind.OP
+        if not events.any():
+            return None
+        counts = np.where(events, self.generators, 0)
+        return counts if counts.any() else None
+
+    @cached_property
+    def hashed(self) -> tuple[NDArray[np.uint64], Offsets]:
+        """The digest cells without evidence, and where each row's begin."""
+        if self.evidence is None:
+            return self.digests, self.digest_offsets
+        keep = self.is_hashed
+        return self.digests[keep], np.concatenate([[0], np.cumsum(keep)])[self.digest_offsets]
+
+    @property
+    def is_hashed(self) -> NDArray[np.bool_]:
+        """Which of the digest cells are not evidence."""
+        counts = np.diff(self.digest_offsets)
+        place = np.arange(len(self.digests)) - np.repeat(self.digest_offsets[:-1], counts)
+        kept: NDArray[np.bool_] = place >= (0 if self.evidence is None else np.repeat(self.evidence, counts))
+        return kept
+
+    @cached_property
     def reads(self) -> NDArray[np.int64]:
         """How many of each row's digest cells are input reads, shape [n]."""
         read: Offsets = np.concatenate([[0], np.cumsum(self.links & 1)])
@@ -112,6 +137,8 @@ class Rows:
         """Digests of what row ``i`` returned and wrote, in order; empty for views and allocations."""
         start = int(self.digest_offsets[i] + self.reads[i])
         start += self.has(i, RNG)
+        if self.evidence is not None:
+            start += int(self.evidence[i])
         digests: list[int] = self.digests[start : self.digest_offsets[i + 1]].tolist()
         return digests
 

@@ -109,6 +109,8 @@ def _has_own_cells(rows: Rows) -> bool:
     digests = rows.reads + ((flags & np.uint32(RowFlag.RNG)) != 0)
     integers = (flags & np.uint32(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)) != 0
     floats = ((flags & np.uint32(RowFlag.VALUE_FLOAT)) != 0) + 2 * ((flags & np.uint32(RowFlag.VALUE_COMPLEX)) != 0)
+    if rows.evidence is not None:
+        digests = digests + rows.evidence
     if not (digests <= rows.column(Column.DIGESTS)).all():
         return False
     if not (flags & np.uint32(VALUE_FLAGS)).any():
