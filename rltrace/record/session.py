@@ -116,6 +116,8 @@ class Session:
             for record in self._companion.records() if self._companion is not None else ():
                 self._writer.say(record)
             steps = self._steps
+            with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
+                self._writer.say(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
             state = "stopped" if self._stopped else "complete"
             self._writer.close(state, _ending(), steps.generator_states(), steps.last_parameters())
         except Exception as error:

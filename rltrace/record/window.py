@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from rltrace.digest import digest_pages
+from rltrace.record.digests import TensorDigests
 from rltrace.record.generators import States
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.stream import StreamRecorder
@@ -30,6 +32,15 @@ def write_state(
             stream.found(bits, name, owner, tensor)
         for name, state in states._asdict().items():
             stream.opening(bits, f"generator {name}", "", [state], None)
+
+
+def last_state(
+    digests: TensorDigests, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
+) -> dict[str, Any]:
+    """The journal record ``state``: one digest over all that ``write_state`` would tell of now, gradients aside."""
+    with torch._C._DisableTorchDispatch():
+        found = [digests.of(t) for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad")]
+    return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 
 
 def _tensors(

@@ -291,6 +291,7 @@ RECORD_TYPES: Final = {
     " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
     "window": "stream, first_step, end_step or null, row",
+    "state": "tensors: how many, digest: over the digests of parameters, buffers and optimizer state as the process ends",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"
     " generators: digests of their states then, as in Step, parameters: [[ordinal of an optimizer, digest], …] then",
 }
