@@ -7,7 +7,7 @@ damaged or unfinished becomes part of the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +165,7 @@ class _Comparing:
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
+        so_far = decide(replace(evidence, unfinished=()))[0] if evidence.unfinished else verdict
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (left_elsewhere(a, b) for a, b in _process_pairs(self.a, self.b)))
         return Comparison(
@@ -189,6 +190,7 @@ class _Comparing:
             decisive=decisive if verdict is Verdict.DIVERGED else None,
             notes=tuple(self.notes),
             strict=self.strict,
+            so_far=so_far,
         )
 
     def _name_hidden_steps(self) -> None:
