@@ -7,7 +7,7 @@ damaged or unfinished becomes part of the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
 from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure
-from rltrace.diff.verdict import Evidence, decide
+from rltrace.diff.verdict import Evidence, as_if_complete, decide
 from rltrace.diff.view import StreamView
 from rltrace.diff.walk import Progress
 from rltrace.errors import UsageError
@@ -165,7 +165,7 @@ class _Comparing:
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
-        so_far = decide(replace(evidence, unfinished=()))[0] if evidence.unfinished else verdict
+        so_far = decide(as_if_complete(evidence))[0] if evidence.unfinished else verdict
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (left_elsewhere(a, b) for a, b in _process_pairs(self.a, self.b)))
         return Comparison(

@@ -44,6 +44,13 @@ class Evidence:
         return sum(a for a, _ in extents), sum(b for _, b in extents)
 
 
+def as_if_complete(evidence: Evidence) -> Evidence:
+    """What there would be to decide if what there is of both traces were all of it."""
+    streams = tuple(replace(result, open=None) for result in evidence.streams)
+    steps = tuple(replace(result, open=None) for result in evidence.steps)
+    return replace(evidence, streams=streams, steps=steps, unfinished=())
+
+
 def decide(evidence: Evidence) -> tuple[Verdict, str]:
     """The verdict and what it rests on."""
     if _nothing_in_common(evidence):
