@@ -6,7 +6,7 @@ false agreement the second worst: what is not known is ``unknown``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rltrace.diff.model import Finding, Verdict
 from rltrace.diff.pools import PoolResult
