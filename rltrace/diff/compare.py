@@ -165,7 +165,7 @@ class _Comparing:
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
-        so_far = decide(as_if_complete(evidence))[0] if evidence.unfinished else verdict
+        so_far, _ = decide(as_if_complete(evidence))
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (left_elsewhere(a, b) for a, b in _process_pairs(self.a, self.b)))
         return Comparison(

@@ -249,8 +249,8 @@ class Comparison:
     """What else has to be known to read the verdict right, a sentence each."""
     strict: bool = False
     """Asked for as well that no op was added, removed or reordered."""
-    so_far: Verdict | None = None
-    """What the verdict would be if what there is of both were all of it; None: the same."""
+    so_far: Verdict = Verdict.UNKNOWN
+    """What the verdict would be if what there is of both were all of it."""
 
     @property
     def agrees(self) -> bool | None:
