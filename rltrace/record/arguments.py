@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from rltrace.record import groups
 from rltrace.record.layouts import dtype_name, shape_of
 
 Tensor = torch.Tensor
@@ -67,6 +68,8 @@ def take_apart(
     return whole, real
 
 
+            elif kind is groups.ScriptObject:
+                parts.append(groups.signature_of(value))
 def tensor_parts(tensor: torch.Tensor) -> tuple[object, ...]:
     """Signature of one tensor. Of one without strides (sparse, nested, lazy) only what there is to ask."""
     if not tensor.is_nested:
@@ -99,3 +102,5 @@ def _item(value: Any) -> object:
     if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
         return {type(value).__name__: str(value)}
     return {"object": type(value).__name__}
+    if type(value) is groups.ScriptObject and (known := groups.payload_of(value)) is not None:
+        return known

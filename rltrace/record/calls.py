@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from rltrace.identity import portable_key
 from rltrace.record.arguments import skeleton
+from rltrace.record.groups import GROUP_ARGUMENT, named_group
 from rltrace.record.layouts import Layout, Layouts
 from rltrace.record.operators import LABELS
 from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, written_places
@@ -118,7 +119,7 @@ class Calls:
 
 
 def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
-    """The skeleton of a call, its labels left out."""
+    """The skeleton of a call, its labels left out, the members of a group that it names put in."""
     said = skeleton(args, kwargs)
     for place in LABELS.get(plan.schema, ()):
         if place < len(args):
@@ -126,6 +127,8 @@ def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) ->
     return said
 
 
+    if GROUP_ARGUMENT in plan.arguments and (place := plan.arguments.index(GROUP_ARGUMENT)) < len(args):
+        said[place] = named_group(args[place]) or said[place]
 def _put(sequence: Any, at: int, value: Any, filler: Any) -> None:
     while len(sequence) <= at:
         sequence.append(filler)

@@ -62,6 +62,8 @@ class OpenRows:
         self._attempt_depth: int | None = None
         self._marked = False
         """The op at hand reads memory that may never have been written."""
+        self._arrivals = 0
+        """Rows so far that took in what other processes send."""
         self._digested = 0
         """Digests appended for the op at hand."""
         # what the hot path uses of others, one attribute away
@@ -76,3 +78,10 @@ class OpenRows:
         self._add_integer = self.integers.append
         self._add_float = self.floats.append
         self._add_digest = self.digests.append
+
+    def _outside_link(self, address: int) -> int:
+        """The link of bytes from outside that are read here; it says with which row other processes sent them."""
+        arrival = self.process.storages.arrival(address, self.number)
+        if arrival is None:
+            return OUTSIDE_READ
+        return pack_link(Origin.OUTSIDE, self._arrivals - arrival + 1, read=True)

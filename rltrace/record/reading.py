@@ -76,7 +76,9 @@ class Reading(OpenRows):
             seen[view] = (self.number, row, pack_read(row, place))
         if writer is not None:
             return ((row << 12) - writer if whole else MIXED) | 1
-        return UNKNOWN_READ if storages.written_elsewhere(address) else OUTSIDE_READ
+        if storages.written_elsewhere(address):
+            return UNKNOWN_READ
+        return OUTSIDE_READ if external else self._outside_link(address)
 
     def _is_zero(self, factor: Factor) -> bool:
         """Whether the op at hand has the number 0 there."""

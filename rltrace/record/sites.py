@@ -17,6 +17,8 @@ from rltrace.privacy import home_as_tilde
 from rltrace.record.tables import Tables
 
 MOST_CODES: Final = 20_000
+_NOT_THE_USERS: Final = ("torch/", "rltrace/", "typing_extensions.py")
+"""Files, or folders of them, whose frames are internal. The last one wraps functions of torch that are deprecated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Sites:
         found = self._by_content.get(content)
         if found is None:
             file, function = portable_path(code.co_filename), code.co_qualname
-            internal = file.startswith(("torch/", "rltrace/")) or code.co_filename.startswith("<frozen ")
+            internal = file.startswith(_NOT_THE_USERS) or code.co_filename.startswith("<frozen ")
             payload = {
                 "file": file,
                 "path": home_as_tilde(code.co_filename),

@@ -135,6 +135,9 @@ class Storages:
         self.reads: dict[int, dict[View, tuple[int, int, int]]] = {}
         """By address: views digested in the current step with nothing written since, with the stream, the row and
         ``pack_read`` of where that was."""
+        self._arrived: dict[int, tuple[int, int]] = {}
+        """By address, where no op has written since: the stream that had it sent by other processes, and with the how
+        manieth of its rows that have anything sent."""
         self._writers: list[Writers] = []
         self.young: list[int] = []
         """Addresses followed since the last sweep."""
@@ -194,10 +197,14 @@ class Storages:
         """All of it has been written by one op, and nobody else can write it."""
         del self.special[address]
 
-    def arrives(self, address: int, tensor: torch.Tensor) -> None:
-        """Another process writes the tensor, now or soon: nobody known has written it, and it is not unwritten."""
+    def arrives(self, address: int, tensor: torch.Tensor, stream: int, arrival: int) -> None:
+        """Another process writes the tensor, now or soon: no op has written it, and it is not unwritten.
+
+        ``arrival``: with the how manieth row of the stream that has anything sent.
+        """
         if address not in self.handles:
             self.follow_outside(address, tensor)
+        self._arrived[address] = stream, arrival
         self.reads.pop(address, None)
         for writers in self._writers:
             writers.drop(address)
@@ -205,6 +212,11 @@ class Storages:
         if storage is not None:
             storage.partial = None
             mark_written(storage, tensor)
+
+    def arrival(self, address: int, stream: int) -> int | None:
+        """With the how manieth row of the stream other processes sent what no op wrote; None: they did not."""
+        found = self._arrived.get(address)
+        return found[1] if found is not None and found[0] == stream else None
 
     def written_elsewhere(self, address: int) -> bool:
         """Whether any stream's op wrote the storage."""
@@ -233,6 +245,7 @@ class Storages:
     def sweep(self) -> None:
         """Drop what has died. Young entries each time, all of them when their number has doubled."""
         handles, special, reads, writers = self.handles, self.special, self.reads, self._writers
+        arrived = self._arrived
         whole = len(handles) >= self._sweep_at
         expired: Any = torch.UntypedStorage._expired
         free: Any = torch.UntypedStorage._free_weak_ref
@@ -244,6 +257,7 @@ class Storages:
                         table.earlier.pop(address, None)
                 special.pop(address, None)
                 reads.pop(address, None)
+                arrived.pop(address, None)
                 del handles[address]
                 free(handle)
         self.young.clear()
@@ -254,7 +268,7 @@ class Storages:
         """Forget everything (recording stops, or starts anew after a gap)."""
         for handle in self.handles.values():
             torch.UntypedStorage._free_weak_ref(handle)
-        for tables in (self.handles, self.special, self.reads, self.young):
+        for tables in (self.handles, self.special, self.reads, self._arrived, self.young):
             tables.clear()
         for writers in self._writers:
             writers.current.clear()

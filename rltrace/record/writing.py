@@ -6,7 +6,7 @@ what returns new memory only is in ``stream.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from rltrace.record import partial_writes
 from rltrace.record import storages as storage_rules
 from rltrace.record.calls import Call
-from rltrace.record.open_rows import OUTSIDE, OUTSIDE_READ, OpenRows
+from rltrace.record.open_rows import OUTSIDE, OpenRows
 from rltrace.record.overlaps import overlaps_another
 from rltrace.record.plans import Role
 from rltrace.record.storages import pack_writer
@@ -37,10 +37,7 @@ class Writing(OpenRows):
         """
         process, storages, plan = self.process, self.process.storages, call.plan
         if plan.arrives:
-            for place in call.written:
-                address = storage_rules.address_of(tensors[place])
-                if address:
-                    storages.arrives(address, tensors[place])
+            self._sent(tensors[place] for place in call.written)
             return 0, 0
         slot, flags = -1, 0
         for place in call.written:
@@ -98,11 +95,16 @@ class Writing(OpenRows):
         if role is Role.ARRIVED:
             self._arrived(out)
         else:
-            for tensor in tensors_in(out):
-                address = storage_rules.address_of(tensor)
-                if address:
-                    self.process.storages.arrives(address, tensor)
+            self._sent(tensors_in(out))
         return _MARKED if self._marked else 0
+
+    def _sent(self, tensors: Iterable[Tensor]) -> None:
+        """Other processes write the tensors, now or soon; whoever reads one has it from this row."""
+        self._arrivals += 1
+        for tensor in tensors:
+            address = storage_rules.address_of(tensor)
+            if address:
+                self.process.storages.arrives(address, tensor, self.number, self._arrivals)
 
     def _arrived(self, out: Any) -> None:
         """Other processes have written ``out``: it comes from outside, and whoever reads it has it from this op."""
@@ -110,7 +112,7 @@ class Writing(OpenRows):
         digests = [self.process.digests.of(tensor) for tensor in came]
         for place, digest in enumerate(digests, len(self.links) - len(came)):
             if self.links[place] == OUTSIDE:
-                self.links[place] = OUTSIDE_READ
+                self.links[place] = self._outside_link(storage_rules.address_of(came[place - len(self.links)]))
                 self._add_digest(digest)
                 self._digested += 1
         self.digests.extend(digests)
@@ -138,7 +140,9 @@ class Writing(OpenRows):
             address = storage_rules.address_of(tensor)
             if not address:
                 continue
-            if plan.resizes and address in storages.handles:
+            if plan.resizes:
+                if address not in storages.handles:  # memory that ``set_`` gave it
+                    storages.follow_outside(address, tensor)
                 storages.reads.pop(address, None)
                 nbytes = tensor.untyped_storage().nbytes()
                 known = address in storages.special

@@ -77,6 +77,64 @@ def test_a_collective_has_no_digest_of_what_is_on_its_way(record: Record, group:
     assert [row.inputs[0].origin for row in rows] == [None] * 3 + [Origin.OVERWRITTEN] * 5
 
 
+def said(row: Row) -> list[dict[str, object]]:
+    """What an op was given that is no tensor and no number."""
+    return [word for word in row.scalars if isinstance(word, dict)] if isinstance(row.scalars, list) else []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_collective_says_who_takes_part(record: Record, group: None) -> None:
+    """The group by its name, its members and the own rank, and how what they send is put together."""
+
+    def program() -> None:
+        distributed.all_reduce(torch.ones(3), op=distributed.ReduceOp.MAX)
+        distributed.all_reduce(torch.ones(3), group=distributed.new_group([0]))
+        op = torch.ops._c10d_functional
+        op.wait_tensor(op.all_reduce(torch.ones(3), "sum", distributed.group.WORLD.group_name))
+
+    got = record(program)
+    first, second, functional = (said(row) for row in got.rows if "reduce" in row.name)
+    assert first == [{"group": "0", "rank": 0, "ranks": [0]}, {"reduce": "MAX"}]
+    assert second[0]["group"] != "0" and second[0]["ranks"] == [0]
+    assert functional == [{"str": "sum"}, {"group": "0", "rank": 0, "ranks": [0]}]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group: None) -> None:
+    """How many collectives back; the first reader, a view between or not, and no longer once an op has written it."""
+
+    def program() -> None:
+        first, second = torch.ones(3), torch.ones(4)
+        distributed.all_reduce(first)
+        work = distributed.all_reduce(second, async_op=True)
+        work.wait()
+        distributed.barrier()  # nothing is sent with it
+        first.sin()
+        second[1:].cos()
+        second.mul_(2)
+        second.tan()
+        torch.from_numpy(first.numpy()).exp()
+
+    got = record(program)
+    came = [got.one(name).inputs[0] for name in ("sin", "cos", "mul_", "tan", "exp")]
+    assert [part.origin for part in came] == [Origin.OUTSIDE] * 3 + [None, Origin.OUTSIDE]
+    assert [part.slot for part in came] == [2, 1, 1, 0, None]
+
+
+def test_the_rest_of_a_buffer_that_grows_is_unwritten(record: Record) -> None:
+    """``all_gather_object`` makes a tensor of a pickle's bytes as long as the longest: what is added nobody writes."""
+
+    def program() -> None:
+        sent = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage(list(range(8))))
+        sent.resize_(64)
+        sent.add(1)
+        sent[:8].sub(1)
+
+    got = record(program)
+    assert got.one("add").marked
+    assert not got.one("sub").marked
+
+
 def test_the_functional_operators_that_there_are_are_in_a_table() -> None:
     """A new one is to be looked at: does it return before its bytes are there?"""
     names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
