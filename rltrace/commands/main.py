@@ -24,6 +24,7 @@ VERBS = {
     "diff": "Compare two traces: where they first differ, and why.",
     "replay": "Run a command with values of another run put in.",
     "check": "Run a command several times, and say which runs computed the same.",
+    "repro": "Write one recorded op as a small script, to run again alone.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",
     "show": "Look through one trace in the terminal: steps, curves, ops.",
     "info": "What a trace holds: machine, versions, streams, states.",

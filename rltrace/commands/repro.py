@@ -1,0 +1,140 @@
+"""``rltrace repro``: one recorded op as a small script of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rltrace.report.at import Located
+
+
+@click.command(name="repro")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="B", help="Tell B's result from TRACE's, too.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to.")
+@click.option("--import", "imports", multiple=True, metavar="MODULE", help="Registers the op, if torch does not.")
+@click.option("--force", is_flag=True, help="Replace an earlier one.")
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+def command(
+    trace: Path,
+    text: str | None,
+    against: Path | None,
+    output: Path | None,
+    imports: tuple[str, ...],
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Write one op of TRACE, with the inputs that it had, as a folder that runs with torch and NumPy alone.
+
+    The script in it runs the op again and again and says whether it repeats itself, and whether it gives the recorded
+    bits, those of B, or neither; options of its own set threads, instruction sets, deterministic algorithms and TF32.
+
+    TRACE must hold what the op read (rltrace record --values SELECTOR --values-inputs). OP is a row (1234,
+    rank0/main:1234, or as diff prints it), or a selector; with --against and no --at it is the first op that differs.
+
+    \b
+      rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
+      rltrace repro a.zarr --against b.zarr
+    """
+    from rltrace.errors import HoleError
+    from rltrace.reexecute.folder import side_of, write_folder
+    from rltrace.reexecute.recorded import MissingValuesError, import_modules, recorded_op, results_of_row
+    from rltrace.report.at import selector_of
+
+    a, b = _find(trace, text, against)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python itself would have it
+    import_modules(imports)
+    try:
+        op = recorded_op(a.process, a.stream, a.row)
+    except MissingValuesError as error:
+        raise UsageError(f"{error}\n{_how_to_record(a, selector_of(a))}") from None
+    try:
+        others = {} if b is None else {"b": side_of(b.process, b.rows, results_of_row(b.rows, 0), _kernel(b))}
+    except HoleError as error:
+        raise UsageError(f"what B gave cannot be read: {error}") from None
+    sides = {"a": side_of(a.process, a.rows, op.results, _kernel(a)), **others}
+    folder = output if output is not None else Path(f"repro-{op.name.split('.')[1].strip('_')}-{a.row}")
+    if (folder.exists() and not force) or folder.is_file():
+        raise UsageError(f"{folder} is there already; choose another name with -o, or --force to write over it")
+    write_folder(folder, op, sides, _told(a, b), imports)
+    if not quiet:
+        size = sum(len(data) for data in op.case.storages)
+        inputs = counted(len(op.case.tensors), "input")
+        narrate(
+            f"wrote {op.name} of {a}, {inputs} of {readable_size(size)}, to {folder}",
+            hint=f"python {shlex.quote(str(folder / 'repro.py'))}",
+        )
+
+
+def _find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
+    """The op of A, and the same one of B."""
+    from rltrace.report.at import locate, names_both, partner
+    from rltrace.trace.reader import open_trace
+
+    a = open_trace(trace)
+    b = None if against is None else open_trace(against)
+    if text is None:
+        if against is None:
+            raise UsageError("--at OP says which op, as in --at 'op=addmm,step=3,nth=0' or --at rank0/main:1234")
+        text = _first_difference(trace, against)
+        narrate(f"the first op that differs: {text}")
+    at = locate(a, text)
+    if b is None:
+        return at, None
+    return at, locate(b, text, is_b=True) if names_both(text) else partner(at, b)
+
+
+def _first_difference(a: Path, b: Path) -> str:
+    """Its rows, as ``--at`` takes them. Raises UsageError where there is none."""
+    from rltrace.diff.compare import compare
+
+    compared = compare(a, b)
+    finding = compared.decisive or compared.first_value
+    if finding is None or finding.a_index is None or finding.b_index is None:
+        raise UsageError(f"{a} and {b} have no op with other values of which both are recorded; name one with --at OP")
+    return f"{finding.a_index} (A), {finding.b_index} (B) of {finding.stream}"
+
+
+def _kernel(at: Located) -> str:
+    from rltrace.report.words import Words
+    from rltrace.trace.schema import Column
+
+    return Words(at.process).kernel(int(at.rows.columns[0, Column.KERNEL]))
+
+
+def _told(a: Located, b: Located | None) -> list[str]:
+    """Where the op stood, for whoever opens the script."""
+    from importlib.metadata import version
+
+    from rltrace.report.oplist import op_line
+    from rltrace.report.words import Words
+
+    line = op_line(a.rows, 0, a.stream.name, Words(a.process))
+    where = f"op {a.row} of {a.stream.name}, step {line.step}, phase {line.phase}"
+    lines = [f"Recorded at {where}{f', module {line.module}' if line.module else ''}"]
+    if line.site is not None:
+        lines.append(f"  {line.site.file}:{line.site.line} in {line.site.function}")
+    lines += [f"and, as b, at op {b.row} of another run"] if b is not None else []
+    return [*lines, f"Written by rltrace {version('rltrace-debugger')}."]
+
+
+def _how_to_record(at: Located, selector: str) -> str:
+    """The commands that keep what is missing."""
+    from rltrace.diff.advice import record_window
+    from rltrace.report.oplist import op_line
+    from rltrace.report.words import Words
+
+    step = op_line(at.rows, 0, at.stream.name, Words(at.process)).step
+    name = at.trace.path.name.removesuffix(".zarr") + "-values.zarr"
+    record = record_window(at.trace, step, name, (), "--until", str(step), "--values", selector, "--values-inputs")
+    return f"  hint: {record}\n        {shlex.join(['rltrace', 'repro', name, '--at', selector])}"

@@ -1,0 +1,244 @@
+"""One recorded op made ready to be run again: its case, from what the trace holds of it.
+
+Owns what a trace must hold for that (the bytes of everything the op reads, and the generator's state), and the words
+for what is missing. The memory of its inputs is put together here; running is ``rerun``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch._ops import OpOverload
+
+from rltrace.errors import UsageError
+from rltrace.record.plans import OpPlan, Role, make_plan, written_places
+from rltrace.reexecute.arguments import NAME, Arguments, arguments_of
+from rltrace.reexecute.rerun import Case, Generator, Outcome, Tensor
+from rltrace.trace import dtypes
+from rltrace.trace.reader import ProcessTrace, StreamTrace
+from rltrace.trace.rows import Link, Rows
+from rltrace.trace.schema import Column, Kind, Origin, RowFlag
+from rltrace.trace.values import Place, Value
+
+
+class MissingValuesError(UsageError):
+    """The trace lacks bytes that the op read; the text says which."""
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """One op of a trace, ready to be run."""
+
+    name: str
+    """``aten.addmm.default``."""
+    arguments: Arguments
+    case: Case
+    results: Outcome
+    """What it gave when it was recorded, as ``rerun.repeat`` tells it."""
+
+
+def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> RecordedOp:
+    """Raises UsageError where it cannot be run again (MissingValuesError: for want of values), HoleError."""
+    rows = stream.read(row, row + 1)
+    func, plan = _operator(process, rows)
+    payload = process.tables["scalars"].payloads[rows.columns[0, Column.SCALARS]]
+    arguments = arguments_of(payload, rows, 0)
+    specs, storages, alignments = _memory(process, stream, rows)
+    args, kwargs = arguments.values(_stand_ins(len(specs)), None)
+    written = written_places(plan, args, kwargs).all
+
+    def call(tensors: list[torch.Tensor], generator: torch.Generator | None) -> Any:
+        positional, named = arguments.values(tensors, generator)
+        return func(*positional, **named)
+
+    generator = _generator(process, rows, arguments, specs)
+    case = Case(call, specs, storages, alignments, written, returned_places(plan), generator)
+    return RecordedOp(plan.name, arguments, case, results_of_row(rows, 0))
+
+
+def results_of_row(rows: Rows, i: int) -> Outcome:
+    """What a row says that its op gave, as ``rerun.repeat`` tells it; a library's workspaces (digest 0) aside."""
+    number = rows.value(i)
+    return (repr(number),) if number is not None else tuple(f"{digest:016x}" for digest in rows.outputs(i) if digest)
+
+
+def returned_places(plan: OpPlan) -> tuple[int, ...] | None:
+    """Which of the things that an op returns are results of its row; None: all."""
+    if plan.computes and not plan.returns_new:
+        return ()
+    if not plan.aliased and not plan.scratch:
+        return None
+    count = len(plan.func._schema.returns)
+    aliased = plan.aliased or (False,) * count
+    return tuple(i for i in range(count) if not aliased[i] and i not in plan.scratch)
+
+
+# --- the operator -------------------------------------------------------------------------------------------------
+
+
+def find_operator(name: str) -> OpOverload:
+    """The operator of that name in this process. Raises UsageError where there is none."""
+    parts = name.split(".")
+    found: Any = torch.ops
+    try:
+        for part in parts:
+            if not NAME.fullmatch(part):
+                raise AttributeError
+            found = getattr(found, part)
+    except AttributeError:
+        raise UsageError(
+            f"this Python has no operator {name}: it was registered by the program itself or by a library that is not"
+            " loaded; name the module that registers it with --import MODULE"
+        ) from None
+    if not isinstance(found, OpOverload):
+        raise UsageError(f"{name} is no plain operator: what it calls in turn is not in the trace")
+    return found
+
+
+def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
+    """The operator of the row. Raises UsageError where its result is nothing that could be computed again."""
+    name = str(process.tables["ops"].payloads[rows.columns[0, Column.OP]])
+    where = f"row {rows.first:,}"
+    if int(rows.columns[0, Column.KIND]) != Kind.OP:
+        raise UsageError(f"{where} is an event, no op: there is nothing to run")
+    flags = rows.flags(0)
+    if flags & RowFlag.VIEW:
+        raise UsageError(f"{where}, {name}, only makes a view: it computes nothing")
+    if flags & RowFlag.ALLOCATION:
+        raise UsageError(f"{where}, {name}, returns memory that nobody has written: there is no result to compare")
+    func = find_operator(name)
+    plan = make_plan(0, func)
+    if plan.arrives or plan.role in (Role.IN_FLIGHT, Role.ARRIVED):
+        raise UsageError(f"{where}, {name}, needs the other processes of its group: it cannot be run alone")
+    return func, plan
+
+
+# --- its memory ---------------------------------------------------------------------------------------------------
+
+
+def _memory(
+    process: ProcessTrace, stream: StreamTrace, rows: Rows
+) -> tuple[list[Tensor], list[NDArray[np.uint8]], list[int]]:
+    """The tensor arguments, the storages they lie in with everything in its place, and how these are aligned."""
+    lying = process.values.lying(stream.index, rows.first)
+    layouts = _layouts(process, rows)
+    places = [lying.get(place) or Place(place, 0, 0, False, False) for place in range(len(layouts))]
+    numbers = {first: number for number, first in enumerate(dict.fromkeys(place.with_ for place in places))}
+    specs = [
+        Tensor(
+            str(dtype),
+            tuple(shape),
+            tuple(strides),
+            numbers[place.with_],
+            place.offset,
+            str(device),
+            conjugated=place.conjugated,
+            negated=place.negated,
+        )
+        for (dtype, shape, strides, device), place in zip(layouts, places, strict=True)
+    ]
+    sizes = [max(s.offset + s.span for s in specs if s.storage == number) for number in range(len(numbers))]
+    storages = [np.zeros(size, np.uint8) for size in sizes]
+    values = _values(process, stream, rows, specs)
+    for spec, value in zip(specs, values, strict=True):
+        if value is not None:
+            lay(storages[spec.storage], spec, value)
+    alignments = {place.with_: place.alignment for place in places}
+    return specs, storages, [alignments[first] for first in numbers]
+
+
+def _layouts(process: ProcessTrace, rows: Rows) -> list[tuple[str, list[int], list[int], str]]:
+    structure: Any = process.tables["structures"].payloads[rows.columns[0, Column.STRUCTURE]]
+    payloads: list[Any] = [process.tables["layouts"].payloads[number] for number in structure]
+    for place, (dtype, _shape, strides, _device) in enumerate(payloads):
+        if not isinstance(strides, list) or dtypes.itemsize(dtype) is None:
+            raise UsageError(
+                f"input {place} of the op is {dtype}, {strides if isinstance(strides, str) else 'quantized'}: a tensor"
+                " that is made of several has no plain bytes, and cannot be made again"
+            )
+    return payloads
+
+
+def _values(process: ProcessTrace, stream: StreamTrace, rows: Rows, specs: Sequence[Tensor]) -> list[Value | None]:
+    """What the op read, by place; None where it only overwrote. Raises MissingValuesError, HoleError."""
+    links = list(rows.inputs(0))
+    kept = process.values.inputs(stream.index, rows.first)
+    digests = [_digest(place, link, kept) for place, link in enumerate(links)]
+    values = [None if digest is None else process.values.get(digest) for digest in digests]
+    lacking = [
+        place
+        for place, (link, value, spec) in enumerate(zip(links, values, specs, strict=True))
+        if value is None and link.distance != Origin.OVERWRITTEN and spec.span
+    ]
+    if lacking:
+        raise MissingValuesError(_missing(process, stream, rows.first, lacking, len(links)))
+    return values
+
+
+def _digest(place: int, link: Link, kept: Any) -> int | None:
+    """Of the very bytes that the op read; where it took them from does not tell through which view."""
+    if link.distance == Origin.OVERWRITTEN:
+        return None
+    digest: int | None = kept.get(place, link.digest)
+    return digest
+
+
+def _missing(process: ProcessTrace, stream: StreamTrace, row: int, lacking: Sequence[int], count: int) -> str:
+    which = f"input{'s' if len(lacking) > 1 else ''} {', '.join(map(str, lacking[:8]))}"
+    why = process.values.why_missing(stream.index, row)
+    if why is None and process.asked is None:
+        why = "no values were recorded"
+    elif why is None and process.asked is not None and not process.asked.inputs:
+        why = "it was recorded without --values-inputs"
+    elif why is None:
+        why = "no selector of the recording found this op"
+    return f"the trace has not the bytes of {which} of {count} of this op: {why}"
+
+
+def lay(storage: NDArray[np.uint8], spec: Tensor, value: Value) -> None:
+    """Put a value where its tensor lies in a storage."""
+    if not spec.span:
+        return
+    raw = value.raw
+    if spec.conjugated or spec.negated:
+        if spec.dtype not in dtypes.PLAIN:
+            raise UsageError(f"a lazily conjugated or negated {spec.dtype} tensor cannot be made again")
+        raw = np.conj(raw) if spec.conjugated else raw
+        raw = np.negative(raw) if spec.negated else raw
+    strides = [stride * raw.dtype.itemsize for stride in spec.strides]
+    np.ndarray(spec.shape, raw.dtype, storage.data, spec.offset, strides)[...] = raw
+
+
+# --- its generator ------------------------------------------------------------------------------------------------
+
+
+def _generator(process: ProcessTrace, rows: Rows, arguments: Arguments, specs: Sequence[Tensor]) -> Generator | None:
+    digest = rows.rng(0)
+    if digest is None:
+        return None
+    device = specs[0].device if specs else str(getattr(arguments.named.get("device"), "text", "cpu"))
+    state = process.values.get(digest) if digest else None
+    if state is None:
+        why = "its state cannot be asked for" if not digest else "its state was not kept"
+        raise MissingValuesError(f"the op draws from a generator, and {why}")
+    return Generator(device, np.array(state.raw), arguments.takes_generator)
+
+
+def _stand_ins(count: int) -> list[torch.Tensor]:
+    """Something that counts as a tensor, for each."""
+    return [torch.empty(0, device="meta")] * count
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import what registers operators. Raises UsageError."""
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:
+            raise UsageError(f"--import {name}: {type(error).__name__}: {error}") from None
