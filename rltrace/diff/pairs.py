@@ -52,6 +52,8 @@ def difference(a: Stretch, i: int, b: Stretch, j: int) -> Difference:
     numbers_b, value_b = _numbers(rows_b, j)
     marked = rows_a.has(i, MARKED) or rows_b.has(j, MARKED)
     event = int(rows_a.columns[i, Column.KIND]) != Kind.OP
+    if event and marked:
+        return Difference(structure=structure, marked=bool(numbers_a != numbers_b or marked_differs(a, i, b, j)))
     return Difference(
         rng=not marked and rng_differs(rows_a, i, rows_b, j),
         reads=() if marked or event else unequal_reads(list(rows_a.inputs(i)), list(rows_b.inputs(j))),

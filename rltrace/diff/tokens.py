@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rltrace.diff.sequences import Tokens
 from rltrace.trace.prefix import DIGESTS, FLOATS, INTEGERS, cell_sums
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Origin, RowFlag
+from rltrace.trace.schema import Column, Kind, Origin, RowFlag
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,9 @@ def values_of(rows: Rows, given: bool = True) -> Tokens:
     nth = np.cumsum(is_read) - 1
     first = np.concatenate([[0], np.cumsum(rows.reads)])[:-1]
     tracked = is_read & (rows.links >> 12 != Origin.OUTSIDE) if given else is_read
-    keep = ~np.repeat((rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0, np.diff(rows.digest_offsets))
+    marked = (rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0
+    marked &= rows.column(Column.KIND) == Kind.OP  # what an event tells is told for sure, whether it matters or not
+    keep = ~np.repeat(marked, np.diff(rows.digest_offsets))
     keep[(rows.digest_offsets[owner] + nth - first[owner])[tracked]] = False
     if rows.evidence is not None:
         keep &= rows.is_hashed

@@ -7,9 +7,11 @@ of it) and written often, with a cell for each name. Anything in ``rltrace.recor
     ...
     session.event(SCALED, integers=(tracker,), floats=(scale,))
 
-Cells are compared like those of an op: two runs in which an integer, a float or a digest differs have diverged there.
-*Evidence* is not: it is shown and reasoned with, and is in no hash. What may differ between two unchanged runs, such as
-the state of a generator that nobody has seeded, is evidence or it is a false difference.
+An event tells what came in from outside of torch, and that matters only where an op takes it in. So a difference
+between two runs in the cells of an event alone is no divergence (``RowFlag.MARKED``): it is counted and listed, and it is
+the origin of what differs because of it. That an event is there at all is compared like an op's being there.
+*Evidence* is not compared at all, and is in no hash: what differs between unchanged runs, such as the state of a
+generator that nobody has seeded, or what an extra event in one of two runs shifts, such as a count.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from rltrace.record import storages as storage_rules
 from rltrace.record.open_rows import KIND_SHIFT, OUTSIDE_READ, PHASE_SHIFT, OpenRows
 from rltrace.record.process import ProcessState
 from rltrace.record.storages import pack_writer
-from rltrace.trace.schema import GENERATOR_SHIFT, Kind
+from rltrace.trace.schema import GENERATOR_SHIFT, Kind, RowFlag
 
 if TYPE_CHECKING:
     from rltrace.record.stream import StreamRecorder
 
 Tensor = torch.Tensor
 _PHASE = 0xFF << PHASE_SHIFT
+_MARKED = int(RowFlag.MARKED)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,8 +50,10 @@ class EventForm:
     """What it happened to, in words: ``environment 3``."""
     owner: str = ""
     """What stands in the row's module column: whose it is."""
+    counts: tuple[str, ...] = ()
+    """Names of whole numbers from 0 to 2**64 that are evidence; with ``evidence`` at most 63."""
     evidence: tuple[str, ...] = ()
-    """Names of digests that are not compared; at most 63."""
+    """Of digests that are."""
     digests: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     """Of whole numbers between -2**63 and 2**63."""
@@ -56,7 +61,7 @@ class EventForm:
 
     def skeleton(self) -> list[object]:
         """Its entry in table "scalars"."""
-        cells = (("e", self.evidence), ("d", self.digests), ("i", self.integers), ("f", self.floats))
+        cells = (("n", self.counts), ("e", self.evidence), ("d", self.digests), ("i", self.integers), ("f", self.floats))
         return [self.what, *([f"{name}=", letter] for letter, names in cells for name in names)]
 
 
@@ -90,7 +95,7 @@ class Happening(OpenRows):
     ) -> None:
         """Write one event, called from ``frame``. Never while an op of this thread is under way."""
         ids = self._forms.get(form) or self._intern(form)
-        flags = self.phase & _PHASE | form.kind << KIND_SHIFT | len(form.evidence) << GENERATOR_SHIFT
+        flags = self.phase & _PHASE | form.kind << KIND_SHIFT | len(evidence) << GENERATOR_SHIFT | _MARKED
         site = self._site(frame)
         try:
             self.digests.extend((*evidence, *digests))

@@ -304,6 +304,8 @@ class Session:
         try:
             yield
         finally:
+        ``evidence``: its counts, then its digests that are evidence.
+
             self._streams.set_phase(before)
 
     def backward_begins(self, frame: FrameType) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.rows import Offsets, Rows
-from rltrace.trace.schema import Column, RowFlag
+from rltrace.trace.schema import Column, Kind, RowFlag
 
 Hashes = NDArray[np.uint64]
 
@@ -75,6 +75,9 @@ def row_hashes(rows: Rows, tables: Mapping[str, Keyed]) -> RowHashes:
     numbers += cell_sums(rows.floats.view(np.uint64), rows.float_offsets, FLOATS)
     digests = cell_sums(*rows.hashed, DIGESTS)
     is_marked = (rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0
+    own = is_marked & (rows.column(Column.KIND) != Kind.OP)  # the numbers of an op are its arguments
+    digests[own] += numbers[own]
+    numbers[own] = 0
     marked = np.where(is_marked, splitmix64(digests), np.uint64(0))
     digests[is_marked] = 0
     values = splitmix64(numbers + digests)

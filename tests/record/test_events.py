@@ -19,6 +19,7 @@ FORM = EventForm(
     Kind.VALUE,
     "thermometer 0",
     owner="house",
+    counts=("reading",),
     evidence=("clock",),
     digests=("picture",),
     integers=("rooms",),
@@ -26,10 +27,10 @@ FORM = EventForm(
 )
 
 
-def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11) -> bool:
+def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11, count: int = 0) -> bool:
     session = current_session()
     assert session is not None
-    return session.event(FORM, evidence=[clock], digests=[picture], integers=[rooms], floats=[warmth])
+    return session.event(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
 
 
 def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
@@ -43,18 +44,20 @@ def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
     found = record(program)
     assert [row.kind for row in found.rows] == [Kind.OP, Kind.VALUE, Kind.OP]
     event = found.rows[1]
-    assert event.scalars == ["thermometer 0", ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
+    told = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
+    assert event.scalars == ["thermometer 0", *told]
     assert (event.integers, event.floats, event.outputs, event.module) == ([3], [20.5], [11], "house")
     assert event.line.startswith("return session.event(FORM")
     assert found.rows[2].inputs[0].row == 0
 
 
-def test_evidence_is_in_no_hash_and_every_other_cell_is(record: Record) -> None:
-    """Evidence that differs alone leaves two runs identical; a digest, an integer or a float does not."""
-    cells = ({}, {"clock": 8}, {"picture": 12}, {"rooms": 4}, {"warmth": 20.25})
+def test_what_an_event_tells_is_in_the_chain_of_marked_rows_alone_and_evidence_in_none(record: Record) -> None:
+    """Structure and values of the ops around it are chained as if it had told nothing."""
+    cells = ({}, {"clock": 8, "count": 4}, {"picture": 12}, {"rooms": 4}, {"warmth": 20.25})
     plain, later, *others = [record(partial(read, **cell)).chains for cell in cells]  # type: ignore[arg-type]
     assert later == plain
-    assert plain not in others
+    assert [other[:2] for other in others] == [plain[:2]] * 3
+    assert len({other[2] for other in (plain, *others)}) == 4
 
 
 def test_an_event_has_the_phase_that_the_program_is_in(record: Record) -> None:
@@ -114,7 +117,7 @@ def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
         session = current_session()
         assert session is not None
         with pytest.raises(KeyboardInterrupt):
-            session.event(FORM, evidence=[1], digests=[2], integers=Interrupting([3]), floats=[4.0])
+            session.event(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
         read()
 
     found = record(program)
