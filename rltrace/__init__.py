@@ -6,8 +6,9 @@ The library's public surface; importing it imports neither torch nor zarr:
         ...
     rltrace.step()                      a step that no torch optimizer marks has ended
     with rltrace.phase("rollout"):      what the ops inside are shown as
+    rltrace.watch("return", total)      one more number of a series, to be drawn and compared (docs/series.md)
 
-``step`` and ``phase`` do nothing where nothing is being recorded, so they may stay in a program.
+``step``, ``phase`` and ``watch`` do nothing where nothing is being recorded, so they may stay in a program.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from rltrace import record
 
-__all__ = ["phase", "record", "step"]
+__all__ = ["phase", "record", "step", "watch"]
 
 
 def step() -> None:
@@ -34,3 +35,16 @@ def phase(name: str) -> AbstractContextManager[None]:
     number = record.user_phase(name)
     session = record.current_session()
     return nullcontext() if session is None else session.in_phase(number)
+
+
+def watch(name: str, value: object) -> None:
+    """Say what a number is now: one more of the series ``name``, at this step.
+
+    ``value`` is a number, or a tensor or array of one element. It is read without an op, and one on a device is not
+    waited for. Watching is logging: whatever is watched, two runs that compute the same stay the same. Raises TypeError
+    for what is no single number.
+    """
+    record.check_watched(name, value)
+    session = record.current_session()
+    if session is not None:
+        session.watch(name, value)

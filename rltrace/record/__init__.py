@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,24 @@ def user_phase(name: str) -> Phase:
     if name not in USER_PHASES:
         raise ValueError(f"{name!r} is no phase a program can set; there are {', '.join(USER_PHASES)}")
     return Phase[name.upper()]
+
+
+def check_watched(name: object, value: object) -> None:
+    """Raise TypeError for what ``rltrace.watch`` takes no sample of, whether or not anything is recorded."""
+    if not isinstance(name, str):
+        raise TypeError(f"a series is named by text, not by {name!r}")
+    if isinstance(value, (int, float)):
+        return
+    if not hasattr(type(value), "__float__") or _elements(value) != 1:
+        raise TypeError(f"watch({name!r}, …) takes one number at a time, not a {type(value).__name__}")
+
+
+def _elements(value: Any) -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return prod(getattr(value, "shape", ()))
+    with torch._C.DisableTorchFunction():  # a mode or a subclass of the program's is not asked
+        return int(value.numel())
 
 
 class _Record(ModuleType):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rltrace.record.keeper import Keeper
 from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
 from rltrace.record.process import ProcessState
+from rltrace.record.series import Series
 from rltrace.record.stream import StreamRecorder
 from rltrace.trace.rows import Rows, StepRecord
 from rltrace.trace.schema import SEGMENT_ROWS, Column, Kind, RowFlag
@@ -36,13 +37,15 @@ class Committer:
         fail: Callable[[Exception], None],
         keeper: Keeper | None = None,
     ) -> None:
+        self.series: Series | None = None
+        """Samples that are committed with the rows of the first stream, once there are any."""
         self._process = process
         self._writer = writer
         self._fail = fail
         self._keeper = keeper
         self._hurried = False
         if keeper is not None:
-            keeper.hurry, keeper.wait = self._hurry, self._wait_for_values
+            keeper.hurry, keeper.wait = self.hurry, self._wait_for_values
         self._streams: list[tuple[StreamRecorder, int]] = []
         self._taken: dict[int, int] = {}
         self._steps: list[StepRecord] = []
@@ -80,14 +83,14 @@ class Committer:
                     lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
                 )
 
-    def _hurry(self) -> None:
-        """Much of what is waiting are values: commit whatever rows there are."""
+    def hurry(self) -> None:
+        """Much of what is waiting are values or samples: commit whatever rows there are."""
         self._hurried = True
         self._wake.set()
 
     def _wait_for_values(self) -> None:
         """The disk is far behind the values."""
-        self._hurry()
+        self.hurry()
         with self._room:
             self._room.wait_for(lambda: self._stopping or self._keeper is None or not self._keeper.behind, timeout=60)
 
@@ -151,10 +154,11 @@ class Committer:
         rows = self._take(stream, number)
         steps = self._take_steps(number)
         values = self._keeper.take(number, self._taken[number]) if self._keeper is not None else None
+        samples = self.series.take() if self.series is not None and number == 0 else None
         entries = self._process.tables.take()
-        if rows is None and not steps and not entries and not values:
+        if rows is None and not steps and not entries and not values and (samples is None or not len(samples)):
             return False
-        self._writer.commit(number, rows, entries, steps, values)
+        self._writer.commit(number, rows, entries, steps, values, samples)
         with self._room:
             self._room.notify_all()
         return rows is not None

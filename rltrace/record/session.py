@@ -37,6 +37,8 @@ from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.process_names import process_name
+from rltrace.record.scalers import Scalers
+from rltrace.record.series import Series
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
@@ -78,6 +80,9 @@ class Session:
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._steps = StepCounter(self._process.digests, self)
+        self._series = Series(self._process.tables, self._streams.place_here, self._committer.hurry)
+        self._committer.series = self._series
+        self._scalers = Scalers(self._series, self.fail)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
 
@@ -93,6 +98,7 @@ class Session:
         self._streams.open_main()
         self._committer.start()
         self._steps.install()
+        self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self._begin_rows()
         atexit.register(self.finish)
@@ -138,6 +144,7 @@ class Session:
 
     def _uninstall(self) -> None:
         self._streams.close()
+        self._scalers.remove()
         self._steps.remove()
         self._aliases.ignore()
         self._composites.ignore()
@@ -168,6 +175,7 @@ class Session:
         self._composites.ignore()
         self._steps.remove()
         with contextlib.suppress(Exception):
+        self._scalers.remove()
             write_birth(
                 self._trace,
                 {"pid": os.getpid(), "parent": self._pid, "forked": True, "argv": masked_arguments(sys.argv)},
@@ -239,6 +247,7 @@ class Session:
                 generators=attempt.generators,
             )
         )
+        self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
         process.storages.step_ends()
@@ -246,6 +255,16 @@ class Session:
             self._write_facts()
         self._streams.step_began(ended + 1)
         self._move_window(ended + 1)
+
+    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
+        if self._finished or self._failure is not None:
+            return
+        try:
+            self._scalers.attempted(
+                scaler, optimizer, attempt.optimizer.ordinal, self._process.step - 1, attempt.skipped
+            )
+        except Exception as error:
+            self.fail(error)
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
         identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
@@ -278,6 +297,8 @@ class Session:
     ) -> bool:
         """Write a row that is no op into the calling thread's stream (``events.py``), a cell for each name of the form.
 
+        ``evidence``: its counts, then its digests that are evidence.
+
         ``frame``: where it is to say that it happened; the caller's own where not given (frames of rltrace are never
         shown). Returns False where nothing can be written: ops are not rows now (``--level step``, outside of the
         window), the thread is not recorded, or it is in the middle of an op. Never raises an error of its own.
@@ -295,6 +316,13 @@ class Session:
     def count_step(self) -> None:
         """``rltrace.step()``: a step that no torch optimizer marks."""
         self._steps.count_manual()
+
+    def watch(self, name: str, value: object) -> None:
+        """``rltrace.watch(name, value)``: one more number of a series."""
+        try:
+            self._series.watch(name, value)
+        except Exception as error:
+            self.fail(error)
 
     @contextlib.contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:

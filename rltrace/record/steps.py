@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
 from typing import Any, Protocol
@@ -54,6 +54,8 @@ class Attempt:
     parameters: int
     gradients: int
     generators: generators.States
+    groups: Sequence[Mapping[str, Any]] = ()
+    """The optimizer's parameter groups, with the rates that it was made with."""
 
 
 class StepListener(Protocol):
@@ -67,6 +69,9 @@ class StepListener(Protocol):
 
     def after_attempt(self, attempt: Attempt) -> None:
         """It has ended, or was skipped."""
+
+    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
+        """The attempt was made through this gradient scaler; called after ``after_attempt``."""
 
     def backward_begins(self, frame: FrameType) -> bool:
         """A backward pass begins, called from ``frame``; whether ``backward_ended`` is to be called."""
@@ -93,7 +98,7 @@ class StepCounter:
         self._generators = generators.GlobalGenerators(generators.first_states())
         self._listener = listener
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
-        self._gradients = threading.local()
+        self._local = threading.local()
         self._manual = ManualSteps()
         self._born = 0
         """Optimizers that have made an attempt, dead ones included: no two ever share an ordinal."""
@@ -118,7 +123,7 @@ class StepCounter:
 
     def count_manual(self) -> None:
         """A step that the program marks by itself (``rltrace.step()``), as an attempt of an optimizer of that name."""
-        self._gradients.digest = 0
+        self._local.digest = 0
         self._finish(self._manual, skipped=0)
 
     def optimizers(self) -> list[tuple[int, Any]]:
@@ -149,16 +154,20 @@ class StepCounter:
         self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
         attempts = self.attempts
+        self._local.attempt = None
         result = original(scaler, optimizer, *args, **kwargs)
         if self.attempts == attempts and scaler.is_enabled():
             self._begin(optimizer, args, kwargs)
             self._finish(optimizer, skipped=1)
+        attempt, self._local.attempt = self._local.attempt, None
+        if attempt is not None and scaler.is_enabled():
+            self._listener.after_scaler(scaler, optimizer, attempt)
         return result
 
     def _begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         caller = sys._getframe(1)
         try:
-            self._gradients.digest = self._digest(p.grad for p in _parameters(optimizer))
+            self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
@@ -183,9 +192,11 @@ class StepCounter:
                 skipped=skipped,
                 backwards=backwards,
                 parameters=self._digest(_parameters(optimizer)),
-                gradients=getattr(self._gradients, "digest", 0),
+                gradients=getattr(self._local, "digest", 0),
                 generators=self.generator_states(),
+                groups=optimizer.param_groups,
             )
+            self._local.attempt = attempt
             self._listener.after_attempt(attempt)
         except Exception as error:
             self._listener.fail(error)

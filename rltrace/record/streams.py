@@ -18,6 +18,7 @@ from rltrace.record.modules import ModuleStack
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.process import ProcessState
 from rltrace.record.process_names import tell_children
+from rltrace.record.series import Place
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
@@ -82,6 +83,13 @@ class Streams:
         if engine is None or not engine.is_between_ops():
             return None
         return self.here() or self.open_here()
+
+    def place_here(self) -> Place:
+        """Where the calling thread is in its stream; a thread that has none is beside the first one."""
+        stream: StreamRecorder | None = getattr(self._local, "stream", None)
+        thread = "" if stream is not None else self._threads.of(threading.current_thread())
+        stream = stream or self.main
+        return Place(stream.number, self._process.step, stream.row, thread)
 
     def modules_here(self) -> ModuleStack | None:
         """The module stack of the calling thread; None where its ops are not recorded."""
