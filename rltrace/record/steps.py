@@ -154,14 +154,17 @@ class StepCounter:
         self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
         attempts = self.attempts
-        self._local.attempt = None
-        result = original(scaler, optimizer, *args, **kwargs)
-        if self.attempts == attempts and scaler.is_enabled():
-            self._begin(optimizer, args, kwargs)
-            self._finish(optimizer, skipped=1)
-        attempt, self._local.attempt = self._local.attempt, None
-        if attempt is not None and scaler.is_enabled():
-            self._listener.after_scaler(scaler, optimizer, attempt)
+        made: list[Attempt] = []
+        self._local.made = made
+        try:
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self.attempts == attempts and scaler.is_enabled():
+                self._begin(optimizer, args, kwargs)
+                self._finish(optimizer, skipped=1)
+        finally:
+            self._local.made = None
+        if made and scaler.is_enabled():
+            self._listener.after_scaler(scaler, optimizer, made[-1])
         return result
 
     def _begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -196,7 +199,9 @@ class StepCounter:
                 generators=self.generator_states(),
                 groups=optimizer.param_groups,
             )
-            self._local.attempt = attempt
+            made = getattr(self._local, "made", None)
+            if made is not None:
+                made.append(attempt)
             self._listener.after_attempt(attempt)
         except Exception as error:
             self._listener.fail(error)

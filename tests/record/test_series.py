@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,25 @@ def test_everything_is_put_back(record: Callable[..., Recorded]) -> None:
     before = stands()
     record(breaks)
     assert stands() == before
+
+
+def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) -> None:
+    """Parameters go when the program lets go of them, whether or not a scaler made the attempts."""
+
+    def program() -> None:
+        for scaled in (False, True):
+            parameter = nn.Parameter(torch.ones(1))
+            scaler = GradScaler("cpu", enabled=scaled)
+            optimizer = torch.optim.SGD([parameter], lr=0.5)
+            scaler.scale(parameter.sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            gone = weakref.ref(parameter)
+            del parameter, optimizer, scaler
+            gc.collect()
+            assert gone() is None
+
+    record(program)
 
 
 def test_rates_are_kept_where_they_change(record: Callable[..., Recorded]) -> None:
