@@ -99,9 +99,10 @@ def partner(a: Located, b: Trace) -> Located:
 def selector_of(at: Located) -> str:
     """A selector that finds this op in another recording of the program as well."""
     line = op_line(at.rows, 0, at.stream.name, Words(at.process))
-    parts = [f"op={escape(line.op)}", f"stream={escape(at.stream.name)}", f"step={line.step}"]
+    parts = [f"op={escape(line.op)}", f"stream={escape(at.stream.name)}", f"step={line.step}", f"phase={line.phase}"]
     if line.site is not None:
         parts.append(f"site={escape(line.site.file)}:{escape(line.site.function)}")
+    parts += [f"module={escape(line.module)}"] if line.module else []
     return ",".join([*parts, f"nth={_nth(at)}"])
 
 
