@@ -85,13 +85,13 @@ def command(
     source = a
     trace_a = open_trace(source)
     window = window_of(trace_a)
-    plans = make_plans(trace_a, parse_selectors(inject), None if kinds is None else read_labels(kinds))
+    plans = make_plans(trace_a, parse_selectors(inject), None if kinds is None else read_labels(kinds), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(path_a):
         raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
     limited = "" if kinds is None else os.path.abspath(kinds)  # noqa: PTH100
-    options = RecordOptions(path, *window, until, replay=path_a, inject=inject, kinds=limited)
+    options = RecordOptions(path, *window, until, replay=path_a, inject=inject, kinds=limited, lockstep=lockstep)
 
     def tell() -> bool:
         return _tell(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)

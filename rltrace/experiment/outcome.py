@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,6 +98,12 @@ class OriginClass:
     max_ulp: int | None = None
     """The largest distance of two elements; None: no floating-point numbers, or not measured."""
     max_relative: float | None = None
+    parts: tuple[str, ...] = ()
+    """What of them was another one: "outside" data, a "generator"'s state, a "number" read out, a "result"."""
+    kind: str = ""
+    """Its label in A, as ``rltrace replay --kinds`` takes it."""
+    kinds_b: tuple[str, ...] = ()
+    """Labels of the same ops in B."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,10 @@ class Outcome:
     """Of these, runs that came out otherwise when repeated."""
     advice: tuple[str, ...] = ()
     """Commands to run next."""
+    subject: Mapping[str, str] = field(default_factory=dict)
+    """What tells trace A ("a") and trace B ("b") from any other, whatever their paths are."""
+    by_state: bool | None = None
+    """Whether runs were compared by the state that they leave; False: op by op, for A and B leave the same state."""
 
     def arm(self, name: ArmName) -> Arm | None:
         return next((arm for arm in self.arms if arm.name is name), None)
@@ -179,6 +189,8 @@ def parse_outcome(found: Mapping[str, Any]) -> Outcome:
         trials=_a(int, found, "trials"),
         flaky=_a(int, found, "flaky"),
         advice=tuple(str(command) for command in _a(list, found, "advice")),
+        subject={str(side): str(known) for side, known in dict(found.get("subject") or {}).items()},
+        by_state=_maybe(bool, found, "by_state"),
     )
 
 
@@ -206,6 +218,9 @@ def _class(found: Mapping[str, Any]) -> OriginClass:
         first_step=_maybe(int, found, "first_step"),
         max_ulp=_maybe(int, found, "max_ulp"),
         max_relative=None if found.get("max_relative") is None else float(found["max_relative"]),
+        parts=tuple(map(str, found.get("parts") or ())),
+        kind=str(found.get("kind") or ""),
+        kinds_b=tuple(map(str, found.get("kinds_b") or ())),
     )
 
 

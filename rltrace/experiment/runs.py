@@ -43,10 +43,14 @@ class Job:
     output: Path
     """Gets what the command prints, on both streams."""
     options: tuple[str, ...] = ()
-    """Of ``rltrace record``."""
+    """Of ``rltrace record``, or of ``verb``."""
     shared: tuple[str, ...] = ()
     without: Path | None = None
     """What ``copy_folder`` shares and leaves out."""
+    verb: tuple[str, ...] = ("record",)
+    """``("replay", trace)`` where values are put in."""
+    environment: Mapping[str, str] | None = None
+    """All its variables; None: the runner's own."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,9 @@ class Runner:
             shutil.rmtree(job.copy, ignore_errors=True)
 
     def _record(self, job: Job, folder: Path) -> Ended:
-        line = [sys.executable, "-P", "-m", "rltrace", "record", "--quiet", "-o", os.fspath(job.trace), *job.options]
-        environment = {**self._environment, RUN: job.name, ORIGIN: os.fspath(job.origin)}
+        line = [sys.executable, "-P", "-m", "rltrace", *job.verb, "--quiet", "-o", os.fspath(job.trace), *job.options]
+        given = self._environment if job.environment is None else job.environment
+        environment = {**given, RUN: job.name, ORIGIN: os.fspath(job.origin)}
         with job.output.open("wb") as output:
             with self._lock:
                 if self._closed:

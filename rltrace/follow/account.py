@@ -93,12 +93,15 @@ def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
 def _parse(records: Sequence[Record]) -> Account | None:
     """The account that a process left; None: it left none."""
     record = next((record for record in records if record["type"] == "replay"), None)
-    if record is None:
-        return None
+    return None if record is None else parse_account(record)
+
+
+def parse_account(found: Mapping[str, Any]) -> Account | None:
+    """The account in a journal record or in a file of ``rltrace replay --result``; None: it is none."""
     try:
-        entries = tuple(_missed(entry) for entry in record["missed"])
-        other = tuple(parse_kind(entry) for entry in record["other"])
-        return Account(int(record["asked"]), int(record["done"]), entries, other)
+        entries = tuple(_missed(entry) for entry in found["missed"])
+        other = tuple(parse_kind(entry) for entry in found["other"])
+        return Account(int(found["asked"]), int(found["done"]), entries, other)
     except (KeyError, TypeError, ValueError):
         return None
 

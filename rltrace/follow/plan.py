@@ -19,7 +19,7 @@ from rltrace.select import Key, Range, Selector
 from rltrace.trace.evidence import kernel_names
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step
+from rltrace.trace.schema import LIMIT, Column, Kind, Origin, Phase, RowFlag, Step
 
 Attempt = tuple[int, int] | None
 """(ordinal of the optimizer, its own count) of the attempt that a step follows; None: of the first step."""
@@ -70,8 +70,11 @@ class Plan:
         return sum(len(places) for steps in self.streams.values() for places in steps.values())
 
 
-def make_plans(trace: Trace, selector: Selector, only: Collection[str] | None = None) -> dict[str, Plan]:
+def make_plans(
+    trace: Trace, selector: Selector, only: Collection[str] | None = None, *, lockstep: bool = False
+) -> dict[str, Plan]:
     """What the selector finds in each process of ``trace``; ``only``: of that, what is of these kinds (their labels).
+    ``lockstep``: what has no plain bytes to put in (a sparse tensor) is passed over, not refused.
 
     Raises UsageError where it finds nothing that can be put in, or rows of which the trace lacks values; HoleError
     where damage is in the way.
@@ -85,6 +88,8 @@ def make_plans(trace: Trace, selector: Selector, only: Collection[str] | None = 
             "allocate have none)"
         )
     for process in trace.processes:
+        if lockstep:
+            plans[process.name] = _without_unkeepable(process, plans[process.name])
         _check_values(trace, process, plans[process.name])
     return {name: plan for name, plan in plans.items() if len(plan)}
 
@@ -180,6 +185,24 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         devices=devices,
         site=int(rows.columns[i, Column.SITE]),
         kernel=int(rows.columns[i, Column.KERNEL]),
+    )
+
+
+def _without_unkeepable(process: ProcessTrace, plan: Plan) -> Plan:
+    """The plan without ops whose values could not be kept, for another reason than the limit."""
+    numbers = {stream.name: stream.index for stream in process.streams}
+
+    def can_be(injection: Injection) -> bool:
+        if all(digest in process.values for digest in _needed(injection)):
+            return True
+        return process.values.why_missing(numbers[injection.stream], injection.row) in (None, LIMIT)
+
+    return Plan(
+        plan.process,
+        {
+            name: {step: {p: i for p, i in places.items() if can_be(i)} for step, places in steps.items()}
+            for name, steps in plan.streams.items()
+        },
     )
 
 

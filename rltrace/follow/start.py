@@ -45,7 +45,8 @@ class Replaying:
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay; called once, by the bootstrap."""
     trace = open_trace(options.replay)
-    plans = make_plans(trace, parse_selectors(options.inject), read_labels(options.kinds) if options.kinds else None)
+    kinds = read_labels(options.kinds) if options.kinds else None
+    plans = make_plans(trace, parse_selectors(options.inject), kinds, lockstep=options.lockstep)
     return sessions.start(options, token, lambda name: companion(trace, plans, name))
 
 
@@ -72,6 +73,7 @@ def replay_block(
     path: str | Path,
     *,
     kinds: Collection[str] | None = None,
+    lockstep: bool = False,
     force: bool = False,
 ) -> Iterator[Replay]:
     """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops;
@@ -83,7 +85,7 @@ def replay_block(
         raise UsageError("this process is being recorded already; a replay cannot lie inside a recording")
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
-    plans = make_plans(trace, parse_selectors(selectors), kinds)
+    plans = make_plans(trace, parse_selectors(selectors), kinds, lockstep=lockstep)
     options = RecordOptions(
         str(Path(path).absolute()), *window_of(trace), replay=str(Path(a).absolute()), inject=selectors
     )

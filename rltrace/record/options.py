@@ -53,6 +53,8 @@ class RecordOptions:
     """Selectors of the ops of that trace whose values are."""
     kinds: str = ""
     """Absolute path of a list of kinds of op, to which the selectors are limited; empty: they are not."""
+    lockstep: bool = False
+    """Ops whose values no trace can hold are passed over; else they may not be asked for."""
 
     @property
     def windowed(self) -> bool:

@@ -1,0 +1,282 @@
+"""``rltrace confirm``: whether the first difference of two traces is their cause, by an experiment.
+
+Owns the options, what is shown and asked before anything runs, and the exit status. The experiment is
+``rltrace.experiment.confirm``.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_color
+from rltrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rltrace.experiment.confirm.bench import Side
+    from rltrace.experiment.confirm.setup import Asked, ByHand, Prepared
+    from rltrace.experiment.outcome import Outcome
+
+
+@click.command(name="confirm")
+@click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A B")
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="Last step; default: the one after the first"
+              " that differs.")  # fmt: skip
+@click.option("--inject", multiple=True, metavar="SELECTOR", help="Try these ops of A alone, instead of looking for all"
+              " at which B computes otherwise; repeatable.")  # fmt: skip
+@click.option("--samples", type=click.IntRange(min=1), default=2, show_default=True, help="Times that a run is made"
+              " which has to come out the same.")  # fmt: skip
+@click.option("--no-search", is_flag=True, help="Do not look for the fewest kinds of op that it takes.")
+@click.option("--cmd-a", metavar="CMD", help="A's command, in place of the one that its trace tells.")
+@click.option("--cmd-b", metavar="CMD", help="B's.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set for both; repeatable.")
+@click.option("--env-a", multiple=True, metavar="NAME=VALUE", help="Set for A.")
+@click.option("--env-b", multiple=True, metavar="NAME=VALUE", help="Set for B.")
+@click.option("--folder-a", type=click.Path(path_type=Path), metavar="FOLDER", help="Where A's program is.")
+@click.option("--folder-b", type=click.Path(path_type=Path), metavar="FOLDER", help="Where B's is.")
+@click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
+@click.option("--in-place", is_flag=True, help="Run in the folders themselves, rather than in copies.")
+@click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
+              help="Values that each process may keep.")  # fmt: skip
+@click.option("--arms", type=click.Choice(["a", "b"]), help="Run the arms of this program only, on its own machine.")
+@click.option("--capture", type=click.Path(path_type=Path), metavar="FILE", help="With --arms: the other program's"
+              " control, from rltrace capture.")  # fmt: skip
+@click.option("--found", type=click.Path(path_type=Path), metavar="FILE", help="With --arms a: what --arms b wrote.")
+@click.option("--join", is_flag=True, help="Put two outcomes of --arms together: A B are these files.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The outcome as JSON; default:"
+              " beside B, where the interface looks for it.")  # fmt: skip
+@click.option("--work", type=click.Path(path_type=Path), metavar="FOLDER", help="Gets the runs; one that was"
+              " interrupted goes on there.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Run without asking.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+@color_option
+def command(
+    traces: tuple[Path, ...],
+    until: int | None,
+    inject: tuple[str, ...],
+    samples: int,
+    no_search: bool,
+    cmd_a: str | None,
+    cmd_b: str | None,
+    env: tuple[str, ...],
+    env_a: tuple[str, ...],
+    env_b: tuple[str, ...],
+    folder_a: Path | None,
+    folder_b: Path | None,
+    share: tuple[str, ...],
+    in_place: bool,
+    values_limit: int,
+    arms: str | None,
+    capture: Path | None,
+    found: Path | None,
+    join: bool,
+    output: Path | None,
+    work: Path | None,
+    yes: bool,
+    form: str,
+    quiet: bool,
+    color: str,
+) -> int:
+    """Run A and B again and put A's values into B: is where they first differ the cause?
+
+    A and B are run again unchanged, which has to come out as their traces do. Then B gets A's values at every op at
+    which it computes otherwise, and at fewer and fewer kinds of them; then A gets B's values at those that are left. If
+    B becomes A and A becomes B, bit for bit, that is the cause.
+
+    The commands, folders and variables are those that the traces tell. Each run works in a copy of its folder.
+
+    Ends with 0 if the cause is confirmed, 1 if the suspicion is refuted or explains a part only, 2 on trouble, 3 if the
+    experiment proves nothing (UNRESOLVED) or half of it (REPAIRED).
+    """
+    if len(traces) != 2:
+        what = "outcomes, as in rltrace confirm --join a.json b.json" if join else "traces, as in rltrace confirm A B"
+        raise UsageError(f"name two {what}")
+    a, b = traces
+    if join:
+        outcome = _join(a, b, output)
+    else:
+        from rltrace.experiment.confirm.setup import BOTH, Asked
+        from rltrace.experiment.outcome import outcome_path, read_outcome
+        from rltrace.select import parse_selectors
+
+        parse_selectors(inject)
+        sides: dict[Side, ByHand] = {
+            "a": by_hand(cmd_a, folder_a, (*env, *env_a)),
+            "b": by_hand(cmd_b, folder_b, (*env, *env_b)),
+        }
+        asked = Asked(
+            a=a,
+            b=b,
+            sides=BOTH if arms is None else frozenset([_side(arms)]),
+            by_hand=sides,
+            until=until,
+            selectors=inject,
+            samples=samples,
+            search=not no_search,
+            capture=capture,
+            found=None if found is None else read_outcome(found),
+        )
+        target = output if output is not None else outcome_path(a, b)
+        folder = work if work is not None else target.with_name(target.name.removesuffix(".json"))
+        if folder == target:
+            folder = target.with_name(f"{target.name}.runs")
+        outcome = _run(asked, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
+    if form == "json":
+        from rltrace.experiment.outcome import outcome_json
+
+        emit(json.dumps(outcome_json(outcome), indent=2, allow_nan=False))
+    else:
+        from rltrace.report.confirm import render_outcome
+
+        colored = use_color(color)
+        emit(render_outcome(outcome, color=colored), color=colored)
+    return status_of(outcome)
+
+
+def status_of(outcome: Outcome) -> ExitCode:
+    """0, 1 or 3."""
+    from rltrace.experiment.outcome import Word
+
+    if outcome.word is Word.CONFIRMED:
+        return ExitCode.IDENTICAL
+    return ExitCode.DIVERGED if outcome.word in (Word.REFUTED, Word.PARTIAL) else ExitCode.UNDECIDED
+
+
+def _run(
+    asked: Asked,
+    target: Path,
+    folder: Path,
+    share: tuple[str, ...],
+    values_limit: int,
+    *,
+    in_place: bool,
+    yes: bool,
+    quiet: bool,
+) -> Outcome:
+    from rltrace.experiment.confirm.bench import Bench, Setting
+    from rltrace.experiment.confirm.experiment import Experiment, not_begun
+    from rltrace.experiment.confirm.setup import check_folders, prepare
+    from rltrace.experiment.outcome import write_outcome
+    from rltrace.experiment.runs import Runner
+    from rltrace.report.confirm import plan_lines
+
+    prepared = prepare(asked)
+    horizon = prepared.question.parting.horizon
+    if not in_place:
+        check_folders(prepared.recipes, share, folder)
+    told = plan_lines(
+        {str(side): recipe for side, recipe in prepared.recipes.items()},
+        str(horizon),
+        asked.samples,
+        in_place=in_place,
+        work=str(folder),
+    )
+    ask("\n".join(told), yes=yes, quiet=quiet)
+    setting = Setting(
+        folder=folder,
+        recipes=prepared.recipes,
+        horizon=horizon,
+        shared=share,
+        in_place=in_place,
+        values_limit=values_limit * 1_000_000,
+    )
+    show = _Narration(quiet=quiet)
+
+    def tell(outcome: Outcome) -> None:
+        write_outcome(target, outcome)
+        show(outcome)
+
+    with Runner() as runner:
+        bench = Bench(setting, _subject(prepared, asked), runner)
+        if prepared.captured is not None:
+            bench.place(prepared.captured_as, prepared.captured)
+        start = not_begun(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject))
+        outcome = Experiment(prepared.question, bench, start, tell).run()
+    write_outcome(target, outcome)
+    if not quiet:
+        narrate(f"the outcome is in {target}, the runs are in {folder}")
+    return outcome
+
+
+def _subject(prepared: Prepared, asked: Asked) -> Mapping[str, object]:
+    """What must be the same for runs that are there already to count."""
+    return {
+        **prepared.subject,
+        "horizon": [prepared.question.parting.horizon.first, prepared.question.parting.horizon.end],
+        "commands": {str(side): recipe.shown for side, recipe in prepared.recipes.items()},
+        "inject": list(asked.selectors),
+    }
+
+
+class _Narration:
+    """Says each arm's result once."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._said: set[str] = set()
+
+    def __call__(self, outcome: Outcome) -> None:
+        from rltrace.experiment.outcome import ArmState
+        from rltrace.report.confirm import arm_line
+
+        if self._quiet:
+            return
+        for arm in outcome.arms:
+            line = arm_line(arm)
+            if arm.state is not ArmState.NOT_RUN and line not in self._said:
+                self._said.add(line)
+                narrate(line)
+
+
+def ask(text: str, *, yes: bool, quiet: bool) -> None:
+    """Show what is about to run, and go on only if that is wanted. Raises UsageError where nobody can be asked."""
+    if not quiet or not yes:
+        narrate(text)
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("these commands come from the traces, and nobody is there to agree to them: give --yes")
+    if not click.confirm("run them?", default=True, err=True):
+        raise KeyboardInterrupt
+
+
+def _join(one: Path, other: Path, output: Path | None) -> Outcome:
+    from rltrace.experiment.confirm.join import join
+    from rltrace.experiment.outcome import read_outcome, write_outcome
+
+    outcome = join(read_outcome(one), read_outcome(other))
+    if output is not None:
+        write_outcome(output, outcome)
+    return outcome
+
+
+def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> ByHand:
+    """What was given in place of what a trace tells. Raises UsageError."""
+    from rltrace.experiment.confirm.setup import ByHand
+
+    pairs = []
+    for text in variables:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is no NAME=VALUE")
+        pairs.append((name, value))
+    try:
+        words = tuple(shlex.split(cmd)) if cmd is not None else ()
+    except ValueError as error:
+        raise UsageError(f"{cmd!r} cannot be read as a command: {error}") from None
+    if cmd is not None and not words:
+        raise UsageError("an empty command cannot be run")
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder")
+    return ByHand(words, None if folder is None else folder.absolute(), tuple(pairs))
+
+
+def _side(text: str) -> Side:
+    return "a" if text == "a" else "b"

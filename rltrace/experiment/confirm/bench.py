@@ -1,0 +1,191 @@
+"""The runs of one experiment: each recorded over the horizon in a folder of its own, and made once.
+
+Owns the working folder: a run that has ended is noted there, and an experiment that was interrupted does not repeat it.
+Judges nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rltrace.errors import RecordError, UsageError
+from rltrace.experiment.confirm.capture import unpack
+from rltrace.experiment.confirm.horizon import Horizon
+from rltrace.experiment.recipe import Recipe
+from rltrace.experiment.runs import Job, Runner
+from rltrace.follow.account import Account, parse_account
+
+Side = Literal["a", "b"]
+
+SCHEMA = "rltrace.experiment/1"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run that has ended."""
+
+    trace: Path
+    how: str
+    """``ended with status 0``."""
+    account: Account | None = None
+    """Of a replay: what became of its injections; None: it was none, or it was refused (``refused`` says why)."""
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how the runs are made."""
+
+    folder: Path
+    """Gets traces and output."""
+    recipes: Mapping[Side, Recipe]
+    """How each program is run; a side that cannot be run here is not in it."""
+    horizon: Horizon
+    shared: tuple[str, ...] = ()
+    """Entries of the program's folder that the copies have as links to the originals."""
+    in_place: bool = False
+    values_limit: int = 1 << 30
+    """Bytes of values that each process keeps at most."""
+
+
+class Bench:
+    """Makes runs, one at a time."""
+
+    def __init__(self, setting: Setting, subject: Mapping[str, object], runner: Runner) -> None:
+        """``subject``: what the experiment is about. Raises UsageError where the folder holds another one's runs."""
+        self._setting = setting
+        self._runner = runner
+        self._folder = setting.folder.absolute()
+        _claim(self._folder, subject)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def record(self, name: str, side: Side, *, values: bool) -> Ran:
+        """The program of a side again, unchanged; ``values``: all of them are kept."""
+        limit = ("--values-limit", str(self._setting.values_limit))
+        keep = ("--values", "all", "--values-inputs", *limit) if values else ()
+        return self._run(name, side, ("record",), (*self._setting.horizon.options, *keep))
+
+    def replay(
+        self,
+        name: str,
+        side: Side,
+        source: Path,
+        *,
+        kinds: Sequence[str] | None = None,
+        selectors: Sequence[str] = (),
+        lockstep: bool = False,
+    ) -> Ran:
+        """The program of a side with values of ``source`` put in: at all ops (``lockstep``), at ops of some kinds
+        (their labels), or where selectors find some.
+        """
+        asked = ["--lockstep"] if lockstep else [word for text in selectors for word in ("--inject", text)]
+        if kinds is not None:
+            path = self._folder / f"{name}.kinds.json"
+            path.write_text(json.dumps(list(kinds), indent=1) + "\n", encoding="utf-8")
+            asked += ["--kinds", str(path)]
+        result = ("--result", str(self._folder / f"{name}.replay.json"))
+        return self._run(name, side, ("replay", str(source)), (*asked, *self._setting.horizon.until, *result))
+
+    def place(self, name: str, capture: Path) -> None:
+        """Have a control that was run elsewhere stand for a run of this name."""
+        trace = self._folder / f"{name}.zarr"
+        if not _note_of(trace).exists():
+            shutil.rmtree(trace, ignore_errors=True)
+            about = unpack(capture, trace)
+            how = f"was captured of {about.path}, {about.runs} times of {about.runs} the same"
+            _note_of(trace).write_text(json.dumps({"how": how}) + "\n", encoding="utf-8")
+
+    def forget(self, ran: Ran) -> None:
+        """Remove a run's trace that nothing asks for any more."""
+        shutil.rmtree(ran.trace, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            _note_of(ran.trace).unlink()
+
+    def _run(self, name: str, side: Side, verb: tuple[str, ...], options: tuple[str, ...]) -> Ran:
+        trace = self._folder / f"{name}.zarr"
+        note = _note_of(trace)
+        if note.exists():
+            how = str(json.loads(note.read_text(encoding="utf-8"))["how"])
+        else:
+            shutil.rmtree(trace, ignore_errors=True)  # of a run that was interrupted
+            how, refused = self._make(name, side, trace, verb, options)
+            if refused is not None:
+                return Ran(trace, how, None, refused)
+            note.write_text(json.dumps({"how": how}) + "\n", encoding="utf-8")
+        return Ran(trace, how, self._account(name) if verb[0] == "replay" else None)
+
+    def _make(
+        self, name: str, side: Side, trace: Path, verb: tuple[str, ...], options: tuple[str, ...]
+    ) -> tuple[str, str | None]:
+        """How the run ended, and why a replay was refused."""
+        setting, recipe = self._setting, self._setting.recipes[side]
+        result = self._folder / f"{name}.replay.json"
+        with suppress(FileNotFoundError):
+            result.unlink()
+        copy = None if setting.in_place else self._folder / "folders" / name
+        if copy is not None:
+            shutil.rmtree(copy, ignore_errors=True)
+        job = Job(
+            name=name,
+            command=recipe.command,
+            origin=recipe.folder,
+            copy=copy,
+            trace=trace,
+            output=self._folder / f"{name}.out",
+            options=options,
+            verb=verb,
+            environment=recipe.environment(),
+            shared=setting.shared,
+            without=self._folder,
+        )
+        try:
+            (ended,) = self._runner.run([job])
+        except RecordError as error:
+            if verb[0] == "record":
+                raise
+            return "was refused", str(error)
+        if verb[0] == "replay" and not result.exists():
+            return ended.how, f"it {ended.how} without a word of what was put in (see {job.output})"
+        return ended.how, None
+
+    def _account(self, name: str) -> Account | None:
+        try:
+            found: Any = json.loads((self._folder / f"{name}.replay.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return parse_account(found)
+
+
+def _note_of(trace: Path) -> Path:
+    return trace.with_suffix(".done.json")
+
+
+def _claim(folder: Path, subject: Mapping[str, object]) -> None:
+    """Make the folder this experiment's. Raises UsageError where it is another's."""
+    file = folder / "experiment.json"
+    wanted = json.loads(json.dumps({"schema": SCHEMA, **subject}))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            if json.loads(file.read_text(encoding="utf-8")) != wanted:
+                raise UsageError(
+                    f"{folder} holds the runs of another experiment (other traces, commands or steps); remove it, or"
+                    " name another folder with --work"
+                )
+        elif any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and holds no experiment; name another folder with --work")
+        else:
+            file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be used for the runs: {error.strerror}") from error
+    except ValueError:
+        raise UsageError(f"{file} is damaged; remove {folder}") from None

@@ -1,0 +1,138 @@
+"""A control that was run on another machine, in one file: its trace with all values, and what it is of.
+
+Owns the file: a ZIP archive without compression (chunks are compressed already, and nothing can blow up on reading)
+that holds ``capture.json`` and the trace. Reading one runs no code and writes nothing outside of the folder given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rltrace.errors import RltraceError
+from rltrace.experiment.confirm.horizon import Horizon
+from rltrace.trace.reader import Trace
+
+SCHEMA = "rltrace.capture/1"
+ABOUT, TRACE = "capture.json", "control.zarr"
+LARGEST_ABOUT = 1 << 20
+
+
+class CaptureError(RltraceError):
+    """A file holds no capture, or not the one that is needed."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a capture tells of itself."""
+
+    subject: str
+    """The trace that the control came out as (``identity_of``)."""
+    path: str
+    """Its path on the machine it was run on, for people."""
+    first: int
+    end: int
+    """The horizon."""
+    runs: int
+    """How often the control was run, and came out the same."""
+
+    @property
+    def horizon(self) -> Horizon:
+        return Horizon(self.first, self.end)
+
+
+def identity_of(trace: Trace) -> str:
+    """What tells a trace, and slices of it, from any other: 16 hex digits over what it says of its launch."""
+    launch = json.dumps(trace.launch, sort_keys=True, default=str)
+    return hashlib.sha256(launch.encode()).hexdigest()[:16]
+
+
+def write_capture(file: Path, about: Captured, trace: Path) -> None:
+    """Write the file in one go. Raises CaptureError where that cannot be done."""
+    beside = file.with_name(file.name + ".new")
+    try:
+        with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(ABOUT, json.dumps({"schema": SCHEMA, **asdict(about)}, indent=1))
+            for path in _files(trace):
+                archive.write(path, str(PurePosixPath(TRACE, *path.relative_to(trace).parts)))
+        beside.replace(file)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise CaptureError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def size_of(trace: Path) -> int:
+    """Bytes that a capture of it takes, headers aside."""
+    return sum(path.stat().st_size for path in _files(trace))
+
+
+def read_capture(file: Path) -> Captured:
+    """What a capture is of. Raises CaptureError."""
+    with _opened(file) as archive:
+        return _about(file, archive)
+
+
+def unpack(file: Path, folder: Path) -> Captured:
+    """Put the captured trace at ``folder``, which must not be there. Raises CaptureError."""
+    with _opened(file) as archive:
+        about = _about(file, archive)
+        members = [(_parts(file, info), info) for info in archive.infolist() if info.filename != ABOUT]
+        try:
+            for parts, info in members:
+                target = folder.joinpath(*parts)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(info) as source, target.open("xb") as written:
+                    shutil.copyfileobj(source, written)
+        except (OSError, zipfile.BadZipFile) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise CaptureError(f"{file} cannot be unpacked: {error}") from error
+        return about
+
+
+def _files(trace: Path) -> Iterator[Path]:
+    return (Path(folder, name) for folder, _, names in sorted(os.walk(trace)) for name in sorted(names))
+
+
+def _opened(file: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except OSError as error:
+        raise CaptureError(f"{file} cannot be read: {error.strerror}") from None
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        raise CaptureError(f"{file} is no capture (rltrace capture writes one)") from None
+
+
+def _about(file: Path, archive: zipfile.ZipFile) -> Captured:
+    try:
+        info = archive.getinfo(ABOUT)
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > LARGEST_ABOUT:
+            raise CaptureError(f"{file} is no capture: its {ABOUT} is out of shape")
+        found: Any = json.loads(archive.read(info))
+    except (KeyError, ValueError, zipfile.BadZipFile):
+        raise CaptureError(f"{file} is no capture (rltrace capture writes one)") from None
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        raise CaptureError(f"{file} has the schema {schema!r}; this rltrace reads {SCHEMA}")
+    try:
+        numbers = [int(found[name]) for name in ("first", "end", "runs")]
+        return Captured(str(found["subject"]), str(found["path"]), *numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CaptureError(f"{file} is no whole capture: {error}") from None
+
+
+def _parts(file: Path, info: zipfile.ZipInfo) -> tuple[str, ...]:
+    """Where a member goes, below the folder. Raises CaptureError where that is not below it."""
+    top, *parts = info.filename.split("/")
+    plain = all(part not in ("", ".", "..") and "\\" not in part and "\0" not in part for part in parts)
+    if top != TRACE or not parts or not plain or info.is_dir():
+        raise CaptureError(f"{file} is no capture: it holds {info.filename!r}")
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise CaptureError(f"{file} is no capture: {info.filename!r} is compressed, which none of its files is")
+    return tuple(parts)

@@ -1,0 +1,348 @@
+"""The four arms of an experiment on two traces, in their order, and the word that they come to.
+
+Owns which run proves what. A0 and B0 are the controls: if one of them does not come out as its trace, nothing else
+counts. Then B runs with A's values at every op (lockstep), which lists the kinds of op that compute otherwise however
+masked they are; then with A's values at these kinds alone, and at fewer and fewer of them; then A with B's values at
+those that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rltrace.diff.compare import compare
+from rltrace.diff.model import Cause, Comparison
+from rltrace.experiment.confirm.bench import Bench, Ran, Side
+from rltrace.experiment.confirm.horizon import Parting, agrees, same_place
+from rltrace.experiment.confirm.state import state_difference
+from rltrace.experiment.confirm.words import (
+    classes_of,
+    first_of,
+    is_later,
+    kinds_text,
+    missing_text,
+    parts_from,
+    place_text,
+)
+from rltrace.experiment.minimal import NothingToSearchError, minimise
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word
+from rltrace.experiment.trials import Trials
+from rltrace.follow.account import Account
+from rltrace.trace.reader import Trace, open_trace
+from rltrace.trace.schema import LIMIT
+
+Tell = Callable[[Outcome], None]
+
+WHAT = {
+    ArmName.A0: "A again, unchanged",
+    ArmName.B0: "B again, unchanged",
+    ArmName.B_FROM_A: "B with A's values",
+    ArmName.A_FROM_B: "A with B's values",
+}
+CONTROLS: dict[Side, ArmName] = {"a": ArmName.A0, "b": ArmName.B0}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of two traces."""
+
+    a: Trace
+    b: Trace
+    parting: Parting
+    sides: frozenset[Side] = frozenset(("a", "b"))
+    """The programs that can be run here; of the other one the folder holds a control that was captured elsewhere."""
+    selectors: tuple[str, ...] = ()
+    """Where the cause is suspected; empty: a lockstep finds all places."""
+    classes: tuple[OriginClass, ...] = ()
+    """What B's arms have found on another machine, where only A's are run here."""
+    samples: int = 2
+    """How often each run is made that has to come out the same."""
+    search: bool = True
+    """Look for the smallest set of kinds."""
+
+
+class _Settled(Exception):  # noqa: N818  no error: the experiment has its word
+    """An arm came out in a way that makes the others pointless."""
+
+    def __init__(self, word: Word, because: str) -> None:
+        super().__init__(because)
+        self.word = word
+
+
+class Experiment:
+    """One experiment. ``outcome`` is what is known so far; ``tell`` is given it whenever it changes."""
+
+    def __init__(self, question: Question, bench: Bench, start: Outcome, tell: Tell = lambda outcome: None) -> None:
+        """``start``: the outcome of nothing yet, from ``not_begun``."""
+        self._question = question
+        self._bench = bench
+        self._tell = tell
+        self.outcome = start
+        self._traces: dict[Path, Trace] = {}
+
+    def run(self) -> Outcome:
+        """Make all runs that are not there yet. Raises RecordError where a control could not be recorded."""
+        sides = self._question.sides
+        try:
+            for side in sorted(sides):
+                self._control(side)
+            self._compare_controls()
+            chosen = self._question.classes
+            if "b" in sides:
+                chosen = self._hypothesis() if self._question.selectors else self._search(self._origins())
+            if "a" in sides:
+                self._mirror(chosen)
+        except _Settled as settled:
+            self._update(word=settled.word, because=str(settled))
+        else:
+            word, because = verdict_of(self.outcome)
+            self._update(word=word, because=because)
+        return self.outcome
+
+    # --- the controls -------------------------------------------------------------------------------------------------
+
+    def _control(self, side: Side) -> None:
+        """The program of a side, unchanged, has to come out as its trace does, every time."""
+        name, letter, samples = CONTROLS[side], side.upper(), self._question.samples
+        trace = self._question.a if side == "a" else self._question.b
+        self._arm(name, ArmState.RUNNING)
+        for number in range(1, samples + 1):
+            first = number == 1
+            ran = self._bench.record(name.value if first else f"{name.value}-{number}", side, values=first)
+            found = compare(trace, self._open(ran))
+            same = agrees(found)
+            if same is None:
+                raise self._unresolved(name, f"whether {letter} again is {letter} cannot be said: {found.why}")
+            if not same:
+                raise self._unresolved(
+                    name,
+                    f"{letter} is not reproducible: run {number} of {samples} of the same command"
+                    f" {parts_from(found, letter)}; rltrace check tells how often it does",
+                )
+        self._check_values(name)
+        self._arm(name, ArmState.AS_EXPECTED, f"is {letter}, {samples} times of {samples}", name.value)
+
+    def _check_values(self, name: ArmName) -> None:
+        """The values of a control have to be there, all that can be."""
+        for process in self._trace(name.value).processes:
+            if any(entry.why == LIMIT for entry in process.values.left_out):
+                raise self._unresolved(
+                    name, "not all values of the horizon could be kept: the limit was reached; raise --values-limit"
+                )
+
+    def _compare_controls(self) -> None:
+        """B0 has to part from A0 where B parted from A."""
+        found = compare(self._trace("A0"), self._trace("B0"))
+        there, here = self._question.parting.finding, first_of(found)
+        if here is None:
+            raise self._unresolved(ArmName.B0, "B again does not part from A again, though B parted from A")
+        if not same_place(here, there):
+            raise self._unresolved(
+                ArmName.B0,
+                f"B again parts from A again at {place_text(here)}, and B parted from A at {place_text(there)}",
+            )
+        differs = state_difference(self._trace("A0"), self._trace("B0"), self._question.parting.horizon)
+        self._update(by_state=differs is not None)
+        for arm in self.outcome.arms:
+            if arm.name is ArmName.B0 and arm.state is ArmState.AS_EXPECTED:
+                self._arm(arm.name, arm.state, f"{arm.result}; it parts from A where B did")
+
+    # --- where the difference begins ----------------------------------------------------------------------------------
+
+    def _origins(self) -> tuple[OriginClass, ...]:
+        """All kinds of op at which B computes otherwise."""
+        self._arm(ArmName.B_FROM_A, ArmState.RUNNING, "in lockstep")
+        ran = self._bench.replay("lockstep", "b", self._path("A0"), lockstep=True)
+        account = self._whole(ArmName.B_FROM_A, ran)
+        self._update(classes=classes_of(account.other))
+        found = compare(self._trace("A0"), self._open(ran))
+        if agrees(found) is not True:
+            raise self._not_repaired(found, "with A's values at every op that has any")
+        if not account.other:
+            raise self._unresolved(
+                ArmName.B_FROM_A, "with A's values at every op B had none of its own, and yet it parts from A without"
+            )
+        return self.outcome.classes
+
+    def _search(self, classes: tuple[OriginClass, ...]) -> tuple[OriginClass, ...]:
+        """The smallest set of kinds that makes B what A is; all of them where none is looked for."""
+        name, everything = ArmName.B_FROM_A, [found.kind for found in classes]
+        trials = self._trials()
+        self._arm(name, ArmState.RUNNING, f"at {kinds_text(len(classes))}")
+        needed: Collection[str] = everything
+        if not trials.repairs(everything):
+            self._count(trials)
+            ran = self._bench.replay("B-from-A", "b", self._path("A0"), kinds=everything)
+            self._whole(name, ran)
+            if self._same("A0", ran):
+                raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
+            raise self._not_repaired(compare(self._trace("A0"), self._open(ran)), "with A's values at all kinds")
+        if self._question.search:
+            try:
+                needed = minimise(everything, trials.repairs).classes
+            except NothingToSearchError as error:
+                raise self._unresolved(name, str(error)) from None
+            self._update(classes=classes_of_outcome(classes, needed))
+        self._count(trials)
+        ran = self._bench.replay("B-from-A", "b", self._path("A0"), kinds=sorted(needed))
+        self._whole(name, ran)
+        if not self._same("A0", ran):
+            raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
+        self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A", f"{WHAT[name]} at {kinds_text(len(needed))}")
+        return tuple(found for found in classes if found.kind in needed)
+
+    def _hypothesis(self) -> tuple[OriginClass, ...]:
+        """B with A's values where the selectors say."""
+        name, selectors = ArmName.B_FROM_A, self._question.selectors
+        self._arm(name, ArmState.RUNNING, what=f"{WHAT[name]} at {' or '.join(selectors)}")
+        ran = self._bench.replay("B-from-A", "b", self._path("A0"), selectors=selectors)
+        account = self._whole(name, ran)
+        self._update(classes=classes_of(account.other))
+        if not self._same("A0", ran):
+            raise self._not_repaired(compare(self._trace("A0"), self._open(ran)), "with A's values there")
+        self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A")
+        return self.outcome.classes
+
+    def _trials(self) -> Trials:
+        subject = {**self.outcome.subject, "horizon": [self.outcome.first_step, self.outcome.end_step]}
+        return Trials(self._bench.folder / "trials.jsonl", subject, self._attempt, self._question.samples)
+
+    def _attempt(self, kinds: frozenset[str]) -> bool:
+        """One run of B with A's values at these kinds; whether it has become A."""
+        if not kinds:
+            return False  # that is B0, which parts from A
+        self._update(trials=self.outcome.trials + 1)
+        ran = self._bench.replay("trial", "b", self._path("A0"), kinds=sorted(kinds))
+        try:
+            return ran.account is not None and ran.account.complete and self._same("A0", ran)
+        finally:
+            self._traces.pop(ran.trace, None)
+            self._bench.forget(ran)
+
+    def _count(self, trials: Trials) -> None:
+        runs = sum(trial.runs for trial in trials.all if trial.classes)
+        self._update(trials=runs, flaky=sum(trial.is_flaky for trial in trials.all))
+
+    # --- the mirror ---------------------------------------------------------------------------------------------------
+
+    def _mirror(self, chosen: Sequence[OriginClass]) -> None:
+        """A with B's values at the same kinds has to become B; should that not do, at all kinds."""
+        name, b0 = ArmName.A_FROM_B, self._path("B0")
+        self._arm(name, ArmState.RUNNING)
+        if self._question.selectors:
+            ran = self._bench.replay("A-from-B", "a", b0, selectors=self._question.selectors)
+            self._whole(name, ran)
+        else:
+            sets = [chosen] if len(chosen) == len(self.outcome.classes) else [chosen, self.outcome.classes]
+            for number, classes in enumerate(sets, 1):
+                run = "A-from-B" if number == 1 else f"A-from-B-{number}"
+                labels = sorted({label for found in classes for label in found.kinds_b})
+                ran = self._bench.replay(run, "a", b0, kinds=labels)
+                if self._whole(name, ran) and self._same("B0", ran):
+                    break
+            self._arm(name, ArmState.RUNNING, what=f"{WHAT[name]} at {kinds_text(len(classes))}")
+        if self._same("B0", ran):
+            self._arm(name, ArmState.AS_EXPECTED, self._told("B"), ran.trace.stem)
+        else:
+            found = compare(self._trace("B0"), self._open(ran))
+            self._arm(name, ArmState.OTHERWISE, parts_from(found, "B"), ran.trace.stem)
+
+    # --- what runs have in common -------------------------------------------------------------------------------------
+
+    def _same(self, control: str, ran: Ran) -> bool:
+        """Whether a run came out as a control in what counts: its state, where that differs between A and B at all."""
+        if self.outcome.by_state:
+            horizon = self._question.parting.horizon
+            return state_difference(self._trace(control), self._open(ran), horizon) is None
+        return agrees(compare(self._trace(control), self._open(ran))) is True
+
+    def _told(self, letter: str) -> str:
+        if self.outcome.by_state:
+            return f"has {letter}'s state to the end of {self._question.parting.horizon}, bit for bit"
+        return f"is {letter} to the end of {self._question.parting.horizon}, op for op"
+
+    def _not_repaired(self, found: Comparison, how: str) -> _Settled:
+        """B did not become A: REFUTED where it parts from A as before, PARTIAL where it does so later."""
+        name, here, there = ArmName.B_FROM_A, first_of(found), self._question.parting.finding
+        if agrees(found) is None:
+            return self._unresolved(name, f"whether B {how} is A cannot be said: {found.why}")
+        self._arm(name, ArmState.OTHERWISE, parts_from(found, "A"), "B-from-A")
+        if here is not None and not same_place(here, there) and is_later(here, there):
+            text = f"{how}, B follows A further than before, and parts from it at {place_text(here)}: the next origin"
+            return _Settled(Word.PARTIAL, text)
+        return _Settled(Word.REFUTED, f"{how}, B parts from A as before, at {place_text(here or there)}")
+
+    def _whole(self, name: ArmName, ran: Ran) -> Account:
+        """The account of a replay, of which every injection has to have happened."""
+        if ran.account is None:
+            raise self._unresolved(name, ran.refused or "the replay left no account of what it put in")
+        if not ran.account.complete:
+            text = missing_text(ran.account, "B" if name is ArmName.A_FROM_B else "A")
+            if self._question.parting.finding.cause is Cause.CONTROL_FLOW:
+                text += "; control flow parts on something that no op computes: there is no value to put in for it"
+            raise self._unresolved(name, text)
+        return ran.account
+
+    # --- the outcome --------------------------------------------------------------------------------------------------
+
+    def _unresolved(self, name: ArmName, because: str) -> _Settled:
+        self._arm(name, ArmState.FAILED, because)
+        return _Settled(Word.UNRESOLVED, because)
+
+    def _arm(
+        self, name: ArmName, state: ArmState, result: str = "", trace: str | None = None, what: str | None = None
+    ) -> None:
+        path = None if trace is None else str(self._path(trace))
+        arm = self.outcome.arm(name)
+        assert arm is not None
+        changed = replace(arm, state=state, result=result, trace=path or arm.trace, what=what or arm.what)
+        self._update(arms=tuple(changed if other is arm else other for other in self.outcome.arms))
+
+    def _update(self, **changes: Any) -> None:
+        self.outcome = replace(self.outcome, **changes)
+        self._tell(self.outcome)
+
+    def _open(self, ran: Ran) -> Trace:
+        if ran.trace not in self._traces:
+            self._traces[ran.trace] = open_trace(ran.trace)
+        return self._traces[ran.trace]
+
+    def _trace(self, name: str) -> Trace:
+        return self._open(Ran(self._path(name), ""))
+
+    def _path(self, name: str) -> Path:
+        return self._bench.folder / f"{name}.zarr"
+
+
+def classes_of_outcome(classes: Sequence[OriginClass], needed: Collection[str]) -> tuple[OriginClass, ...]:
+    """The classes, with whether each matters; those that do first."""
+    found = [replace(c, matters=c.kind in needed) for c in classes]
+    return tuple(sorted(found, key=lambda c: not c.matters))
+
+
+def not_begun(question: Question, paths: tuple[str, str], subject: dict[str, str]) -> Outcome:
+    """The outcome of an experiment of which nothing was run."""
+    arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], "") for name in ArmName)
+    horizon = question.parting.horizon
+    return Outcome(None, "", *paths, horizon.first, horizon.end, arms, question.classes, subject=subject)
+
+
+def verdict_of(outcome: Outcome) -> tuple[Word | None, str]:
+    """The word for arms of which none failed, and a sentence; None: B's own arms are missing."""
+    states = {arm.name: arm.state for arm in outcome.arms}
+    needed = sum(found.matters is not False for found in outcome.classes)
+    minimal = any(found.matters for found in outcome.classes)
+    at = f"at {kinds_text(needed)}" if needed else "there"
+    all_it_takes = f", and {'this is' if needed == 1 else 'these are'} all it takes" if minimal else ""
+    if states[ArmName.B_FROM_A] is not ArmState.AS_EXPECTED:
+        return None, "B's arms were not run here; rltrace confirm --join puts both machines' together"
+    if states[ArmName.A_FROM_B] is ArmState.NOT_RUN:
+        return Word.REPAIRED, f"A's values {at} make B what A is{all_it_takes}; A's own arms were not run"
+    if states[ArmName.A_FROM_B] is not ArmState.AS_EXPECTED:
+        mirror = outcome.arm(ArmName.A_FROM_B)
+        result = mirror.result if mirror is not None else ""
+        return Word.PARTIAL, f"A's values {at} make B what A is, but A with B's values {result}"
+    return Word.CONFIRMED, f"A's values {at} make B what A is, B's values there make A what B is{all_it_takes}"

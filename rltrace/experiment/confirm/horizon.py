@@ -1,0 +1,92 @@
+"""How far an experiment on two traces goes, and what its runs have to show: where the two part.
+
+Owns the steps that are run again and the question whether two runs part at the same place. Pure functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.diff.model import Cause, Comparison, Finding, Verdict
+from rltrace.errors import UsageError
+
+STEPS = 2
+"""The step of the first difference and the next, unless asked otherwise."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """The steps that the runs of an experiment record op by op; they end with the last of them."""
+
+    first: int
+    end: int
+    """Not among them."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of ``rltrace record``."""
+        return "--steps", f"{self.first}:{self.end}", *self.until
+
+    @property
+    def until(self) -> tuple[str, ...]:
+        """Of any verb that runs the program."""
+        return "--until", str(self.end - 1)
+
+    def __str__(self) -> str:
+        last = self.end - 1
+        return f"step {self.first:,}" if last == self.first else f"steps {self.first:,} to {last:,}"
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two traces part, and the horizon that follows."""
+
+    finding: Finding
+    horizon: Horizon
+
+
+def parting_of(comparison: Comparison, until: int | None = None) -> Parting:
+    """Where the two traces of a comparison part; ``until``: last step of the horizon.
+
+    Raises UsageError where they do not part, or at nothing that a run could show again.
+    """
+    a, b = comparison.a.path, comparison.b.path
+    if comparison.verdict is not Verdict.DIVERGED:
+        raise UsageError(f"there is nothing to confirm: {a} and {b} are {comparison.verdict.value} ({comparison.why})")
+    found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
+    finding = next((f for f in found if f is not None), None)
+    if finding is None or finding.cause is Cause.ENDED:
+        told = finding.because if finding is not None else comparison.why
+        raise UsageError(f"there is nothing to confirm: {a} and {b} part at no op ({told})")
+    if finding.cause is Cause.BEFORE_WINDOW:
+        raise UsageError(
+            f"{a} and {b} differ already where their recording of ops begins (step {finding.step}): record both again"
+            " from an earlier step on"
+        )
+    first = finding.step or 0
+    end = first + STEPS if until is None else until + 1
+    if end <= first:
+        raise UsageError(f"--until {until} ends before the first difference, which is in step {first}")
+    return Parting(finding, Horizon(first, end))
+
+
+def same_place(a: Finding, b: Finding) -> bool:
+    """Whether two findings are of one place in the program and in the run. Row numbers may differ: windows do."""
+    if a.op is None or b.op is None:  # of the digests of a step
+        return a.step == b.step
+    places = [(f.stream, f.step, f.op, _line(f)) for f in (a, b)]
+    return places[0] == places[1]
+
+
+def agrees(comparison: Comparison) -> bool | None:
+    """Whether two runs computed the same as far as both were recorded; None: it cannot be said."""
+    if comparison.verdict is Verdict.DIVERGED:
+        return False
+    if comparison.holes or comparison.so_far not in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
+        return None
+    return True
+
+
+def _line(finding: Finding) -> tuple[str, str, str] | None:
+    site = finding.site
+    return None if site is None else (site.file, site.function, site.source)

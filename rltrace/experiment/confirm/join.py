@@ -1,0 +1,44 @@
+"""Two outcomes of one experiment, of the arms that each machine could run, put together.
+
+Owns what has to be the same on both sides, and which arm counts where both tell of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rltrace.errors import UsageError
+from rltrace.experiment.confirm.experiment import verdict_of
+from rltrace.experiment.outcome import Arm, ArmState, Outcome, Word
+
+
+def join(one: Outcome, other: Outcome) -> Outcome:
+    """The whole experiment. Raises UsageError where the two are not halves of one."""
+    for name, what in (("subject", "traces"), ("first_step", "steps"), ("end_step", "steps")):
+        if getattr(one, name) != getattr(other, name):
+            raise UsageError(f"these are outcomes of two experiments: their {what} are not the same")
+    if not one.subject:
+        raise UsageError("these outcomes do not say which traces they are of; run confirm --arms again")
+    arms = tuple(_arm(a, b) for a, b in zip(one.arms, other.arms, strict=True))
+    states = {arm.state for arm in arms}
+    whole = one if any(found.matters is not None for found in one.classes) else other
+    classes = whole.classes or one.classes or other.classes
+    both = replace(whole, arms=arms, classes=classes, trials=one.trials + other.trials, flaky=one.flaky + other.flaky)
+    failed = next((arm for arm in arms if arm.state is ArmState.FAILED), None)
+    if failed is not None:
+        return replace(both, word=Word.UNRESOLVED, because=failed.result)
+    settled = next((o for o in (one, other) if o.word in (Word.REFUTED, Word.UNRESOLVED, Word.PARTIAL)), None)
+    if settled is not None:
+        return replace(both, word=settled.word, because=settled.because)
+    if ArmState.RUNNING in states:
+        raise UsageError("one of these experiments is not finished; run it to its end first")
+    word, because = verdict_of(both)
+    return replace(both, word=word, because=because)
+
+
+def _arm(a: Arm, b: Arm) -> Arm:
+    """The one that was run; where both were, the one that did not come out as expected."""
+    if a.name is not b.name:
+        raise UsageError("these outcomes list other arms than this version knows")
+    run = [arm for arm in (a, b) if arm.state is not ArmState.NOT_RUN]
+    return next((arm for arm in run if arm.state is not ArmState.AS_EXPECTED), run[0] if run else a)

@@ -1,0 +1,136 @@
+"""What ``rltrace confirm`` says: its outcome as text, and the runs that it is about to make. Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rltrace.diff.model import Verdict
+from rltrace.experiment.outcome import Arm, ArmState, OriginClass, Outcome, Word
+from rltrace.experiment.recipe import Recipe
+from rltrace.report.finding import wrapped
+from rltrace.report.style import Style
+
+STATES = {
+    ArmState.NOT_RUN: "not run",
+    ArmState.RUNNING: "running",
+    ArmState.AS_EXPECTED: "as expected",
+    ArmState.OTHERWISE: "otherwise",
+    ArmState.FAILED: "failed",
+}
+COLORS = {
+    Word.CONFIRMED: Verdict.IDENTICAL,
+    Word.REPAIRED: Verdict.IDENTICAL,
+    Word.PARTIAL: Verdict.UNKNOWN,
+    Word.REFUTED: Verdict.DIVERGED,
+    Word.UNRESOLVED: Verdict.UNKNOWN,
+}
+SHOWN = 40
+"""Kinds of op in the text; all are in the JSON."""
+
+
+def render_outcome(outcome: Outcome, *, color: bool) -> str:
+    """The whole of it, without a newline at the end."""
+    style = Style(color)
+    sections = (_head(outcome, style), _arms(outcome), _classes(outcome), _next(outcome))
+    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+
+
+def plan_lines(
+    recipes: Mapping[str, Recipe], horizon: str, samples: int, *, in_place: bool, work: str
+) -> Iterator[str]:
+    """What is about to be run, before anybody is asked."""
+    yield f"this runs, up to the end of {horizon} and several times each ({samples} for a control):"
+    for side, recipe in recipes.items():
+        yield f"  {side.upper()}  {recipe.shown}"
+    yield "  in these folders themselves" if in_place else "  each run in a copy of its folder"
+    yield f"  traces and output go to {work}"
+
+
+def arm_line(arm: Arm) -> str:
+    """One arm, as it changes: ``A0: A again, unchanged: is A, 2 times of 2``."""
+    return f"{arm.name.value.replace('<-', '←')}: {arm.what}: {arm.result or STATES[arm.state]}"
+
+
+def _head(outcome: Outcome, style: Style) -> Iterator[str]:
+    word = "NOT FINISHED" if outcome.word is None else outcome.word.value.upper()
+    yield style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
+    if outcome.because:
+        yield from wrapped(_sentence(outcome.because), "  ")
+    yield ""
+    yield f"  A  {outcome.a}"
+    yield f"  B  {outcome.b}"
+    end = outcome.end_step
+    if outcome.first_step is not None and end is not None:
+        last = end - 1
+        steps = f"step {last:,}" if last == outcome.first_step else f"steps {outcome.first_step:,} to {last:,}"
+        yield f"  over {steps}"
+
+
+def _arms(outcome: Outcome) -> Iterator[str]:
+    yield "Arms"
+    for arm in outcome.arms:
+        name = arm.name.value.replace("<-", "←")
+        yield f"  {name:<4} {STATES[arm.state]:<12} {arm.what}"
+        if arm.result:
+            yield from wrapped(arm.result, " " * 20)
+    if outcome.by_state is False:
+        yield "  compared op by op: A and B leave the same parameters, buffers and generators behind"
+    if outcome.trials:
+        flaky = f", {outcome.flaky} of them not the same each time" if outcome.flaky else ""
+        yield f"  the search for the fewest kinds of op took {outcome.trials} runs{flaky}"
+
+
+def _classes(outcome: Outcome) -> Iterator[str]:
+    if not outcome.classes:
+        return
+    tried = any(found.matters is not None for found in outcome.classes)
+    groups: Sequence[tuple[str, bool | None]] = (
+        [("needed", True), ("makes no difference", False), ("not tried", None)] if tried else [("", None)]
+    )
+    yield f"Kinds of op at which B computes otherwise ({len(outcome.classes):,})"
+    for title, matters in groups:
+        found = [kind for kind in outcome.classes if kind.matters is matters]
+        if not found:
+            continue
+        if title:
+            yield f"  {title}"
+        for kind in found[:SHOWN]:
+            yield from _kind(kind)
+        if len(found) > SHOWN:
+            yield f"    and {len(found) - SHOWN:,} more"
+
+
+def _kind(kind: OriginClass) -> Iterator[str]:
+    where = "" if kind.site is None else f" at {kind.site.file}:{kind.site.line} ({kind.site.function})"
+    yield f"    {kind.op}{where}"
+    if kind.site is not None and kind.site.source:
+        yield f"        {kind.site.source}"
+    yield from wrapped("; ".join(_facts(kind)), " " * 6)
+
+
+def _facts(kind: OriginClass) -> Iterator[str]:
+    yield f"{kind.count:,} op{'' if kind.count == 1 else 's'}"
+    if kind.kernel.a != kind.kernel.b:
+        yield f"A {kind.kernel.a or 'kernel unknown'}, B {kind.kernel.b or 'kernel unknown'}"
+    others = [PARTS[part] for part in kind.parts if part in PARTS]
+    if others:
+        yield f"{' and '.join(others)} differ"
+    if kind.max_ulp is not None:
+        relative = "" if kind.max_relative is None else f" ({kind.max_relative:.2g} relative)"
+        yield f"up to {kind.max_ulp:,} ULP{relative}"
+    if kind.first_row is not None:
+        yield f"first at op {kind.first_row:,} of {kind.stream} in A0, step {kind.first_step or 0:,}"
+
+
+PARTS = {"outside": "data from outside", "generator": "generator states", "number": "numbers read out"}
+
+
+def _next(outcome: Outcome) -> Iterator[str]:
+    if outcome.advice:
+        yield "Next"
+        for command in outcome.advice:
+            yield f"  {command}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
