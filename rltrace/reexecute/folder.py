@@ -1,9 +1,9 @@
 """The folder in which one op leaves the house: a script, its inputs, and what the script needs.
 
-Owns which files stand in it. ``rerun.py`` is this package's own file, ``digest.py`` the digest's slow and obvious
-implementation (``rltrace.digest.reference``), both as they are: an own, shorter definition of either would be a second
-one to keep right. Tensors are kept as the bytes of their storages, so dtypes that NumPy lacks and inputs that are each
-other's memory come through.
+Owns which files stand in it. ``command.py`` and ``rerun.py`` are this package's own, ``digest.py`` the digest's slow
+and obvious implementation (``rltrace.digest.reference``), all as they are but for where they import from: shorter ones
+made for the folder would be second ones to keep right. Tensors are kept as the bytes of their storages, so dtypes that
+NumPy lacks and inputs that are each other's memory come through.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from rltrace.digest import PAGE_BYTES, definition, reference
-from rltrace.reexecute import rerun
+from rltrace.reexecute import command, rerun
+from rltrace.reexecute.command import Side
 from rltrace.reexecute.recorded import RecordedOp
-from rltrace.reexecute.rerun import Side
 from rltrace.reexecute.script import script
 from rltrace.trace.process import ProcessTrace
 from rltrace.trace.rows import Rows
@@ -53,6 +53,7 @@ def write_folder(
         arrays["generator"] = np.asarray(case.generator.state)
     np.savez_compressed(folder / "inputs.npz", **arrays)  # type: ignore[arg-type]
     (folder / SCRIPT).write_text(script(op, sides, told, imports, SCRIPT), encoding="utf-8")
+    (folder / "command.py").write_text(_alone(inspect.getsource(command)), encoding="utf-8")
     (folder / "rerun.py").write_text(inspect.getsource(rerun), encoding="utf-8")
     (folder / "digest.py").write_text(digest_source(), encoding="utf-8")
 
@@ -72,6 +73,13 @@ def side_of(process: ProcessTrace, rows: Rows, results: tuple[str, ...], kernel:
         str(facts.get("host.cpu") or ""),
         kernel,
     )
+
+
+def _alone(text: str) -> str:
+    """The source of a module that imports from a neighbour, for where the two lie side by side."""
+    line = f"from {rerun.__name__} import "
+    assert line in text
+    return text.replace(line, "from rerun import ")
 
 
 _TENSOR_DIGEST = '''

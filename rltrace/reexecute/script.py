@@ -8,24 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pprint import pformat
 
+from rltrace.reexecute.command import Side
 from rltrace.reexecute.recorded import RecordedOp
-from rltrace.reexecute.rerun import Side, Tensor
+from rltrace.reexecute.rerun import Tensor
 
 WIDTH = 110
 
 _TEXT = '''\
 """{name}, run again on the inputs that it had in a recorded run.
 
-    python {file}           runs it 20 times: does it repeat itself, are these the recorded bits?
+    python {file}           runs it 100 times: does it repeat itself, are these the recorded bits?
     python {file} --help    other threads, instruction sets, deterministic algorithms, TF32
 
 {told}
-inputs.npz holds the memory of its inputs; rerun.py and digest.py, beside this file, do the work. Needs torch and NumPy.
+inputs.npz holds the memory of its inputs, the other files beside this one do the work. Needs torch and NumPy.
 """
 
 import torch
 {imports}
-from rerun import Side, Tensor, main
+from command import Side, main
+from rerun import Tensor
 
 TENSORS = {tensors}
 

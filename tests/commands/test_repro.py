@@ -49,7 +49,13 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     """It gives A's digest without rltrace; settings that act at the start of a process act; bfloat16 comes through."""
     assert main(["repro", "a.zarr", "--at", "op=exp,nth=1", "-o", "out"]) == 0
     assert "python out/repro.py" in capsys.readouterr().err
-    assert sorted(path.name for path in Path("out").iterdir()) == ["digest.py", "inputs.npz", "repro.py", "rerun.py"]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "command.py",
+        "digest.py",
+        "inputs.npz",
+        "repro.py",
+        "rerun.py",
+    ]
     text = Path("out/repro.py").read_text()
     assert "Tensor('bfloat16', (4, 4), (4, 1), storage=0)" in text
     assert "torch.ops.aten.exp.default(t[0])" in text
@@ -78,7 +84,7 @@ def test_another_run_s_result_stands_beside_it(folder: Path) -> None:
     assert "1 thread, torch" in lines[1]
     assert "deterministic algorithms" in lines[1]
     assert lines[2] == "  it repeats itself: 2 runs, one result"
-    assert lines[3].split() == ["2", "x", digest, "not", "A's", "nor", "B's"]
+    assert lines[3].split() == ["2", "x", digest, "neither", "A's", "nor", "B's"]
 
 
 def test_the_first_difference_without_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
