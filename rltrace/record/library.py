@@ -76,7 +76,9 @@ def recording(
         yield
     finally:
         session.finish()
-        if os.getpid() == owner:  # a forked child that leaves the block has not ended the launch
+        if os.getpid() != owner:  # a forked child that leaves the block ends its own part, not the launch
+            sessions.end()
+        else:
             try:
                 end_launch(trace, {"status": 0, "seconds": time.monotonic() - started, "library": True})
             except (RecordError, OSError) as error:  # not in place of what the block may have raised

@@ -48,6 +48,11 @@ class ModuleNames:
         self.known: dict[int, int] = {}
         """Id in table "modules" by ``id(module)``; an entry goes when its module dies."""
 
+    def inherit(self, other: ModuleNames) -> None:
+        """Know the modules of a process of which this one is a fork."""
+        self._parents, self._roots, self._counts = other._parents, other._roots, other._counts
+        self._born, self._seen = other._born, other._seen
+
     def born(self, module: torch.nn.Module, *_: object) -> None:
         """Something is registered with ``module`` (torch's registration hooks): the first time, it is being made."""
         if module not in self._seen:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from rltrace.identity import portable_path
 from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
@@ -25,21 +26,42 @@ LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 """The same, started with ``python -m``."""
 
 
+POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futures.process")
+"""Modules whose processes take tasks as timing has it."""
+
+
 def process_name() -> str:
     """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``.
+
+    One that takes tasks as timing has it is ``rank0/pool:1``.
 
     What starts the ranks is ``launcher:torchrun``; it has no rank itself.
     """
     own = rank()
     if multiprocessing.parent_process() is not None:
         identity = getattr(multiprocessing.current_process(), "_identity", ())
-        return f"rank{own or '0'}/worker:{'.'.join(map(str, identity)) or '?'}"
+        role = "pool" if _serves_a_pool(multiprocessing.current_process()) else "worker"
+        return f"rank{own or '0'}/{role}:{'.'.join(map(str, identity)) or '?'}"
     starter = launcher()
     if starter is not None and not own:
         return f"launcher:{starter}"
     if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
         return f"rank{own or '0'}/child:{Path(portable_path(sys.argv[0] or 'python')).name}"
     return f"rank{own or '0'}/main"
+
+
+def fork_name(parent: str, number: int) -> str:
+    """What the ``number``th child that ``parent`` forked is called: ``rank0/fork:2``, one of its own ``fork:2.1``."""
+    start, _, last = parent.rpartition("/")
+    if last == "main":
+        return f"{start}/fork:{number}"
+    return f"{parent}.{number}" if last.startswith("fork:") else f"{parent}/fork:{number}"
+
+
+def _serves_a_pool(process: Any) -> bool:
+    """Whether it runs the loop in which a pool of processes takes its tasks."""
+    target = getattr(process, "_target", None)
+    return getattr(target, "__module__", None) in POOLS
 
 
 def rank() -> str:

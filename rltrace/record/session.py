@@ -1,13 +1,15 @@
 """The recording of one process, from its first op to its end.
 
 Owns the life of everything in this room: it puts the parts together, opens and closes windows at steps, ends the
-program at ``--until``, steps aside after a fork, and closes the trace. One session per process, held by ``current``.
+program at ``--until``, hands over to a forked child's own session, and closes the trace. One session per process, held
+by ``current``.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -29,24 +31,27 @@ from rltrace.record.aliases import Aliases
 from rltrace.record.commit import Committer
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
-from rltrace.record.engine import Companion
+from rltrace.record.endings import Endings
+from rltrace.record.engine import Companion, Engine
 from rltrace.record.events import EventForm
+from rltrace.record.forks import Inheritance, forks
 from rltrace.record.keeper import Keeper
-from rltrace.record.modules import ModuleCalls
+from rltrace.record.modules import ModuleCalls, ModuleNames
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
-from rltrace.record.process_names import process_name
+from rltrace.record.process_names import fork_name, process_name
 from rltrace.record.scalers import Scalers
 from rltrace.record.series import Series
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
 from rltrace.record.subclasses import SubclassCalls
+from rltrace.record.terminations import SECONDS, Answering, Terminations
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
 from rltrace.trace.valuerecords import Asked
-from rltrace.trace.writer import ProcessWriter, write_birth
+from rltrace.trace.writer import ProcessWriter
 
 
 class Session:
@@ -58,13 +63,19 @@ class Session:
         token: str,
         name: str | None = None,
         companion: Callable[[str], Companion | None] | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        """``companion`` makes what goes along with the recording, given the name that the process got."""
+        """``companion`` makes what goes along with the recording, given the name that the process got.
+
+        ``engine``: of the calling thread, where there is one already.
+        """
         self.options = options
+        self._make_companion = companion
         self._pid = os.getpid()
         self._failure: str | None = None
         self._stopped = False
         self._finished = False
+        self._closed = threading.Event()
         self._trace = Path(options.trace)
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name()))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
@@ -75,10 +86,15 @@ class Session:
         self._asked = None if keeper is None else keeper.asked
         self._committer = Committer(self._process, self._writer, self.fail, keeper)
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
+        if engine is not None:
+            self._streams.adopt(engine)
         self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
         self._aliases = Aliases(self._process.storages, self.fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()
+        self._endings = Endings(self.finish, self._exec)
+        self._terminations = Terminations(options.trace)
+        self._answering = Answering(options.trace, self._terminated)
         self._steps = StepCounter(self._process.digests, self)
         self._series = Series(self._process.tables, self._streams.place_here, self._committer.hurry)
         self._committer.series = self._series
@@ -101,7 +117,15 @@ class Session:
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self._begin_rows()
-        atexit.register(self.finish)
+        self._endings.watch()
+        self._terminations.watch()
+        if multiprocessing.parent_process() is not None:
+            self._answering.begin()
+        atexit.register(self._at_exit)
+
+    def _at_exit(self) -> None:
+        self.finish()
+        self._terminations.watch()  # multiprocessing ends its daemons after this
 
     def finish(self) -> None:
         """End: put everything back, commit what is left, say how it ended. Safe to call twice."""
@@ -109,10 +133,17 @@ class Session:
             return
         self._finished = True
         current.session = None
-        atexit.unregister(self.finish)
+        atexit.unregister(self._at_exit)
         if self._recording:
             self._end_rows(None)
         self._uninstall()
+        try:
+            self._close()
+        finally:
+            self._closed.set()
+            self._answering.end()
+
+    def _close(self) -> None:
         if self._failure is not None:
             self._committer.end_thread()
             return
@@ -129,6 +160,26 @@ class Session:
         except Exception as error:
             self.fail(error)
 
+    def _exec(self, program: str | None) -> None:
+        """Another program is about to take this process over; None: it could not."""
+        self._end_for_now(None if program is None else "complete", {"exec": program})
+
+    def _terminated(self) -> None:
+        """The parent is about to terminate this process, which may be about to end by itself."""
+        if self._finished:
+            self._closed.wait(SECONDS)
+        self._end_for_now("stopped", {"why": "its parent terminated it"})
+
+    def _end_for_now(self, state: str | None, ending: Mapping[str, object]) -> None:
+        """Commit what there is, and say how the process ends unless more follows; None: it does not."""
+        if self._finished or self._failure is not None:
+            return
+        try:
+            self._committer.flush()
+            self._writer.say({"type": "last", "state": state, "exit": dict(ending)})
+        except Exception as error:
+            self.fail(error)
+
     def _write_facts(self) -> None:
         """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
         self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts)}
@@ -142,14 +193,17 @@ class Session:
     def _engine_name(self) -> str:
         return DispatchEngine.name if self.options.level == "op" else "none"
 
-    def _uninstall(self) -> None:
+    def _uninstall(self, *, but_subclasses: bool = False) -> None:
         self._streams.close()
         self._scalers.remove()
         self._steps.remove()
         self._aliases.ignore()
         self._composites.ignore()
-        self._subclasses.ignore()
         self._modules.remove()
+        self._endings.ignore()
+        self._terminations.ignore()
+        if not but_subclasses:
+            self._subclasses.ignore()
 
     def fail(self, error: Exception) -> None:
         """An error of the recorder's own: recording ends here, the program goes on as if it had never been."""
@@ -165,21 +219,30 @@ class Session:
         with contextlib.suppress(Exception):
             self._writer.close("damaged", {"why": f"the recorder failed: {self._failure}"})
 
-    def forked(self) -> None:
-        """A forked child computes on without being recorded: its parent's trace is not its own."""
+    def forked(self, number: int) -> Inheritance | None:
+        """In a forked child, its parent's ``number``th: nothing here is its own; what it may begin with.
+
+        None where nothing of the parent was recorded any more. Takes no lock: a thread that holds it may not be here.
+        """
         if self._finished:
-            return
+            return None
         self._finished = True
-        self._streams.silence()
-        self._aliases.ignore()
-        self._composites.ignore()
-        self._steps.remove()
-        with contextlib.suppress(Exception):
-        self._scalers.remove()
-            write_birth(
-                self._trace,
-                {"pid": os.getpid(), "parent": self._pid, "forked": True, "argv": masked_arguments(sys.argv)},
-            )
+        atexit.unregister(self._at_exit)
+        engine = self._streams.engine_here() or DispatchEngine()
+        self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
+        self._writer.forsake()
+        self._answering.end()
+        name = fork_name(self._writer.name, number)
+        names = self._process.module_names
+        return None if self._failure else Inheritance(self.options, name, names, engine, self._make_companion)
+
+    def inherit(self, module_names: ModuleNames) -> None:
+        """Know the modules that the parent of this process has made."""
+        self._process.module_names.inherit(module_names)
+
+    def stream_here(self) -> StreamRecorder | None:
+        """The stream of the calling thread, where its ops are rows."""
+        return self._streams.here() if self._recording else None
 
     # --- rows on and off ----------------------------------------------------------------------------------------------
 
@@ -332,8 +395,6 @@ class Session:
         try:
             yield
         finally:
-        ``evidence``: its counts, then its digests that are evidence.
-
             self._streams.set_phase(before)
 
     def backward_begins(self, frame: FrameType) -> bool:
@@ -390,17 +451,9 @@ class _Current:
 current = _Current()
 
 
-def _after_fork() -> None:
-    session, current.session = current.session, None
-    if session is not None:
-        session.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)  # once: it cannot be taken back
-
-
 def start(options: RecordOptions, token: str, companion: Callable[[str], Companion | None] | None = None) -> Session:
     """Start to record this process; called once, by the bootstrap, when torch has been imported."""
+    forks.forget()
     if threading.current_thread() is not threading.main_thread():
         name = f"{process_name()}/thread:{threading.current_thread().name}"
     else:
@@ -409,3 +462,26 @@ def start(options: RecordOptions, token: str, companion: Callable[[str], Compani
     session.start()
     current.session = session
     return session
+
+
+def end() -> None:
+    """End the recording of this process, or see to it that none begins."""
+    forks.forget()
+    if current.session is not None:
+        current.session.finish()
+
+
+def _start_forked(given: Inheritance, token: str, name: str | None) -> Session:
+    session = Session(given.options, token, name, given.companion, given.engine)
+    session.inherit(given.module_names)
+    session.start()
+    current.session = session
+    return session
+
+
+def _after_fork() -> None:
+    session, current.session = current.session, None
+    forks.in_child(None if session is None else session.forked(forks.number), _start_forked)
+
+
+os.register_at_fork(after_in_child=_after_fork)  # once: it cannot be taken back

@@ -73,6 +73,14 @@ class Streams:
         tell_children()
         self._local.stream = self._open(self._name)
 
+    def adopt(self, engine: Engine) -> None:
+        """Use an engine that the calling thread has already."""
+        self._engines[threading.get_ident()] = engine
+
+    def engine_here(self) -> Engine | None:
+        """The engine of the calling thread; None: its ops are not recorded."""
+        return self._engines.get(threading.get_ident())
+
     def here(self) -> StreamRecorder | None:
         """The stream of the calling thread; None before its first op."""
         return getattr(self._local, "stream", None)

@@ -44,7 +44,10 @@ class SubclassCalls:
         self._standing = False
 
     def watch(self) -> None:
-        if not self._standing and "__new__" not in vars(torch.Tensor):
+        there = vars(torch.Tensor).get("__new__")
+        if isinstance(there, _Constructor):  # of the process that this one is a fork of
+            self._standing = True
+        elif there is None:
             self._standing = True
             torch.Tensor.__new__ = _Constructor()  # type: ignore[assignment]
 

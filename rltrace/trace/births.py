@@ -6,6 +6,7 @@ library only, and nothing of rltrace: it runs at the start of every interpreter 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -27,6 +28,13 @@ def write_birth(path: str | os.PathLike[str], birth: Mapping[str, object]) -> st
         file.write(checked(payload))
     partial.rename(partial.with_suffix(".json"))
     return token
+
+
+def note_failure(path: str | os.PathLike[str], token: str, why: str) -> None:
+    """Say in the trace why the process of that birth record could not be recorded."""
+    payload = json.dumps({"token": token, "pid": os.getpid(), "why": " ".join(why.split())}).encode()
+    with contextlib.suppress(OSError):  # the trace cannot be written: the parent sees that for itself
+        Path(path, FOLDER, f"{token}.failed").write_bytes(checked(payload))
 
 
 def checked(payload: bytes) -> bytes:

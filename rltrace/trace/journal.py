@@ -71,6 +71,7 @@ class JournalWriter:
         self._size += len(data)
 
     def close(self) -> None:
+        """Let go of the file; nothing is waiting to be written."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

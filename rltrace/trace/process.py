@@ -80,6 +80,8 @@ class ProcessTrace:
         self._folder = folder
         self._slice = slice_
         self._ended: str | None = None
+        self._for_now = False
+        """Whether that is how it ends only where nothing follows."""
         self._streams: dict[int, StreamTrace] = {}
         self._counter = Counter()
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
@@ -253,6 +255,8 @@ class ProcessTrace:
         return chunk.tobytes().partition(b"\0")[0]  # lines hold no zero byte, JSON escapes it
 
     def _take(self, at: int, record: Record) -> None:
+        if self._for_now:  # more followed
+            self._for_now, self._ended, self.exit = False, None, None
         try:
             take = getattr(self, f"_take_{record['type']}", None)
             if take is not None:
@@ -315,11 +319,19 @@ class ProcessTrace:
     def _take_values(self, record: Record) -> None:
         add_values(self.value_parts, parse_values(record, sliced=self._slice is not None))
 
-    def _take_end(self, record: Record) -> None:
+    def _take_last(self, record: Record) -> None:
+        if record["state"] is not None:
+            self._take_ending(record)
+            self._for_now = True
+
+    def _take_ending(self, record: Record) -> None:
         check_fields(record, state=str, exit=dict)
         state = record["state"]
         self._ended = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
         self.exit = record["exit"]
+
+    def _take_end(self, record: Record) -> None:
+        self._take_ending(record)
         self.generators = parse_generators(record)
         self.parameters = parse_parameters(record)
 

@@ -218,7 +218,15 @@ class Trace:
             return Birth(token, {}, NEVER_RECORDED, f"its birth record {why}")
         if is_alive(record):
             return Birth(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
-        return Birth(token, record, NEVER_RECORDED, "it left nothing but its birth")
+        return Birth(token, record, NEVER_RECORDED, self._why_not(token, record))
+
+    def _why_not(self, token: str, record: Record) -> str:
+        """Why nothing is recorded of a process that has ended, as far as it left word."""
+        try:
+            note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
+        except UnreadableError:
+            return "it is a fork that ran no op" if record.get("forked") else "it left nothing but its birth"
+        return f"the recorder could not start: {note.get('why', 'for a reason that cannot be read')}"
 
 
 def open_trace(path: Path | str) -> Trace:

@@ -202,6 +202,11 @@ class ProcessWriter:
             finally:
                 self._journal.close()
 
+    def forsake(self) -> None:
+        """In a forked child: let go of the parent's files, without the lock, which a thread of the parent may hold."""
+        if os.getpid() != self._pid:
+            self._journal.close()
+
     def _append(self, record: Record) -> None:
         with self._lock, self._writing("the journal cannot be written"):
             self._journal.append([record])

@@ -230,8 +230,8 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
 # --- forks, exits, signals --------------------------------------------------------------------------------------------
 
 
-def test_a_fork_computes_on_and_is_not_recorded(tmp_path: Path) -> None:
-    """``os.fork`` in the middle: the child computes the same numbers; the parent's trace is whole and its own."""
+def test_a_fork_computes_on_and_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """``os.fork`` in the middle: the child computes the same numbers; the parent's part is whole and its own."""
     with rltrace.record(tmp_path / "a.zarr"):
         x = torch.ones(3)
         x.sin()
@@ -257,10 +257,15 @@ def test_a_fork_computes_on_and_is_not_recorded(tmp_path: Path) -> None:
     got = Recorded(tmp_path / "a.zarr")
     assert got.ops == ["ones", "sin", "cos"]
     assert got.steps == []
-    assert [p.name for p in got.trace.processes] == ["rank0/main"]
     assert got.process.state == "complete"
-    (birth,) = got.trace.births
-    assert birth.record["forked"] is True
+    assert got.trace.births == ()
+    _, child_part = got.trace.processes
+    assert child_part.name.startswith("rank0/fork:")
+    assert (child_part.state, len(child_part.steps)) == ("complete", 1)
+    forked = Recorded(tmp_path / "a.zarr", process=1)
+    assert forked.ops[0] == "ones"
+    assert forked.one("tan").inputs[0].digest == got.one("ones").outputs[0]  # from outside, as far as it goes
+    assert [stream.name.rpartition("/")[2] for stream in child_part.streams[1:]] == ["thread:<lambda>"]
 
 
 def test_a_forked_child_that_leaves_the_block_ends_nothing(tmp_path: Path) -> None:
@@ -283,7 +288,7 @@ def test_a_forked_child_that_leaves_the_block_ends_nothing(tmp_path: Path) -> No
     assert Recorded(tmp_path / "b.zarr").ops == ["ones", "tan"]
 
 
-def test_workers_of_a_loader_compute_and_are_not_recorded(tmp_path: Path) -> None:
+def test_workers_of_a_loader_are_recorded(tmp_path: Path) -> None:
     """A DataLoader that forks while a recording is under way."""
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     with rltrace.record(tmp_path / "a.zarr"):
@@ -293,7 +298,10 @@ def test_workers_of_a_loader_compute_and_are_not_recorded(tmp_path: Path) -> Non
     got = Recorded(tmp_path / "a.zarr")
     assert [row.value for row in got.named("_local_scalar_dense")][-2:] == [6.0, 22.0]
     assert "stack" not in got.ops
-    assert [p.name for p in got.trace.processes] == ["rank0/main"]
+    workers = [Recorded(tmp_path / "a.zarr", process=number) for number in (1, 2)]
+    assert [worker.process.state for worker in workers] == ["complete"] * 2
+    assert all("/worker:" in worker.process.name for worker in workers)
+    assert [worker.ops.count("stack") for worker in workers] == [1, 1]
 
 
 def test_an_exit_in_the_middle_keeps_the_rows(tmp_path: Path) -> None:
