@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rltrace.diff.calls import arguments_text, input_text, skeleton_text
+from rltrace.diff.collectives import came_with, ranks_of
 from rltrace.diff.findings import Decided, RowAt
 from rltrace.diff.generators import generators_text
 from rltrace.diff.inputs import Input, combined, input_is_equal, match_inputs, origin_of, same_bytes, writer_of
 from rltrace.diff.kernels import kernel_differences, kernel_text
-from rltrace.diff.model import Cause, InputsMatch
+from rltrace.diff.model import Cause, InputsMatch, Received
 from rltrace.diff.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
 from rltrace.diff.pairs import Difference
 from rltrace.diff.scene import Scene
@@ -69,6 +70,10 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     what = input_text(a, entered.place)
     x, y = entered.a, entered.b
     if Origin.OUTSIDE in (x.distance, y.distance):
+        received = _received(scene, a, x, b, y)
+        if received is not None:
+            why = f"{what} came from other processes with {received.op} (row {received.a_index:,}) and differs"
+            return Decided(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
         if was_equal_when_the_window_began(scene, a, x, b, y):
             why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
             return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
@@ -95,6 +100,14 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
     why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
     return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+
+
+def _received(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
+    """The collective with which both sides were sent an input; None where either was not, or it is not one op."""
+    with_a, with_b = came_with(a, x), came_with(b, y)
+    if with_a is None or with_b is None or scene.matching.partner(with_a.index) != with_b.index:
+        return None
+    return Received(with_a.op, with_a.index, with_b.index, ranks_of(with_a))
 
 
 def _several(x: int, y: int) -> str | None:

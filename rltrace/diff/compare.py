@@ -31,7 +31,7 @@ from rltrace.diff.model import (
     Search,
     Verdict,
 )
-from rltrace.diff.order import Placed, earliest
+from rltrace.diff.order import Order, Placed
 from rltrace.diff.pools import PoolResult, compare_pools, is_pool
 from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
@@ -96,6 +96,9 @@ class _Comparing:
     hidden: tuple[int, int] | None = None
     """Numbers, on both sides, of the first step that differs, where its ops cannot be read."""
 
+    def __post_init__(self) -> None:
+        self.order = Order(self.a, self.b)
+
     def run(self) -> Comparison:
         pairs = list(_process_pairs(self.a, self.b))
         environment = environment_differences(pairs)
@@ -149,8 +152,9 @@ class _Comparing:
         self, level: str, environment: tuple[EnvironmentDifference, ...], lonely: list[tuple[str, Finding, bool]]
     ) -> Comparison:
         self._name_hidden_steps()
-        first, unordered = _one_or_several(self._firsts(lonely))
-        first_value, _ = _one_or_several([Placed(p.name, r.value) for p, r in self.streams if r.value])
+        firsts = self._firsts(lonely)
+        first, unordered = self._one_or_several(firsts)
+        first_value, _ = self._one_or_several([Placed(p.name, r.value) for p, r in self.streams if r.value])
         decisive = self._decisive(lonely) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
@@ -189,6 +193,7 @@ class _Comparing:
             advice=self._advice(verdict, decisive, holes),
             decisive=decisive if verdict is Verdict.DIVERGED else None,
             notes=tuple(self.notes),
+            later=self.order.later(firsts),
             strict=self.strict,
             so_far=so_far,
         )
@@ -221,8 +226,15 @@ class _Comparing:
             if decisive is not None and self._step_finding(process, decisive) is None:
                 found.append(Placed(process.name, decisive))
         found += [Placed(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
-        candidates = earliest(found)
+        candidates = self.order.earliest(found)
         return candidates[0] if candidates else None
+
+    def _one_or_several(self, found: list[Placed]) -> tuple[Finding | None, list[Finding]]:
+        """(the earliest finding, none unordered), or (None, all of those that nothing orders)."""
+        candidates = self.order.earliest(found)
+        if len(candidates) == 1:
+            return candidates[0], []
+        return None, candidates
 
     def _last_parameters(self) -> Finding | None:
         """What only shows at the end: parameters that were written after their last use. Not past a hole."""
@@ -330,11 +342,3 @@ def _recorded_on_both(a: ProcessTrace, b: ProcessTrace) -> NDArray[np.uint64]:
     recorded = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & flag) != 0
     numbers: NDArray[np.uint64] = a.steps[at_a[recorded], Step.STEP]
     return numbers
-
-
-def _one_or_several(found: list[Placed]) -> tuple[Finding | None, list[Finding]]:
-    """(the earliest finding, none unordered), or (None, all of those that nothing orders)."""
-    candidates = earliest(found)
-    if len(candidates) == 1:
-        return candidates[0], []
-    return None, candidates

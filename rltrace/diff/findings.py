@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.kernels import kernel_text
-from rltrace.diff.model import Cause, Finding, InputsMatch, OptimizerCount, Pair, Site
+from rltrace.diff.model import Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Rows
@@ -71,6 +71,7 @@ class Decided:
     cause: Cause
     inputs_match: InputsMatch
     because: str
+    received: Received | None = None
 
 
 def row_at(view: StreamView, index: int) -> RowAt:
@@ -102,6 +103,7 @@ def make_finding(a: RowAt | None, b: RowAt | None, decided: Decided, identical_b
         outputs=_outputs(a, b),
         identical_before=identical_before,
         because=decided.because,
+        received=decided.received,
     )
 
 

@@ -77,6 +77,20 @@ class Pair(Generic[T]):
 
 
 @dataclass(frozen=True)
+class Received:
+    """With which collective other processes sent the bytes that differ."""
+
+    op: str
+    a_index: int
+    """Its row in A's stream."""
+    b_index: int
+    ranks: tuple[int, ...]
+    """Who took part; empty where that is not known."""
+    origins: tuple[str, ...] = ()
+    """Streams of other processes that differ already before they gave their part; empty: none that is known."""
+
+
+@dataclass(frozen=True)
 class Finding:
     """One place where two traces differ."""
 
@@ -107,6 +121,8 @@ class Finding:
     """One sentence."""
     repeats: bool | None = None
     """``same-kernel`` only: whether the op was seen to repeat itself; None: not tried."""
+    received: Received | None = None
+    """Where the difference came in from other processes: this stream only passes it on."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +263,8 @@ class Comparison:
     """What a verdict of ``diverged`` rests on: ``first``, unless that is a harmless extra op."""
     notes: tuple[str, ...] = ()
     """What else has to be known to read the verdict right, a sentence each."""
+    later: tuple[Finding, ...] = ()
+    """The first finding of each stream of other processes that is known to come after ``first`` or ``unordered``."""
     strict: bool = False
     """Asked for as well that no op was added, removed or reordered."""
     so_far: Verdict = Verdict.UNKNOWN

@@ -1,15 +1,19 @@
 """Which of several findings came first, where anything says so.
 
-Only shared events order streams: within one process the number of optimizer attempts that it had finished. Names
-never do, and two processes share nothing that is recorded yet.
+Only shared events order streams: within one process the number of optimizer attempts that it had finished, between two
+the collectives in which both took part. What one of them ran before it gave its part precedes what the other ran after
+it had received it. Names never order anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rltrace.diff.collectives import Met, first_row, met, own_rank
 from rltrace.diff.model import Finding
+from rltrace.diff.view import StreamView
+from rltrace.trace.reader import Trace
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,91 @@ class Placed:
     finding: Finding
 
 
-def earliest(found: Sequence[Placed]) -> list[Finding]:
-    """The findings that no other one is known to precede: one, or several that cannot be ordered."""
-    return [x.finding for x in found if not any(_before(y, x) for y in found if y is not x)]
+class Order:
+    """What precedes what, of the findings of two traces."""
 
+    def __init__(self, a: Trace, b: Trace) -> None:
+        self._traces = a, b
+        self._met: dict[tuple[str, int, int], Met | None] = {}
+        self._ranks: dict[str, int | None] = {}
 
-def _before(x: Placed, y: Placed) -> bool:
-    if x.process != y.process or x.finding.step is None or y.finding.step is None:
+    def earliest(self, found: Sequence[Placed]) -> list[Finding]:
+        """The findings that no other one is known to precede: one, or several that cannot be ordered."""
+        return [x.finding for x in found if not self.before(x, found)]
+
+    def later(self, found: Sequence[Placed]) -> tuple[Finding, ...]:
+        """The others, of processes that have none of the earliest; what is received says from which streams."""
+        first = [x for x in found if not self.before(x, found)]
+        processes = {x.process for x in first}
+        return tuple(
+            _received_from(y.finding, [x.finding.stream for x in self.before(y, first)])
+            for y in found
+            if y.process not in processes
+        )
+
+    def before(self, y: Placed, found: Sequence[Placed]) -> list[Placed]:
+        """Those of ``found`` that are known to precede ``y``."""
+        step = self._common_step([y, *found])
+        return [x for x in found if x is not y and self._is_before(x, y, step)]
+
+    def _is_before(self, x: Placed, y: Placed, step: int) -> bool:
+        """``step``: one that is no later than either; collectives are counted from its start."""
+        if x.process == y.process:
+            steps = x.finding.step, y.finding.step
+            return steps[0] is not None and steps[1] is not None and steps[0] < steps[1]
+        given, taken = self._collectives(x.finding, step), self._collectives(y.finding, step)
+        rank = self._rank(x.finding)
+        if given is None or taken is None or rank is None:
+            return False
+        for key, meetings in taken.done.items():
+            count = given.counts[key]
+            if given.ops.get(key, []) != taken.ops[key][:count]:  # other collectives: the count means nothing
+                continue
+            for number, meeting in reversed(meetings):
+                if number < count:
+                    break
+                if rank in meeting.senders and meeting.own in meeting.receivers and rank != meeting.own:
+                    return True
         return False
-    return x.finding.step < y.finding.step
+
+    def _collectives(self, finding: Finding, step: int) -> Met | None:
+        """Those of the finding's stream from a step's start up to the finding."""
+        view, row = self._place(finding)
+        if view is None or row is None:
+            return None
+        known = finding.stream, row, step
+        if known not in self._met:
+            start = first_row(view, step)
+            self._met[known] = None if start is None or start > row else met(view, start, row)
+        return self._met[known]
+
+    def _common_step(self, found: Sequence[Placed]) -> int:
+        """The latest step in which, or after whose start, all of them are; 0 where a stream does not tell."""
+        step = min(x.finding.step or 0 for x in found)
+        views = [self._place(x.finding)[0] for x in found]
+        return step if all(view is not None and first_row(view, step) is not None for view in views) else 0
+
+    def _rank(self, finding: Finding) -> int | None:
+        if finding.stream not in self._ranks:
+            view, _ = self._place(finding)
+            self._ranks[finding.stream] = None if view is None else own_rank(view)
+        return self._ranks[finding.stream]
+
+    def _place(self, finding: Finding) -> tuple[StreamView | None, int | None]:
+        """The stream of a finding and its row, on a side that has it."""
+        for trace, row in zip(self._traces, (finding.a_index, finding.b_index), strict=True):
+            for process in trace.processes if row is not None else ():
+                for stream in process.streams:
+                    if stream.name == finding.stream:
+                        return StreamView(process, stream), row
+        return None, None
+
+
+def _received_from(finding: Finding, origins: list[str]) -> Finding:
+    """A finding after others, with where it comes from."""
+    received = finding.received
+    if received is None or not origins:
+        return finding
+    names = origins[0] if len(origins) == 1 else f"{', '.join(origins[:-1])} and {origins[-1]}"
+    because = f"{finding.because}, as {names} {'does' if len(origins) == 1 else 'do'} before it"
+    return replace(finding, received=replace(received, origins=tuple(origins)), because=because)

@@ -79,7 +79,7 @@ def _settled(comparison: Comparison, process: str) -> int | None:
         return 0
     if comparison.verdict is not Verdict.DIVERGED:
         return None
-    findings = [comparison.decisive, comparison.first_value, *comparison.unordered]
+    findings = [comparison.decisive, comparison.first_value, *comparison.unordered, *comparison.later]
     steps = [f.step for f in findings if f is not None and f.step is not None and f.stream.startswith(process)]
     return min(steps, default=0)
 

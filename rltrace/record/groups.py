@@ -36,7 +36,7 @@ def payload_of(value: Any) -> dict[str, object] | None:
             return _group(torch.distributed.ProcessGroup.unbox(value))
         if kind == "ReduceOp":
             number = int(value._get_method("op")())
-            return {"reduce": torch.distributed.ReduceOp.RedOpType(number).name}  # type: ignore[call-arg]
+            return {"reduce": torch.distributed.ReduceOp.RedOpType(number).name}
     except Exception:
         return None
     return None

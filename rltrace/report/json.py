@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rltrace.diff.model import Comparison, Finding, Hunk, Side, Site
+from rltrace.diff.model import Comparison, Finding, Hunk, Received, Side, Site
 
 SCHEMA = "rltrace.diff/1"
 
@@ -31,6 +31,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "first_value": finding_json(comparison.first_value),
         "decisive": finding_json(comparison.decisive),
         "unordered": [finding_json(finding) for finding in comparison.unordered],
+        "later": [finding_json(finding) for finding in comparison.later],
         "structure": {
             "only_a": structure.only_a,
             "only_b": structure.only_b,
@@ -92,7 +93,12 @@ def finding_json(finding: Finding | None) -> dict[str, Any] | None:
         "identical_before": finding.identical_before,
         "because": finding.because,
         "repeats": finding.repeats,
+        "received": None if finding.received is None else _received(finding.received),
     }
+
+
+def _received(received: Received) -> dict[str, Any]:
+    return {**vars(received), "ranks": list(received.ranks), "origins": list(received.origins)}
 
 
 def _site(site: Site | None) -> dict[str, Any] | None:

@@ -168,7 +168,7 @@ def _around(
 ) -> tuple[tuple[ExcerptLine, ...], OpPair, tuple[Source, ...]]:
     """The lines around a finding, its op in full, and where its inputs came from. Raises HoleError."""
     found = comparison
-    browser = Browser(a, b, [f for f in (finding, found.first_value, found.first, *found.unordered) if f])
+    browser = Browser(a, b, [f for f in (finding, found.first_value, found.first, *found.unordered, *found.later) if f])
     side, row = ("a", finding.a_index) if finding.a_index is not None else ("b", finding.b_index)
     assert row is not None
     at = browser.reveal(side, row)

@@ -50,7 +50,7 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
     told = [] if shown is None else [shown]
     if shown is not None:
         yield _title(comparison, shown), shown
-    for finding in (comparison.first, comparison.first_value, *comparison.unordered):
+    for finding in (comparison.first, comparison.first_value, *comparison.unordered, *comparison.later):
         if finding is not None and finding not in told:
             told.append(finding)
             yield _other_title(comparison, finding, shown), finding
@@ -71,6 +71,8 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
         return f"In {finding.stream}, in no known order to the above"
     if finding is comparison.first_value:
         return "First difference in values, after it"
+    if finding in comparison.later:
+        return f"{'Received by' if finding.received else 'In'} {finding.stream}, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:
         return "First difference"
     return "Before it, the first difference in structure" if shown is not None else "First difference in structure"

@@ -235,7 +235,7 @@ class Work(Source):
     def findings(self) -> list[Finding]:
         found = self.comparison
         assert found is not None
-        return [f for f in (found.decisive, found.first_value, found.first, *found.unordered) if f]
+        return [f for f in (found.decisive, found.first_value, found.first, *found.unordered, *found.later) if f]
 
     def traces(self) -> tuple[Trace, ...]:
         assert self._traces is not None
