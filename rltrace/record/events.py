@@ -8,8 +8,8 @@ of it) and written often, with a cell for each name. Anything in ``rltrace.recor
     session.event(SCALED, integers=(tracker,), floats=(scale,))
 
 An event tells what came in from outside of torch, and that matters only where an op takes it in. So a difference
-between two runs in the cells of an event alone is no divergence (``RowFlag.MARKED``): it is counted and listed, and it is
-the origin of what differs because of it. That an event is there at all is compared like an op's being there.
+between two runs in the cells of an event alone is no divergence (``RowFlag.MARKED``): it is counted and listed, and it
+is the origin of what differs because of it. That an event is there at all is compared like an op's being there.
 *Evidence* is not compared at all, and is in no hash: what differs between unchanged runs, such as the state of a
 generator that nobody has seeded, or what an extra event in one of two runs shifts, such as a count.
 """
@@ -61,8 +61,8 @@ class EventForm:
 
     def skeleton(self) -> list[object]:
         """Its entry in table "scalars"."""
-        cells = (("n", self.counts), ("e", self.evidence), ("d", self.digests), ("i", self.integers), ("f", self.floats))
-        return [self.what, *([f"{name}=", letter] for letter, names in cells for name in names)]
+        cells = {"n": self.counts, "e": self.evidence, "d": self.digests, "i": self.integers, "f": self.floats}
+        return [self.what, *([f"{name}=", letter] for letter, names in cells.items() for name in names)]
 
 
 class RowTaker(Protocol):

@@ -28,6 +28,7 @@ from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import window
 from rltrace.record.aliases import Aliases
+from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
@@ -98,6 +99,7 @@ class Session:
         self._steps = StepCounter(self._process.digests, self)
         self._series = Series(self._process.tables, self._streams.place_here, self._committer.hurry)
         self._committer.series = self._series
+        self._boundaries = Boundaries(self, self._process.digests)
         self._scalers = Scalers(self._series, self.fail)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
@@ -117,6 +119,7 @@ class Session:
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self._begin_rows()
+        self._boundaries.watch()
         self._endings.watch()
         self._terminations.watch()
         if multiprocessing.parent_process() is not None:
@@ -200,6 +203,7 @@ class Session:
         self._aliases.ignore()
         self._composites.ignore()
         self._modules.remove()
+        self._boundaries.ignore()
         self._endings.ignore()
         self._terminations.ignore()
         if not but_subclasses:
@@ -302,7 +306,7 @@ class Session:
                 count=attempt.count,
                 skipped=attempt.skipped,
                 backwards=attempt.backwards,
-                environment_steps=0,
+                environment_steps=self._boundaries.environment_steps,
                 end_row=stream.row,
                 recorded=self._recording,
                 parameters=attempt.parameters,
@@ -354,6 +358,10 @@ class Session:
         *,
         evidence: Sequence[int] = (),
         digests: Sequence[int] = (),
+    def takes_events(self) -> bool:
+        """Whether ``event`` would write a row now, in the calling thread."""
+        return self._recording and self._streams.between_ops() is not None
+
         integers: Sequence[int] = (),
         floats: Sequence[float] = (),
         frame: FrameType | None = None,

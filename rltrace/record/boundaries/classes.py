@@ -1,0 +1,105 @@
+"""Standing in for a method of every class below one, while a process is recorded.
+
+Owns the exchange and its undoing. A class of the program's must not notice: looked up on the class the method is the
+original function, so that ``super()``, ``inspect``, comparisons and pickling by value (cloudpickle hands classes of
+``__main__`` to child processes so) see what they would see anyway. Only a lookup on an instance finds the stand-in.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+Method = Callable[..., Any]
+Around = Callable[[Method], Method]
+"""From a method to what stands in for it."""
+
+HOOK = "__init_subclass__"
+
+
+class StandIn:
+    """A descriptor in place of a function in a class."""
+
+    __slots__ = ("_function", "original")
+
+    def __init__(self, original: FunctionType, around: Around) -> None:
+        self.original = original
+        self._function = functools.wraps(original)(around(original))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.original if instance is None else MethodType(self._function, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with its class it is the original, wherever it is read back."""
+        return copy.copy, (self.original,)
+
+
+class Subclasses:
+    """Methods of a class and of all below it, those that are yet to be defined too."""
+
+    def __init__(self, root: type, methods: Mapping[str, Around], fail: Callable[[Exception], None]) -> None:
+        self._root = root
+        self._methods = methods
+        self._fail = fail
+        self._changed: list[tuple[weakref.ref[type], str, StandIn]] = []
+        self._hook: Any = None
+        self._original_hook: Any = None
+
+    def watch(self) -> None:
+        for cls in _below(self._root):
+            self._exchange(cls)
+        self._hook, self._original_hook = self._make_hook(), vars(self._root).get(HOOK)
+        setattr(self._root, HOOK, self._hook)
+
+    def ignore(self) -> None:
+        while self._changed:
+            reference, name, stand_in = self._changed.pop()
+            cls = reference()
+            if cls is not None and vars(cls).get(name) is stand_in:  # else the program has put in something of its own
+                setattr(cls, name, stand_in.original)
+        if self._hook is not None and vars(self._root).get(HOOK) is self._hook:
+            if self._original_hook is None:
+                delattr(self._root, HOOK)
+            else:
+                setattr(self._root, HOOK, self._original_hook)
+        self._hook = None
+
+    def _exchange(self, cls: type) -> None:
+        for name, around in self._methods.items():
+            original = vars(cls).get(name)
+            if isinstance(original, FunctionType):
+                stand_in = StandIn(original, around)
+                setattr(cls, name, stand_in)
+                self._changed.append((weakref.ref(cls), name, stand_in))
+
+    def _make_hook(self) -> Any:
+        root: Any = self._root
+        own = vars(root).get(HOOK)
+
+        def hook(cls: Any, /, **keywords: Any) -> None:
+            if own is None:
+                super(root, cls).__init_subclass__(**keywords)
+            else:
+                own.__get__(None, cls)(**keywords)
+            try:
+                self._exchange(cls)
+            except Exception as error:
+                self._fail(error)
+
+        return classmethod(hook)
+
+
+def _below(root: type) -> Iterator[type]:
+    """``root`` and every class that derives from it, each once."""
+    seen: set[type] = set()
+    open_ = [root]
+    while open_:
+        cls = open_.pop()
+        if cls not in seen:
+            seen.add(cls)
+            yield cls
+            open_ += cls.__subclasses__()

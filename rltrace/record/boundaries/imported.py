@@ -1,0 +1,79 @@
+"""Being told when modules have been imported that the recorder itself never imports.
+
+Owns one finder. It lets the import go its way: the import system flags a module's spec while it runs the module, and
+the spec of an awaited one is given a class that sees the flag fall. So no frame of the recorder stands in the traceback
+of an import that fails, and the loader stays what it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Told = Callable[[ModuleType], None]
+
+
+class Imported:
+    """Tells of each awaited module once: at ``watch`` where it is there already, else when it has been imported."""
+
+    def __init__(self, awaited: Mapping[str, Told], fail: Callable[[Exception], None]) -> None:
+        self._awaited = dict(awaited)
+        self._fail = fail
+
+    def watch(self) -> None:
+        for name in list(self._awaited):
+            module = sys.modules.get(name)
+            spec = getattr(module, "__spec__", None)
+            if module is not None and getattr(spec, "_initializing", False):
+                self._await(name, spec)
+            elif module is not None:
+                self._tell(name)
+        if self._awaited:
+            sys.meta_path.insert(0, self)  # a finder needs no more than find_spec
+
+    def ignore(self) -> None:
+        self._awaited.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self._awaited or target is not None:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                self._await(name, spec)
+                return spec
+        return None
+
+    def _tell(self, name: str) -> None:
+        told, module = self._awaited.pop(name, None), sys.modules.get(name)
+        if told is None or module is None:
+            return
+        try:
+            told(module)
+        except Exception as error:  # another version of the library: the recorder's trouble, not the program's
+            self._fail(error)
+
+    def _await(self, name: str, spec: Any) -> None:
+        plain, tell = type(spec), self._tell
+
+        def get(self: Any) -> bool:
+            return bool(self.__dict__.get("_initializing", False))
+
+        def put(self: Any, importing: bool) -> None:
+            self.__dict__["_initializing"] = importing
+            if not importing:
+                self.__class__ = plain
+                tell(name)
+
+        try:
+            spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, put)})
+        except TypeError:  # a spec of another make
+            return
+        if "_initializing" not in spec.__dict__:
+            spec.__dict__["_initializing"] = False
