@@ -19,6 +19,7 @@ from rltrace.identity import frame_key, portable_key, site_key
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.schema import (
     GENERATOR_SHIFT,
+    SLOT_UNKNOWN,
     TABLES,
     Column,
     Generator,
@@ -57,13 +58,15 @@ class In:
     known: bool = False
     """``row`` read the very same view rather than wrote it."""
     origin: Origin = Origin.OUTSIDE
+    sent: int = SLOT_UNKNOWN
+    """From outside: with which collective before it other processes sent it, 1 the last one."""
 
     def link(self, at: int) -> int:
         """The link cell, as seen from row ``at``."""
         distance = int(self.origin) if self.row is None else at - self.row
         read = self.digest is not None
         if self.row is None:
-            return pack_link(distance, read=read)
+            return pack_link(distance, self.sent, read=read)
         return pack_link(distance, self.slot, known=self.known, read=read)
 
 

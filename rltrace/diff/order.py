@@ -7,7 +7,7 @@ it had received it. Names never order anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rltrace.diff.collectives import Met, first_row, met, own_rank
@@ -38,10 +38,11 @@ class Order:
 
     def later(self, found: Sequence[Placed]) -> tuple[Finding, ...]:
         """The others, of processes that have none of the earliest; what is received says from which streams."""
-        first = [x for x in found if not self.before(x, found)]
+        before = {y: self.before(y, found) for y in found}
+        first = [x for x in found if not before[x]]
         processes = {x.process for x in first}
         return tuple(
-            _received_from(y.finding, [x.finding.stream for x in self.before(y, first)])
+            _received_from(y.finding, [x.finding.stream for x in _reached(y, before) if x in first])
             for y in found
             if y.process not in processes
         )
@@ -102,6 +103,16 @@ class Order:
                     if stream.name == finding.stream:
                         return StreamView(process, stream), row
         return None, None
+
+
+def _reached(y: Placed, before: Mapping[Placed, Sequence[Placed]]) -> list[Placed]:
+    """All that precede ``y``, directly or by way of others, in no order."""
+    found, left = dict.fromkeys(before[y]), list(before[y])
+    while left:
+        more = [x for x in before[left.pop()] if x not in found]
+        found.update(dict.fromkeys(more))
+        left += more
+    return list(found)
 
 
 def _received_from(finding: Finding, origins: list[str]) -> Finding:
