@@ -17,6 +17,7 @@ from torch.nn import Parameter
 
 from rltrace.record import groups
 from rltrace.record.layouts import dtype_name, shape_of
+from rltrace.record.regions import RegionInputs
 
 Tensor = torch.Tensor
 INT64 = 2**63
@@ -47,7 +48,9 @@ def take_apart(
             parts.append(float)
         elif value is None or kind is bool:
             parts += kind, value
-        elif kind is list or kind is tuple:
+        elif kind is list or kind is tuple or kind is RegionInputs:
+            if kind is RegionInputs and value.held is None:
+                value.held = tensors
             parts.append("[")
             inner = take_apart(value, parts, tensors, integers, floats)
             whole += inner[0]
@@ -65,11 +68,11 @@ def take_apart(
             parts.append(kind)
             if isinstance(value, _BY_VALUE):
                 parts.append(value)
+            elif kind is groups.ScriptObject:
+                parts.append(groups.signature_of(value))
     return whole, real
 
 
-            elif kind is groups.ScriptObject:
-                parts.append(groups.signature_of(value))
 def tensor_parts(tensor: torch.Tensor) -> tuple[object, ...]:
     """Signature of one tensor. Of one without strides (sparse, nested, lazy) only what there is to ask."""
     if not tensor.is_nested:
@@ -101,6 +104,6 @@ def _item(value: Any) -> object:
         return {"dtype": dtype_name(value)}
     if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
         return {type(value).__name__: str(value)}
-    return {"object": type(value).__name__}
     if type(value) is groups.ScriptObject and (known := groups.payload_of(value)) is not None:
         return known
+    return {"object": type(value).__name__}

@@ -18,6 +18,7 @@ from rltrace.record.groups import GROUP_ARGUMENT, named_group
 from rltrace.record.layouts import Layout, Layouts
 from rltrace.record.operators import LABELS
 from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, written_places
+from rltrace.record.regions import RegionName, region_of
 from rltrace.record.tables import Tables
 
 Signature = tuple[object, ...]
@@ -109,11 +110,16 @@ class Calls:
         """What is known of an operator, read from its schema at the first call."""
         plan = self._plans.get(id(func))
         if plan is None:
-            plan = self._plans[id(func)] = make_plan(self._op(str(func)), func)
+            region = region_of(func)
+            name = str(func) if region is None else region.name
+            plan = self._plans[id(func)] = make_plan(self._op(name), func)
         return plan
 
     def _op(self, name: str) -> int:
-        number = self._tables.intern_payload("ops", name)
+        if isinstance(name, RegionName):  # each has kernels of its own
+            number = self._tables.add("ops", portable_key("ops", str(name)), str(name))
+        else:
+            number = self._tables.intern_payload("ops", name)
         _put(self.op_names, number, name, "")
         return number
 
@@ -121,14 +127,14 @@ class Calls:
 def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
     """The skeleton of a call, its labels left out, the members of a group that it names put in."""
     said = skeleton(args, kwargs)
+    if GROUP_ARGUMENT in plan.arguments and (place := plan.arguments.index(GROUP_ARGUMENT)) < len(args):
+        said[place] = named_group(args[place]) or said[place]
     for place in LABELS.get(plan.schema, ()):
         if place < len(args):
             said[place] = {"object": "label"}
     return said
 
 
-    if GROUP_ARGUMENT in plan.arguments and (place := plan.arguments.index(GROUP_ARGUMENT)) < len(args):
-        said[place] = named_group(args[place]) or said[place]
 def _put(sequence: Any, at: int, value: Any, filler: Any) -> None:
     while len(sequence) <= at:
         sequence.append(filler)

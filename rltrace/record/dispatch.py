@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
+    _pop_mode,
     _pop_mode_temporarily,
+    _push_mode,
 )
 
 from rltrace.record.engine import Observer
@@ -23,6 +25,8 @@ from rltrace.record.engine import Observer
 
 class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
+    observer: Observer | None = None
+    """Who is handed the ops; None: nobody."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -42,9 +46,11 @@ class _Mode(TorchDispatchMode):
 
     def hand_to(self, observer: Observer) -> None:
         """Every op goes to ``observer`` without a Python call in between (0.1 µs); torch wants a method of the mode."""
+        self.observer = observer
         self.__dict__["__torch_dispatch__"] = MethodType(observer.observe, self)
 
     def silence(self) -> None:
+        self.observer = None
         self.__dict__.pop("__torch_dispatch__", None)
 
 
@@ -58,6 +64,36 @@ def out_of_the_way() -> Iterator[None]:
     """Ops go where they would go without the recorder, which ``recorder_is_next`` has found."""
     with _pop_mode_temporarily():
         yield
+
+
+def observer_here() -> Observer | None:
+    """Who would be handed an op that this thread ran now, once modes of the program's own have passed it down."""
+    return next((mode.observer for mode in _get_current_dispatch_mode_stack() if isinstance(mode, _Mode)), None)
+
+
+@contextmanager
+def as_if_dispatched() -> Iterator[list[TorchDispatchMode]]:
+    """What holds while the recorder handles an op: its mode and those above it are off. The latter are handed over."""
+    taken: list[TorchDispatchMode] = []
+    while not taken or not isinstance(taken[-1], _Mode):
+        taken.append(_pop_mode())
+    try:
+        yield taken[-2::-1]
+    finally:
+        while taken:
+            _push_mode(taken.pop())
+
+
+@contextmanager
+def under(modes: list[TorchDispatchMode]) -> Iterator[None]:
+    """Ops pass these modes, the last one first."""
+    for mode in modes:
+        _push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            _pop_mode()
 
 
 class DispatchEngine:
@@ -85,9 +121,6 @@ class DispatchEngine:
         self._mode = None
         return True
 
-    def silence(self) -> None:
-        if self._mode is not None:
-            self._mode.silence()
     def is_between_ops(self) -> bool:
         mode = self._mode
         if mode is None:
@@ -96,3 +129,6 @@ class DispatchEngine:
             return True
         return any(other is mode for other in _get_current_dispatch_mode_stack())  # while it handles an op it is off
 
+    def silence(self) -> None:
+        if self._mode is not None:
+            self._mode.silence()

@@ -70,7 +70,7 @@ class Drawn:
         """Digest of the state of the generator that an op is about to draw from, and its number (``Generator``)."""
         generator = kwargs.get("generator")
         if generator is None:  # a few ops take it by place
-            generator = next((value for value in args if isinstance(value, torch.Generator)), None)
+            generator = next((value for value in args if torch.Generator in type(value).__mro__), None)
         if generator is not None:
             return state_digest(generator), self._number_of(generator)
         device = _device_of(args, kwargs)
@@ -107,7 +107,7 @@ def _default_number(device: torch.device) -> int:
 
 def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
     """The generator that an op with these arguments draws from; None where there is none to ask."""
-    given = (value for value in (kwargs.get("generator"), *args) if isinstance(value, torch.Generator))
+    given = (value for value in (kwargs.get("generator"), *args) if torch.Generator in type(value).__mro__)
     device = _device_of(args, kwargs)
     return next(given, None) or (torch.default_generator if device.type == "cpu" else _default_of(device))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rltrace.identity import portable_key
+from rltrace.record.regions import RegionName
 from rltrace.record.tables import Tables
 
 _ONEDNN = ("convolution", "conv", "mkldnn", "gelu", "lstm", "gru_cell", "_thnn_fused")
@@ -42,6 +43,8 @@ class Kernels:
 
     def of(self, op_name: str, threads: int, device: str) -> int:
         """Id in table "kernels" of what runs ``op_name`` ("aten.addmm.default") on ``device`` now."""
+        if isinstance(op_name, RegionName):
+            return self._of_region(op_name, threads, device)
         library = self.library(op_name) if device == "cpu" else device
         key = (library, threads)
         found = self._made.get(key)
@@ -49,6 +52,12 @@ class Kernels:
             payload = self._describe(library, threads)
             found = self._made[key] = self._tables.intern("kernels", portable_key("kernel", payload), payload)
         return found
+
+    def _of_region(self, name: RegionName, threads: int, device: str) -> int:
+        payload = dict(name.evidence)
+        if device == "cpu":
+            payload |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": threads}
+        return self._tables.intern("kernels", portable_key("kernel", payload), payload)
 
     def library(self, op_name: str) -> str:
         """The library that computes an op on a CPU, as far as its name tells."""

@@ -245,9 +245,9 @@ class ModuleCalls:
         self._stack_of_thread = stack_of_thread
         self._fail = fail
         self._hooks: list[Any] = [
-            torch_module.register_module_module_registration_hook(names.registered),
-            torch_module.register_module_parameter_registration_hook(names.born),
-            torch_module.register_module_buffer_registration_hook(names.born),
+            torch_module.register_module_module_registration_hook(_unless_traced(names.registered)),
+            torch_module.register_module_parameter_registration_hook(_unless_traced(names.born)),
+            torch_module.register_module_buffer_registration_hook(_unless_traced(names.born)),
         ]
         self._original: Any = None
 
@@ -271,6 +271,16 @@ class ModuleCalls:
         self.ignore()
         for hook in self._hooks:
             hook.remove()
+
+
+def _unless_traced(note: Callable[..., None]) -> Callable[..., None]:
+    """``note`` as a function that torch's compiler can read, and that does nothing in what it makes of it."""
+
+    def hook(*args: Any) -> None:
+        if not torch.compiler.is_dynamo_compiling():
+            note(*args)
+
+    return hook
 
 
 def _watched(call: Any, stack_of_thread: Callable[[], ModuleStack | None], fail: Callable[[Exception], None]) -> Any:

@@ -28,6 +28,7 @@ from rltrace.record.operators import (
     VIEWS,
 )
 from rltrace.record.partial_writes import TOUCH
+from rltrace.record.regions import RegionInputs, region_of
 
 
 class Role(Enum):
@@ -104,19 +105,20 @@ class Factor:
 def make_plan(op_id: int, func: OpOverload) -> OpPlan:
     """Read the schema of ``func``. Works for ATen, custom and higher-order operators alike."""
     schema = getattr(func, "_schema", None)
-    if schema is None:  # a higher-order operator: what it does inside is not seen
+    if schema is None:  # a higher-order operator or a compiled region: what it does inside is not seen
+        region = region_of(func)
         return OpPlan(
             op_id,
             func,
-            op_name(func),
+            op_name(func) if region is None else region.name,
             Role.COMPUTE,
             is_view=False,
             computes=True,
-            draws=False,
+            draws=region is not None and region.draws,
             writes={},
             arguments=(),
             writes_out=False,
-            writes_any=False,
+            writes_any=region is not None and region.writes,
             copies=False,
             partial=False,
             arrives=False,
@@ -162,6 +164,8 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
 
 def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> WrittenPlaces:
     """Which of the tensors in ``args`` and ``kwargs``, counted in order, the op writes, and which it does not read."""
+    if args and type(args[0]) is RegionInputs:
+        return WrittenPlaces(args[0].written, ())
     written: list[int] = []
     unread: list[int] = []
     in_training = IN_TRAINING.get(plan.schema, ())

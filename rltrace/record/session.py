@@ -30,6 +30,7 @@ from rltrace.record import window
 from rltrace.record.aliases import Aliases
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
+from rltrace.record.compiled import CompiledCalls, keep_compiler_out
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.endings import Endings
@@ -93,6 +94,7 @@ class Session:
         self._aliases = Aliases(self._process.storages, self.fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()
+        self._compiled = CompiledCalls(self._process)
         self._endings = Endings(self.finish, self._exec)
         self._terminations = Terminations(options.trace)
         self._answering = Answering(options.trace, self._terminated)
@@ -108,6 +110,7 @@ class Session:
 
     def start(self) -> None:
         """Begin: everything is installed when this returns."""
+        keep_compiler_out()
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
@@ -202,6 +205,7 @@ class Session:
         self._steps.remove()
         self._aliases.ignore()
         self._composites.ignore()
+        self._compiled.ignore()
         self._modules.remove()
         self._boundaries.ignore()
         self._endings.ignore()
@@ -256,6 +260,7 @@ class Session:
         self._aliases.watch()
         self._subclasses.watch()  # until the end: a silent mode is in the way as much as one that observes
         self._composites.watch()
+        self._compiled.watch()
         main = self._streams.main
         self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
         self._streams.enter()
@@ -269,6 +274,7 @@ class Session:
         self._modules.ignore()
         self._aliases.ignore()
         self._composites.ignore()
+        self._compiled.ignore()
         self._process.storages.clear()
 
     # --- steps --------------------------------------------------------------------------------------------------------

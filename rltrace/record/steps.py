@@ -19,12 +19,15 @@ from types import FrameType, MappingProxyType
 from typing import Any, Protocol
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.amp import grad_scaler
 from torch.autograd import graph
+from torch.compiler import is_dynamo_compiling as _is_traced
 from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
 from rltrace.record import generators
+from rltrace.record.compiled_steps import CompiledSteps, goes_into_graph
 from rltrace.record.digests import TensorDigests
 
 
@@ -106,12 +109,16 @@ class StepCounter:
         """Attempts finished, skipped ones included."""
         self._backwards = 0
         self._undo: list[Callable[[], None]] = []
+        self._compiled = CompiledSteps(self._around_compiled, listener.fail)
+        self._end_between = _disable_dynamo(self._end_unread)  # where torch's compiler meets it, it pauses
 
     def install(self) -> None:
         pre = torch_optimizer.register_optimizer_step_pre_hook(self._begin)
         post = torch_optimizer.register_optimizer_step_post_hook(self._end)
         self._undo += [pre.remove, post.remove]
         self._wrap(grad_scaler.GradScaler, "step", self._around_scaler)
+        self._compiled.watch()
+        self._undo.append(self._compiled.ignore)
         engine = graph._engine_run_backward
         for holder in (graph, torch.autograd):
             if getattr(holder, "_engine_run_backward", None) is engine:
@@ -167,7 +174,20 @@ class StepCounter:
             self._listener.after_scaler(scaler, optimizer, made[-1])
         return result
 
+    def _around_compiled(
+        self, optimizers: list[Any], run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """``run`` makes an attempt of each of these optimizers, all at once."""
+        for optimizer in optimizers:
+            self._begin(optimizer, (), {})
+        result = run(*args, **kwargs)
+        for optimizer in optimizers:
+            self._end(optimizer, (), {})
+        return result
+
     def _begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if _is_traced():  # nothing of this may get into what the compiler makes of the step
+            return
         caller = sys._getframe(1)
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
@@ -176,6 +196,18 @@ class StepCounter:
             self._listener.fail(error)
 
     def _end(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if _is_traced():
+            if not goes_into_graph(optimizer):
+                self._end_between(optimizer)
+            return
+        self._finish(optimizer, _skipped_inside(optimizer))
+
+    def _end_unread(self, optimizer: Any) -> None:
+        """A step ends of which the compiler made graphs, but its end is in none of them, nor was its beginning seen."""
+        try:
+            self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
+        except Exception as error:
+            self._listener.fail(error)
         self._finish(optimizer, _skipped_inside(optimizer))
 
     def _finish(self, optimizer: Any, skipped: int) -> None:
