@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff import advice
+from rltrace.diff.apart import drifts, logged_otherwise
 from rltrace.diff.blocks import first_unequal_step, match_steps
 from rltrace.diff.crews import find_crews
+from rltrace.diff.drift import TOLERANCE
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
 from rltrace.diff.generators import left_elsewhere
@@ -53,19 +55,21 @@ def compare(
     b: Trace | Path | str,
     *,
     strict: bool = False,
+    tolerance: float = TOLERANCE,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Comparison:
     """Compare two traces.
 
-    ``strict``: added, removed or reordered ops count as a difference too. ``progress`` is called with a stream's name,
-    the rows done and the rows in all, ``watch`` with each probe of the search. Raises UsageError where the two cannot
-    be compared, and what ``open_trace`` does.
+    ``strict``: added, removed or reordered ops count as a difference too. ``tolerance``: the share of its range at
+    which a curve is visibly apart. ``progress`` is called with a stream's name, the rows done and the rows in all,
+    ``watch`` with each probe of the search. Raises UsageError where the two cannot be compared, and what
+    ``open_trace`` does.
     """
     trace_a = a if isinstance(a, Trace) else open_trace(a)
     trace_b = b if isinstance(b, Trace) else open_trace(b)
     _check(trace_a, trace_b)
-    return _Comparing(trace_a, trace_b, strict, progress, watch).run()
+    return _Comparing(trace_a, trace_b, strict, tolerance, progress, watch).run()
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -85,6 +89,7 @@ class _Comparing:
     a: Trace
     b: Trace
     strict: bool
+    tolerance: float
     progress: Progress | None
     watch: Watch | None
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
@@ -158,7 +163,6 @@ class _Comparing:
         decisive = self._decisive(lonely) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
-        holes = self._holes()
         evidence = Evidence(
             level=level,
             streams=tuple(result for _, result in self.streams),
@@ -172,6 +176,10 @@ class _Comparing:
         so_far, _ = decide(as_if_complete(evidence))
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (left_elsewhere(a, b) for a, b in _process_pairs(self.a, self.b)))
+        drift = drifts(list(_process_pairs(self.a, self.b)), [r for _, r in self.streams], self.tolerance)
+        if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
+            self.notes += logged_otherwise(drift)
+        holes = self._holes()  # what a series lacks is told as well, and decides nothing
         return Comparison(
             verdict=verdict,
             why=why,
@@ -194,6 +202,7 @@ class _Comparing:
             decisive=decisive if verdict is Verdict.DIVERGED else None,
             notes=tuple(self.notes),
             later=self.order.later(firsts),
+            drift=drift,
             strict=self.strict,
             so_far=so_far,
         )

@@ -276,3 +276,5 @@ class Comparison:
         if self.verdict is Verdict.UNKNOWN:
             return None
         return self.verdict is Verdict.IDENTICAL or (self.verdict is Verdict.SAME_VALUES and not self.strict)
+    drift: tuple[Drift, ...] = ()
+    """The series that differ, in the order in which one sees them part."""

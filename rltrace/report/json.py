@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rltrace.diff.model import Comparison, Finding, Hunk, Received, Side, Site
+from rltrace.diff.model import Comparison, Drift, Finding, Hunk, Received, Side, Site
 
 SCHEMA = "rltrace.diff/1"
 
@@ -48,13 +48,36 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "holes": [vars(hole) for hole in comparison.holes],
         "marked": vars(marked),
         "curves": [
-            {"name": point.name, "step": point.step, "a": _number(point.a), "b": _number(point.b)}
+            {"name": point.name, "step": point.step, "a": number_json(point.a), "b": number_json(point.b)}
             for point in comparison.curves
         ],
+        "drift": [drift_json(drift) for drift in comparison.drift],
         "compared": dict(comparison.compared),
         "unfinished": list(comparison.unfinished),
         "notes": list(comparison.notes),
         "advice": list(comparison.advice),
+    }
+
+
+def drift_json(drift: Drift) -> dict[str, Any]:
+    """How one series comes apart."""
+    points = {"first": drift.first, "leaves": drift.leaves}
+    return {
+        "kind": drift.kind,
+        "name": drift.name,
+        "stream": drift.stream,
+        "place": drift.place,
+        "a_count": drift.counts[0],
+        "b_count": drift.counts[1],
+        "matched": drift.matched,
+        **{
+            name: None if point is None else {"step": point.step, "a": number_json(point.a), "b": number_json(point.b)}
+            for name, point in points.items()
+        },
+        "limit": number_json(drift.limit),
+        "growth": [[step, number_json(distance)] for step, distance in drift.growth],
+        "most": number_json(drift.most),
+        "whole": drift.whole,
     }
 
 
@@ -109,5 +132,6 @@ def _hunk(hunk: Hunk) -> dict[str, Any]:
     return vars(hunk).copy()
 
 
-def _number(value: float) -> float | str:
+def number_json(value: float) -> float | str:
+    """A number, or the text for one that JSON has no word for."""
     return value if math.isfinite(value) else str(value)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from rltrace.diff.model import Comparison, Finding, Pair, Side, Verdict
+from rltrace.report.drifting import account, story
 from rltrace.report.markdown_text import WIDEST, code, fenced, prose
 from rltrace.report.outgoing import NOTHING, Asked, left_out, outgoing_comparison
 from rltrace.report.telling import (
@@ -55,7 +56,7 @@ def comparison_markdown(comparison: Comparison, asked: Asked = NOTHING) -> str:
     """
     shown = outgoing_comparison(comparison, asked)
     first = _blocks(_head(shown), _findings(shown))
-    middle = _blocks(_environment(shown), _curves(shown), _remarks(shown), _structure(shown))
+    middle = _blocks(_environment(shown), _curves(shown), _drift(shown), _remarks(shown), _structure(shown))
     last = _blocks(_advice(shown), _end(asked))
     room = ROOM - sum(len(block) + 2 for block in [*first, *last])
     return "\n\n".join([*first, *_fitting(middle, room), *last]) + "\n"
@@ -231,6 +232,16 @@ def _curves(comparison: Comparison) -> Lines:
             for point in comparison.curves
         ]
     )
+
+
+def _drift(comparison: Comparison) -> Lines:
+    if not comparison.drift:
+        return
+    yield "#### How the curves come apart"
+    yield ""
+    yield prose(story(comparison))
+    yield ""
+    yield from _limited([f"- {code(drift.name)} {prose(account(drift))}" for drift in comparison.drift])
 
 
 def _remarks(comparison: Comparison) -> Lines:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from rltrace.diff.model import Comparison, Hunk, Side, Verdict
+from rltrace.report.drifting import account, growing, story
 from rltrace.report.finding import WIDTH, finding_lines, wrapped
 from rltrace.report.style import Style
 from rltrace.report.telling import (
@@ -44,6 +45,7 @@ def render_comparison(comparison: Comparison, *, color: bool) -> str:
         _structure(comparison, style),
         _environment(comparison, style),
         _curves(comparison, style),
+        _drift(comparison, style),
         _marked(comparison, style),
         _holes(comparison, style),
         _notes(comparison, style),
@@ -150,6 +152,18 @@ def _curves(comparison: Comparison, style: Style) -> Iterator[str]:
         name = f"step {point.step:,}: {point.name}" if steps else point.name
         yield f"  {cut(name, WIDTH - 2)}"
         yield f"      {point.a!r} | {point.b!r}"
+
+
+def _drift(comparison: Comparison, style: Style) -> Iterator[str]:
+    if not comparison.drift:
+        return
+    yield style.bold("How the curves come apart")
+    yield from wrapped(story(comparison))
+    lines: list[str] = []
+    for drift in comparison.drift:
+        lines += [f"  {cut(drift.name, WIDTH - 2)}", *wrapped(account(drift), "      ")]
+        lines += wrapped(f"by {growing(drift)}", "      ") if len(drift.growth) > 1 else []
+    yield from _limited(lines)
 
 
 def _marked(comparison: Comparison, style: Style) -> Iterator[str]:

@@ -9,9 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from rltrace.diff.model import Comparison, Finding, Probe
+from rltrace.diff.model import Comparison, Drift, Finding, Probe
 from rltrace.diff.timeline import MOST_CURVES as READ_CURVES
 from rltrace.diff.timeline import Curve, StepState, Timeline
+from rltrace.report.drifting import account, story
 from rltrace.report.html.charts import (
     HEIGHTS,
     MOST_POINTS,
@@ -26,7 +27,7 @@ from rltrace.report.html.elements import Content, Element, el
 from rltrace.report.html.parts import IN_TERMINAL, code, more, muted, number, row, section, side, table
 from rltrace.report.html.thinning import state_runs
 from rltrace.report.material import Material, Track
-from rltrace.report.telling import lag, shown_finding
+from rltrace.report.telling import lag, sentence, shown_finding
 
 MOST_CURVES, MOST_PROBES, MOST_PROCESSES, MOST_TRACKS = 24, 64, 16, 12
 NUMBERS_SHOWN = 6
@@ -110,11 +111,15 @@ def curves_section(material: Material) -> Element | None:
     if not material.curves:
         return None
     shown = material.curves[:MOST_CURVES]
+    drifts = {(drift.name, drift.place): drift for drift in material.comparison.drift if drift.kind == "item"}
     return section(
         "curves",
         "Numbers that both runs read out",
         _lag(material.comparison),
-        el("div", [_curve(curve, number) for number, curve in enumerate(shown)], class_="curves"),
+        _story(material.comparison),
+        el(
+            "div", [_curve(c, number, drifts.get((c.name, c.place))) for number, c in enumerate(shown)], class_="curves"
+        ),
         more(len(material.curves) - len(shown), "curves", IN_TERMINAL, at_least=len(material.curves) == READ_CURVES),
         class_="long",
     )
@@ -127,7 +132,12 @@ def _lag(comparison: Comparison) -> Content:
     return el("p", lag(finding.step, comparison.curves[0].step))
 
 
-def _curve(curve: Curve, place: int) -> Element:
+def _story(comparison: Comparison) -> Content:
+    text = story(comparison)
+    return el("p", text) if text else None
+
+
+def _curve(curve: Curve, place: int, drift: Drift | None) -> Element:
     name = f"curve-{place}"
     return el(
         "details",
@@ -141,6 +151,7 @@ def _curve(curve: Curve, place: int) -> Element:
         ),
         curve_chart(curve, curve.parts_at, name, _account(curve)),
         el("p", _account(curve), class_="small"),
+        None if drift is None else el("p", sentence(account(drift)), class_="small"),
         _distance(curve, name),
         _numbers(curve),
         id=name,

@@ -1,0 +1,273 @@
+"""The series that a trace has: numbers that move in time, each with the steps at which it was taken.
+
+Owns what is one series and what it is called: what a program watches, learning rates and gradient scalers as they were
+recorded, and the numbers that one place in the code read out (``.item()``). A series stays two arrays, however long it
+is. Compares nothing.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.view import StreamView, Stretch
+from rltrace.errors import HoleError
+from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
+from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag, Sample, Step
+
+ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
+
+KINDS = {
+    WATCH: "rltrace.watch",
+    SCALER: "gradient scalers",
+    RATE: "learning rates",
+    EFFECTIVE: "learning rates, 0 where the attempt was skipped",
+    ITEM: ".item()",
+}
+"""Kinds of series in the order in which they are listed, in words."""
+
+MOST_SEGMENTS = 256
+"""Segments of a stream that are read for the numbers it read out; of more, so many that lie evenly."""
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The numbers of one series, in the order in which they were taken."""
+
+    kind: str
+    """One of ``KINDS``."""
+    name: str
+    """As the program or the recorder calls it; of ``.item()``, the source line."""
+    stream: str
+    """Name of the stream whose thread took them."""
+    place: str
+    """``train.py:12``; "" where it is no place in the code."""
+    key: tuple[object, ...]
+    """What it is known by in another trace of the same program."""
+    steps: Steps
+    """At which optimizer step each was taken."""
+    values: Values
+    whole: bool = True
+    """False: read in places only, or a part of it cannot be read."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all of its numbers are the same one."""
+        return not len(self) or bool(np.array_equal(self.values, np.full(len(self), self.values[0]), equal_nan=True))
+
+
+def all_series(
+    trace: Trace,
+    names: Sequence[str] = (),
+    *,
+    segments: int = MOST_SEGMENTS,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> tuple[Series, ...]:
+    """Every series of a trace, those of one kind together; ``names``: only those that match one of these globs.
+
+    Rows are read only where a series of ``.item()`` may be asked for.
+    """
+    found: list[Series] = []
+    for process in trace.processes:
+        found += recorded_series(process)
+        for stream in process.streams:
+            if not cancelled():
+                found += item_series(StreamView(process, stream), chosen_segments(stream, segments), cancelled)
+    kinds = list(KINDS)
+    chosen = [series for series in found if not names or matches(series, names)]
+    return tuple(sorted(chosen, key=lambda series: kinds.index(series.kind)))
+
+
+def matches(series: Series, globs: Iterable[str]) -> bool:
+    """Whether a name or a place is one that these globs ask for; upper and lower case are not told apart."""
+    words = (series.name, series.place)
+    return any(fnmatch.fnmatch(word.lower(), glob.lower()) for glob in globs for word in words if word)
+
+
+# --- recorded beside the ops ------------------------------------------------------------------------------------------
+
+
+def recorded_series(process: ProcessTrace) -> Iterator[Series]:
+    """Series that were recorded as such, in the order of their first numbers; then the rates that took effect."""
+    if not process.sample_parts:
+        return
+    samples, whole = process.samples, not process.other_holes
+    streams = {stream.index: stream.name for stream in process.streams}
+    rates: list[Series] = []
+    scaled = False
+    for own in _by_series(process, samples):
+        entry, stream = (int(cell) for cell in own[0, [Sample.SERIES, Sample.STREAM]])
+        payload = _payload(process, entry)
+        if payload is None or payload["kind"] not in KINDS:
+            continue  # a newer version's, or lost
+        kind, name, thread = payload["kind"], payload["name"], payload.get("thread")
+        told = f"{process.name}/thread:{thread}" if thread else streams.get(stream, process.name)
+        where = told if kind == WATCH else process.name
+        key = (process.name, where, kind, name)
+        values = np.ascontiguousarray(own[:, Sample.VALUE]).view(np.float64)
+        series = Series(kind, name, where, "", key, own[:, Sample.STEP].astype(np.int64), values, whole)
+        if kind == RATE:
+            rates.append(series)
+        scaled |= kind == SCALER
+        yield series
+    if scaled:
+        yield from _effective(process, rates)
+
+
+def _by_series(process: ProcessTrace, samples: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+    """The samples of each series, in the order of their first. What a thread watches is a series of its own; whose
+    thread made an optimizer's attempt makes none."""
+    payloads = process.tables["series"].payloads
+    watched = np.array([isinstance(p, dict) and p["kind"] == WATCH for p in payloads] + [False])
+    entries = np.minimum(samples[:, Sample.SERIES], np.uint64(len(payloads)))
+    streams = np.where(watched[entries.astype(np.int64)], samples[:, Sample.STREAM], np.uint64(0))
+    codes = samples[:, Sample.SERIES] << np.uint64(24) | streams
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
+    for part in sorted(parts, key=lambda part: int(part[0])):
+        yield samples[part]
+
+
+def _payload(process: ProcessTrace, entry: int) -> dict[str, Any] | None:
+    payloads = process.tables["series"].payloads
+    found = payloads[entry] if entry < len(payloads) else None
+    return found if isinstance(found, dict) else None
+
+
+def _effective(process: ProcessTrace, rates: Iterable[Series]) -> Iterator[Series]:
+    """The learning rate of every attempt, 0 where it was skipped, of optimizers that skipped at least one."""
+    for rate in rates:
+        ordinal = int(rate.name.split(":")[1].split("/")[0]) if rate.name.startswith("optimizer:") else -1
+        attempts, skipped = attempts_of(process, ordinal)
+        if not len(attempts) or not skipped.any():
+            continue
+        at = np.searchsorted(rate.steps, attempts, side="right") - 1
+        values = np.where(at >= 0, rate.values[np.maximum(at, 0)], np.nan)
+        values = np.where(skipped, 0.0, values)
+        name = f"{rate.name.removesuffix('/lr')}/effective-lr"
+        key = (process.name, process.name, EFFECTIVE, name)
+        yield Series(EFFECTIVE, name, rate.stream, "", key, attempts, values, rate.whole and process.has_all_steps)
+
+
+def attempts_of(process: ProcessTrace, ordinal: int) -> tuple[Steps, NDArray[np.bool_]]:
+    """Steps that attempts of one optimizer ended, and whether each left the parameters alone, as far as is known."""
+    payloads = process.tables["optimizers"].payloads
+    own = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload["ordinal"] == ordinal]
+    steps = process.steps[np.isin(process.steps[:, Step.OPTIMIZER], own)]
+    numbers = steps[:, Step.STEP].astype(np.int64)
+    skipped = steps[:, Step.SKIPPED] == 1
+    told = _skips_told(process, ordinal)  # by the scaler, where the optimizer skips by itself on a device
+    return numbers, skipped | np.isin(numbers, told)
+
+
+def _skips_told(process: ProcessTrace, ordinal: int) -> Steps:
+    payloads = process.tables["series"].payloads
+    ending = f"/skipped:{ordinal}"
+    own = [
+        number
+        for number, payload in enumerate(payloads)
+        if isinstance(payload, dict) and payload["kind"] == SCALER and str(payload["name"]).endswith(ending)
+    ]
+    samples = process.samples[np.isin(process.samples[:, Sample.SERIES], own)]
+    yes = np.ascontiguousarray(samples[:, Sample.VALUE]).view(np.float64) > 0
+    told: Steps = samples[yes, Sample.STEP].astype(np.int64)
+    return told
+
+
+# --- read out by an op ------------------------------------------------------------------------------------------------
+
+
+def chosen_segments(stream: StreamTrace, most: int, start: int = 0) -> list[int]:
+    """Numbers of the segments that are read, of those from row ``start`` on: all of a few, else some evenly."""
+    first = next((n for n, segment in enumerate(stream.segments) if segment.stop > start), len(stream.segments))
+    count = len(stream.segments) - first
+    if count <= most:
+        return list(range(first, len(stream.segments)))
+    if most < 2:
+        return [len(stream.segments) - 1] * most
+    return sorted({first + round(k * (count - 1) / (most - 1)) for k in range(most)})
+
+
+def item_series(
+    view: StreamView,
+    segments: Sequence[int],
+    cancelled: Callable[[], bool] = lambda: False,
+    *,
+    start: int = 0,
+    whole: bool | None = None,
+) -> list[Series]:
+    """The numbers that each place in the code read out, from row ``start`` on, as far as these segments tell.
+
+    ``whole``: whether those are all that count; None: whether they are all there are.
+    """
+    parts: dict[int, list[tuple[Steps, Values]]] = {}
+    names: dict[int, tuple[str, str]] = {}
+    if whole is None:
+        whole = len(segments) == len(view.stream.segments)
+    for number in segments:
+        if cancelled():
+            whole = False
+            break
+        try:
+            stretch = Stretch(view, view.stream.read_segment(view.stream.segments[number]))
+        except HoleError:
+            whole = False
+            continue
+        _take_items(stretch, start, parts, names)
+    return [
+        Series(
+            ITEM,
+            names[site][0],
+            view.name,
+            names[site][1],
+            (view.name, ITEM, site),
+            np.concatenate([steps for steps, _ in own]),
+            np.concatenate([values for _, values in own]),
+            whole,
+        )
+        for site, own in parts.items()
+    ]
+
+
+NUMBERS = VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX & ~RowFlag.VALUE_BOOL
+"""What is read as a number of a series: a bool is a decision."""
+
+
+def _take_items(
+    stretch: Stretch, start: int, parts: dict[int, list[tuple[Steps, Values]]], names: dict[int, tuple[str, str]]
+) -> None:
+    at = np.flatnonzero(stretch.flags(NUMBERS))
+    at = at[at >= start - stretch.first]
+    if not len(at):
+        return
+    rows = stretch.rows
+    real = (rows.column(Column.FLAGS)[at] & np.uint32(RowFlag.VALUE_FLOAT)) != 0
+    values = np.zeros(len(at))
+    values[real] = rows.floats[rows.float_offsets[at[real] + 1] - 1]
+    values[~real] = rows.integers[rows.integer_offsets[at[~real] + 1] - 1]
+    steps = rows.column(Column.STEP)[at].astype(np.int64)
+    sites = stretch.view.keys("sites", rows.column(Column.SITE)[at])
+    for site in np.unique(sites).tolist():
+        own = sites == site
+        if site not in names:
+            names[site] = item_name(stretch, int(at[own][0]))
+        parts.setdefault(site, []).append((steps[own], values[own]))
+
+
+def item_name(stretch: Stretch, i: int) -> tuple[str, str]:
+    """The source line that read a number out, and where it stands."""
+    stack = stretch.view.stack(stretch.rows, i)
+    if not stack:
+        return stretch.view.op(stretch.rows, i), ""
+    return " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"

@@ -1,0 +1,96 @@
+"""How curves come apart, in words: the story in one line, and a line for each curve.
+
+Owns words, not how they are laid out. Pure functions over the objects of ``rltrace.diff.model``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from rltrace.diff.model import Comparison, Drift, Finding
+from rltrace.report.telling import cut, sentence, shown_finding
+
+NAMED = 3
+"""Curves that are named in the story."""
+
+GROWTH_SHOWN = 6
+
+LONGEST_NAME = 40
+
+_READ_OUT = re.compile(r"([A-Za-z_][\w.]*)\.(?:mean\(\)\.|detach\(\)\.|cpu\(\)\.)*item\(\)")
+
+
+def short_name(drift: Drift) -> str:
+    """``value_loss`` of ``value_losses.append(value_loss.item())``; else the name, cut."""
+    found = _READ_OUT.findall(drift.name) if drift.kind == "item" else []
+    return str(found[0]) if len(found) == 1 else cut(drift.name, LONGEST_NAME)
+
+
+def story(comparison: Comparison) -> str:
+    """``First bit at step 0 (critic's gelu), value_loss visibly apart from step 212.``; "" where no curve differs."""
+    if not comparison.drift:
+        return ""
+    seen = [drift for drift in comparison.drift if drift.leaves is not None]
+    parts = [
+        f"{short_name(drift)} {'visibly apart ' * (not n)}from {at(drift)}" for n, drift in enumerate(seen[:NAMED])
+    ]
+    finding = shown_finding(comparison)
+    if finding is not None and finding.step is not None:
+        parts.insert(0, f"first bit at step {finding.step:,}{_which(finding)}")
+    if len(seen) > NAMED:
+        parts.append(f"{len(seen) - NAMED} more later")
+    text = ", ".join(parts)
+    if not seen:
+        many = "none of the curves that differ is" if len(comparison.drift) > 1 else "the curve that differs is not"
+        read = "" if all(drift.whole for drift in comparison.drift) else " where they were read"
+        text += f"{'; ' if text else ''}{many} visibly apart{read}"
+    return sentence(text)
+
+
+def at(drift: Drift) -> str:
+    """``step 212``, or ``step 212 at the latest`` where it was read in places."""
+    point = drift.leaves or drift.first
+    assert point is not None
+    return f"step {point.step:,}{'' if drift.whole else ' at the latest'}"
+
+
+def _which(finding: Finding) -> str:
+    """`` (critic's gelu)``."""
+    if not finding.op:
+        return ""
+    op = finding.op.split(".")[1] if "." in finding.op else finding.op
+    return f" ({finding.module}'s {op})" if finding.module else f" ({op})"
+
+
+def account(drift: Drift) -> str:
+    """``differs from step 4, visibly (by more than 0.65) from step 212``."""
+    assert drift.first is not None
+    late = "" if drift.whole else " at the latest"
+    told = f"differs from step {drift.first.step:,}{late}"
+    if drift.leaves is None:
+        return f"{told}, never visibly (never by more than {drift.limit:.3g})"
+    if drift.leaves.step == drift.first.step:
+        return f"{told}, and visibly (by more than {drift.limit:.3g})"
+    return f"{told}, visibly (by more than {drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
+
+
+def growing(drift: Drift) -> str:
+    """``2.4e-07 at step 6, 1e-05 at step 96, … 0.1 at step 212``."""
+    shown: list[tuple[int, float] | None] = list(_some(drift.growth))
+    return ", ".join("…" if point is None else f"{_distance(point[1])} at step {point[0]:,}" for point in shown)
+
+
+def _some(growth: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float] | None]:
+    if len(growth) <= GROWTH_SHOWN:
+        yield from growth
+        return
+    half = GROWTH_SHOWN // 2
+    yield from growth[:half]
+    yield None
+    yield from growth[-half:]
+
+
+def _distance(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "not finite on one side"
