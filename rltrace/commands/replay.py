@@ -34,6 +34,8 @@ class _TraceFirst(click.Command):
 @click.option("--inject", multiple=True, metavar="SELECTOR", help="Put in A's values at these ops; repeatable.")
 @click.option("--lockstep", is_flag=True, help="Put them in at every op, so that the run never leaves A's path.")
 @click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
+@click.option("--rows", type=click.Path(path_type=Path), metavar="FILE", help="Only at the rows of A listed there.")
+@click.option("--origins", is_flag=True, help="Only at ops that are given what they were given in A.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
 )
@@ -47,6 +49,8 @@ def command(
     inject: tuple[str, ...],
     lockstep: bool,
     kinds: Path | None,
+    rows: Path | None,
+    origins: bool,
     output: Path | None,
     until: int | None,
     result: Path | None,
@@ -66,8 +70,7 @@ def command(
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
     from rltrace.errors import UsageError
-    from rltrace.follow.kinds import read_labels
-    from rltrace.follow.plan import make_plans, window_of
+    from rltrace.follow.plan import make_plans, read_only, window_of
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.record.options import RecordOptions
     from rltrace.select import parse_selectors
@@ -76,7 +79,7 @@ def command(
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
     if a is None:
         raise UsageError(f"name the trace whose values are put in, first of all, {usage}")
-    if lockstep or kinds is not None:
+    if lockstep or kinds is not None or rows is not None:
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
@@ -85,13 +88,23 @@ def command(
     source = a
     trace_a = open_trace(source)
     window = window_of(trace_a)
-    plans = make_plans(trace_a, parse_selectors(inject), None if kinds is None else read_labels(kinds), lockstep=lockstep)
+    plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, rows), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(path_a):
         raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
-    limited = "" if kinds is None else os.path.abspath(kinds)  # noqa: PTH100
-    options = RecordOptions(path, *window, until, replay=path_a, inject=inject, kinds=limited, lockstep=lockstep)
+    lists = ["" if file is None else os.path.abspath(file) for file in (kinds, rows)]  # noqa: PTH100
+    options = RecordOptions(
+        path,
+        *window,
+        until,
+        replay=path_a,
+        inject=inject,
+        kinds=lists[0],
+        rows=lists[1],
+        origins=origins,
+        lockstep=lockstep,
+    )
 
     def tell() -> bool:
         return _tell(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)

@@ -49,11 +49,13 @@ class Account:
     """Those that did not, at most MOST."""
     other: tuple[OtherKind, ...] = ()
     """Where B had other values. In a replay in which everything before is A's too, a difference begins at each."""
+    received: int = 0
+    """Injections that were meant for origins only, and found an op that was given other values than in A."""
 
     @property
     def complete(self) -> bool:
         """Whether every injection happened; if not, the replay proves nothing."""
-        return self.done == self.asked
+        return self.done + self.received == self.asked
 
 
 def missed(injection: Injection, why: str) -> Missed:
@@ -69,13 +71,14 @@ def record_of(account: Account) -> Record:
         "done": account.done,
         "missed": [asdict(entry) for entry in account.missed[:MOST]],
         "other": [asdict(kind) for kind in account.other],
+        "received": account.received,
     }
 
 
 def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
     """The account of a whole replay, from what was asked for and what its trace tells."""
     told = {process.name: _parse(process.journal.records) for process in replay.processes}
-    done = 0
+    done = received = 0
     found: list[Missed] = []
     other: list[OtherKind] = []
     for name, plan in plans.items():
@@ -85,9 +88,10 @@ def add_up(plans: Mapping[str, Plan], replay: Trace) -> Account:
             found += [missed(injection, why) for injection in plan]
         else:
             done += account.done
+            received += account.received
             found += account.missed
             other += account.other
-    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]), merged(other))
+    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]), merged(other), received)
 
 
 def _parse(records: Sequence[Record]) -> Account | None:
@@ -101,7 +105,7 @@ def parse_account(found: Mapping[str, Any]) -> Account | None:
     try:
         entries = tuple(_missed(entry) for entry in found["missed"])
         other = tuple(parse_kind(entry) for entry in found["other"])
-        return Account(int(found["asked"]), int(found["done"]), entries, other)
+        return Account(int(found["asked"]), int(found["done"]), entries, other, int(found["received"]))
     except (KeyError, TypeError, ValueError):
         return None
 

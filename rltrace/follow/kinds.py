@@ -134,6 +134,8 @@ class OtherKind:
     """Label of the kind in A."""
     kinds_b: tuple[str, ...]
     """Labels of the same ops in B."""
+    rows: Mapping[str, tuple[int, ...]]
+    """By stream, in A: all of them."""
 
 
 @dataclass
@@ -147,6 +149,7 @@ class _Tally:
     relative: float | None = None
     parts: dict[str, None] = field(default_factory=dict)
     others: dict[Kind, None] = field(default_factory=dict)
+    rows: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Tallies:
@@ -165,6 +168,7 @@ class Tallies:
         tally.relative = larger(tally.relative, apart.relative)
         tally.parts |= dict.fromkeys(apart.parts)
         tally.others[b] = None
+        tally.rows.setdefault(stream, []).append(row)
 
     def kinds(self) -> tuple[OtherKind, ...]:
         """In the order in which they were met."""
@@ -186,6 +190,7 @@ def _told(tally: _Tally) -> OtherKind:
         max_relative=tally.relative,
         kind=tally.kind.label,
         kinds_b=tuple(kind.label for kind in tally.others),
+        rows={stream: tuple(sorted(rows)) for stream, rows in tally.rows.items()},
     )
 
 
@@ -206,22 +211,28 @@ def _joined(a: OtherKind, b: OtherKind) -> OtherKind:
         max_ulp=larger(a.max_ulp, b.max_ulp),
         max_relative=larger(a.max_relative, b.max_relative),
         kinds_b=tuple(dict.fromkeys((*a.kinds_b, *b.kinds_b))),
+        rows={**a.rows, **b.rows},
     )
 
 
 def read_labels(path: str | Path) -> frozenset[str]:
     """The labels of kinds in a file that holds a JSON list of them. Raises UsageError."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        found = None
+    found = read_json(path)
     if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
         raise UsageError(
             f'{path} is no JSON list of kinds, such as ["aten.mm.default at train.py:12 (update), MKL auto"]'
         )
     return frozenset(found)
+
+
+def read_json(path: str | Path) -> Any:
+    """What a file holds; None where it is no JSON. Raises UsageError where it cannot be read."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        return None
 
 
 def larger(a: Any, b: Any) -> Any:
@@ -247,4 +258,5 @@ def parse_kind(found: Mapping[str, Any]) -> OtherKind:
         max_relative=None if found["max_relative"] is None else float(found["max_relative"]),
         kind=str(found["kind"]),
         kinds_b=tuple(map(str, found["kinds_b"])),
+        rows={str(stream): tuple(map(int, rows)) for stream, rows in found["rows"].items()},
     )

@@ -6,15 +6,16 @@ step is known by the attempt it follows, which is known while it still runs. No 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError, UsageError
-from rltrace.follow.kinds import Kinds
+from rltrace.follow.kinds import Kinds, read_json, read_labels
 from rltrace.select import Key, Range, Selector
 from rltrace.trace.evidence import kernel_names
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
@@ -51,6 +52,8 @@ class Injection:
     site: int
     kernel: int
     """Ids in A's tables "sites" and "kernels"."""
+    given: tuple[tuple[int, int], ...] = ()
+    """(place among its tensors, digest) of what A's recorded ops gave it, as far as A read that."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,31 @@ class Plan:
         return sum(len(places) for steps in self.streams.values() for places in steps.values())
 
 
-def make_plans(
-    trace: Trace, selector: Selector, only: Collection[str] | None = None, *, lockstep: bool = False
-) -> dict[str, Plan]:
-    """What the selector finds in each process of ``trace``; ``only``: of that, what is of these kinds (their labels).
+@dataclass(frozen=True)
+class Only:
+    """What of a selector's rows is meant; None: that does not matter."""
+
+    kinds: frozenset[str] | None = None
+    """Labels of kinds of op."""
+    rows: Mapping[str, frozenset[int]] | None = None
+    """By stream: rows of A."""
+
+    def leaves(self, stream: str, row: int) -> bool:
+        """Whether a row is among those that are meant."""
+        return self.rows is None or row in self.rows.get(stream, ())
+
+
+ALL = Only()
+
+
+def read_only(kinds: str | Path | None, rows: str | Path | None) -> Only:
+    """What two files say: a JSON list of labels of kinds, a JSON object of lists of rows. Raises UsageError."""
+    return Only(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None)
+
+
+def make_plans(trace: Trace, selector: Selector, only: Only = ALL, *, lockstep: bool = False) -> dict[str, Plan]:
+    """What the selector finds in each process of ``trace``, and ``only`` leaves.
+
     ``lockstep``: what has no plain bytes to put in (a sparse tensor) is passed over, not refused.
 
     Raises UsageError where it finds nothing that can be put in, or rows of which the trace lacks values; HoleError
@@ -123,7 +147,7 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
     )
 
 
-def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: Collection[str] | None) -> Plan:
+def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: Only) -> Plan:
     """``carried``: the steps that a slice has."""
     steps = following(process)
     streams = {}
@@ -131,7 +155,9 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
     for stream in process.streams:
         placed: dict[Attempt, dict[Place, Injection]] = {}
         for injection in _injections(process, stream, _Facts(process, stream, selector), carried):
-            if only is not None and kinds.of(injection.place[0], injection.site, injection.kernel).label not in only:
+            if not only.leaves(injection.stream, injection.row):
+                continue
+            if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
                 continue
             if injection.step not in steps:
                 raise HoleError(f"the attempt that step {injection.step} of {stream.name} follows cannot be read")
@@ -169,6 +195,11 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         for at, link in enumerate(rows.inputs(i))
         if link.distance == Origin.OUTSIDE and link.digest is not None and link.digest in process.values
     )
+    given = tuple(
+        (at, link.digest)
+        for at, link in enumerate(rows.inputs(i))
+        if link.distance != Origin.OUTSIDE and link.digest is not None and not rows.has(i, RowFlag.MARKED)
+    )
     layouts: list[Any] = process.tables["layouts"].payloads
     structure: Any = process.tables["structures"].payloads[rows.columns[i, Column.STRUCTURE]]
     devices = tuple(str(layouts[number][3]).partition(":")[0] for number in structure)
@@ -185,6 +216,7 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         devices=devices,
         site=int(rows.columns[i, Column.SITE]),
         kernel=int(rows.columns[i, Column.KERNEL]),
+        given=given,
     )
 
 
@@ -204,6 +236,19 @@ def _without_unkeepable(process: ProcessTrace, plan: Plan) -> Plan:
             for name, steps in plan.streams.items()
         },
     )
+
+
+def _kind(kinds: Kinds, injection: Injection) -> str:
+    return kinds.of(injection.place[0], injection.site, injection.kernel).label
+
+
+def _read_rows(path: str | Path) -> Mapping[str, frozenset[int]]:
+    found = read_json(path)
+    if not isinstance(found, dict) or not all(
+        isinstance(rows, list) and all(isinstance(row, int) for row in rows) for rows in found.values()
+    ):
+        raise UsageError(f'{path} is no JSON object of rows by stream, such as {{"rank0/main": [12, 40]}}')
+    return {str(stream): frozenset(rows) for stream, rows in found.items()}
 
 
 def _check_values(trace: Trace, process: ProcessTrace, plan: Plan) -> None:

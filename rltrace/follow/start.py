@@ -5,7 +5,7 @@ Owns the companion of a recording that is a replay. A process that A does not ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import Any
 
 from rltrace.errors import UsageError
 from rltrace.follow.account import Account, add_up, record_of
-from rltrace.follow.kinds import read_labels
-from rltrace.follow.plan import Plan, make_plans, window_of
+from rltrace.follow.plan import ALL, Only, Plan, make_plans, read_only, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions
@@ -45,18 +44,18 @@ class Replaying:
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay; called once, by the bootstrap."""
     trace = open_trace(options.replay)
-    kinds = read_labels(options.kinds) if options.kinds else None
-    plans = make_plans(trace, parse_selectors(options.inject), kinds, lockstep=options.lockstep)
-    return sessions.start(options, token, lambda name: companion(trace, plans, name))
+    only = read_only(options.kinds, options.rows)
+    plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
+    return sessions.start(options, token, lambda name: companion(trace, plans, name, origins=options.origins))
 
 
-def companion(trace: Trace, plans: Mapping[str, Plan], name: str) -> Replaying | None:
+def companion(trace: Trace, plans: Mapping[str, Plan], name: str, *, origins: bool = False) -> Replaying | None:
     """What goes along with the process of that name; None where nothing of A's is meant for it."""
     plan = plans.get(name)
     if plan is None:
         return None
     process = next(process for process in trace.processes if process.name == name)
-    return Replaying(Follower(plan, process))
+    return Replaying(Follower(plan, process, origins=origins))
 
 
 @dataclass
@@ -72,12 +71,14 @@ def replay_block(
     inject: str | tuple[str, ...],
     path: str | Path,
     *,
-    kinds: Collection[str] | None = None,
+    only: Only = ALL,
     lockstep: bool = False,
+    origins: bool = False,
     force: bool = False,
 ) -> Iterator[Replay]:
-    """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops;
-    ``kinds``: of these, only those of the kinds with these labels.
+    """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops.
+
+    ``only``, ``lockstep`` and ``origins`` are those of ``make_plans`` and ``RecordOptions``.
 
     Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
     """
@@ -85,11 +86,11 @@ def replay_block(
         raise UsageError("this process is being recorded already; a replay cannot lie inside a recording")
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
-    plans = make_plans(trace, parse_selectors(selectors), kinds, lockstep=lockstep)
+    plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)
     options = RecordOptions(
         str(Path(path).absolute()), *window_of(trace), replay=str(Path(a).absolute()), inject=selectors
     )
     replay = Replay()
-    with recording(options, force=force, companion=lambda name: companion(trace, plans, name)):
+    with recording(options, force=force, companion=lambda name: companion(trace, plans, name, origins=origins)):
         yield replay
     replay.account = add_up(plans, open_trace(path))

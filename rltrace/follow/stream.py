@@ -37,8 +37,11 @@ from rltrace.trace.values import Value
 class Follower:
     """The injections of one process, while it runs."""
 
-    def __init__(self, plan: Plan, process: ProcessTrace) -> None:
+    def __init__(self, plan: Plan, process: ProcessTrace, *, origins: bool = False) -> None:
+        """``origins``: values are put in only where an op was given what it was given in A."""
         self.plan = plan
+        self.origins = origins
+        self._received = 0
         self._values = process.values
         self._lock = threading.Lock()
         self._left = {
@@ -73,6 +76,11 @@ class Follower:
                 kind = self._kinds.of(injection.place[0], injection.site, injection.kernel)
                 self._other.add(kind, here(), injection.stream, injection.row, injection.step, apart)
 
+    def receive(self) -> None:
+        """One injection was not for an op that had been given other values than in A: it only passes them on."""
+        with self._lock:
+            self._received += 1
+
     def miss(self, injection: Injection, why: str) -> None:
         with self._lock:
             self._missed.append(missed(injection, why))
@@ -91,7 +99,7 @@ class Follower:
                 why = why if name in self._met else NO_STREAM
                 raised = {left.row for left in places.values() if (name, left.row) in self._raised}
                 found += [missed(left, RAISED if left.row in raised else why) for left in places.values()]
-        return Account(len(self.plan), self._done, tuple(found), self._other.kinds())
+        return Account(len(self.plan), self._done, tuple(found), self._other.kinds(), self._received)
 
 
 class FollowingStream(StreamRecorder):
@@ -142,6 +150,12 @@ class FollowingStream(StreamRecorder):
             self._seen[place[:2]] = place[2] + 1
             return out
         tensors = _tensors(args, kwargs)
+        if self._follower.origins and self._receives(injection, tensors):
+            out = func(*args, **kwargs)
+            self._seen[place[:2]] = place[2] + 1
+            del due[place]
+            self._follower.receive()
+            return out
         apart = Apart()
         why = self._before(injection, func, args, kwargs, tensors, apart)
         try:
@@ -164,6 +178,14 @@ class FollowingStream(StreamRecorder):
         device = tensors[0].device.type if tensors else "cpu"
         kernel = self.process.kernels.of(op, torch.get_num_threads(), device)
         return self._kinds.of(op, self._last_site.number, kernel)
+
+    def _receives(self, injection: Injection, tensors: list[torch.Tensor]) -> bool:
+        """Whether recorded ops gave the op other values here than in A."""
+        try:
+            return not self._injector.is_given(injection, tensors)
+        except Exception as error:
+            self.process.fail(error)
+            return True
 
     def _place(self, func: OpOverload) -> Place:
         """What this call is, among those of its step."""

@@ -53,6 +53,10 @@ class RecordOptions:
     """Selectors of the ops of that trace whose values are."""
     kinds: str = ""
     """Absolute path of a list of kinds of op, to which the selectors are limited; empty: they are not."""
+    rows: str = ""
+    """The same of a list of rows of that trace."""
+    origins: bool = False
+    """Values are put in only where what the op was given is what it was given in that trace."""
     lockstep: bool = False
     """Ops whose values no trace can hold are passed over; else they may not be asked for."""
 

@@ -33,6 +33,7 @@ def account_json(
         "done": account.done,
         "missed": [asdict(entry) for entry in account.missed[:MOST]],
         "other": [asdict(kind) for kind in account.other],
+        "received": account.received,
         "verdict": None if became is None else became.verdict.value,
     }
 
@@ -45,9 +46,11 @@ def account_lines(account: Account) -> Iterator[str]:
             if account.asked > 1
             else ("put in A's values at the op that was asked for")
         )
+        if account.received:
+            yield f"  {account.received:,} of them were given other values than in A already, and were left as they are"
         yield from _other_lines(account.other)
         return
-    left = account.asked - account.done
+    left = account.asked - account.done - account.received
     yield f"UNRESOLVED: {left:,} of {account.asked:,} injections did not happen; this run proves nothing"
     kinds = by_reason(account.missed)
     for entry, count in kinds[:SHOWN]:

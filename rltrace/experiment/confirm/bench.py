@@ -72,7 +72,7 @@ class Bench:
         """The program of a side again, unchanged; ``values``: all of them are kept."""
         limit = ("--values-limit", str(self._setting.values_limit))
         keep = ("--values", "all", "--values-inputs", *limit) if values else ()
-        return self._run(name, side, ("record",), (*self._setting.horizon.options, *keep))
+        return self._run(name, side, ("record",), (*self._setting.horizon.options, "--verify-inputs", *keep))
 
     def replay(
         self,
@@ -80,18 +80,23 @@ class Bench:
         side: Side,
         source: Path,
         *,
+        rows: Mapping[str, Sequence[int]] | None = None,
         kinds: Sequence[str] | None = None,
         selectors: Sequence[str] = (),
-        lockstep: bool = False,
     ) -> Ran:
-        """The program of a side with values of ``source`` put in: at all ops (``lockstep``), at ops of some kinds
-        (their labels), or where selectors find some.
+        """The program of a side with values of ``source`` put in: at some of its rows, at ops of some kinds (their
+        labels), where selectors find some, or, where nothing is given, at all.
+
+        All but the last is done at origins alone: an op that was given other values already is left as it is, for what
+        is put in there would cover for a difference that comes from elsewhere.
         """
-        asked = ["--lockstep"] if lockstep else [word for text in selectors for word in ("--inject", text)]
-        if kinds is not None:
-            path = self._folder / f"{name}.kinds.json"
-            path.write_text(json.dumps(list(kinds), indent=1) + "\n", encoding="utf-8")
-            asked += ["--kinds", str(path)]
+        asked = [word for text in selectors for word in ("--inject", text)]
+        for option, listed in (("rows", rows), ("kinds", kinds)):
+            if listed is not None:
+                path = self._folder / f"{name}.{option}.json"
+                path.write_text(json.dumps(listed) + "\n", encoding="utf-8")
+                asked += [f"--{option}", str(path)]
+        asked = [*asked, "--origins"] if asked else ["--lockstep"]
         result = ("--result", str(self._folder / f"{name}.replay.json"))
         return self._run(name, side, ("replay", str(source)), (*asked, *self._setting.horizon.until, *result))
 

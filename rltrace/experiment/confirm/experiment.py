@@ -8,7 +8,7 @@ those that are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class Experiment:
         self._tell = tell
         self.outcome = start
         self._traces: dict[Path, Trace] = {}
+        self._rows: dict[str, Mapping[str, Sequence[int]]] = {}
+        """By the label of a kind: the rows of A0 at which B computed otherwise in lockstep."""
 
     def run(self) -> Outcome:
         """Make all runs that are not there yet. Raises RecordError where a control could not be recorded."""
@@ -155,8 +157,9 @@ class Experiment:
     def _origins(self) -> tuple[OriginClass, ...]:
         """All kinds of op at which B computes otherwise."""
         self._arm(ArmName.B_FROM_A, ArmState.RUNNING, "in lockstep")
-        ran = self._bench.replay("lockstep", "b", self._path("A0"), lockstep=True)
+        ran = self._bench.replay("lockstep", "b", self._path("A0"))
         account = self._whole(ArmName.B_FROM_A, ran)
+        self._rows = {kind.kind: kind.rows for kind in account.other}
         self._update(classes=classes_of(account.other))
         found = compare(self._trace("A0"), self._open(ran))
         if agrees(found) is not True:
@@ -175,7 +178,7 @@ class Experiment:
         needed: Collection[str] = everything
         if not trials.repairs(everything):
             self._count(trials)
-            ran = self._bench.replay("B-from-A", "b", self._path("A0"), kinds=everything)
+            ran = self._bench.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(everything))
             self._whole(name, ran)
             if self._same("A0", ran):
                 raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
@@ -187,7 +190,7 @@ class Experiment:
                 raise self._unresolved(name, str(error)) from None
             self._update(classes=classes_of_outcome(classes, needed))
         self._count(trials)
-        ran = self._bench.replay("B-from-A", "b", self._path("A0"), kinds=sorted(needed))
+        ran = self._bench.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(needed))
         self._whole(name, ran)
         if not self._same("A0", ran):
             raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
@@ -215,12 +218,20 @@ class Experiment:
         if not kinds:
             return False  # that is B0, which parts from A
         self._update(trials=self.outcome.trials + 1)
-        ran = self._bench.replay("trial", "b", self._path("A0"), kinds=sorted(kinds))
+        ran = self._bench.replay("trial", "b", self._path("A0"), rows=self._rows_of(kinds))
         try:
             return ran.account is not None and ran.account.complete and self._same("A0", ran)
         finally:
             self._traces.pop(ran.trace, None)
             self._bench.forget(ran)
+
+    def _rows_of(self, kinds: Collection[str]) -> dict[str, list[int]]:
+        """The rows of A0 that are origins of these kinds."""
+        found: dict[str, list[int]] = {}
+        for kind in sorted(kinds):
+            for stream, rows in self._rows[kind].items():
+                found.setdefault(stream, []).extend(rows)
+        return {stream: sorted(rows) for stream, rows in found.items()}
 
     def _count(self, trials: Trials) -> None:
         runs = sum(trial.runs for trial in trials.all if trial.classes)
