@@ -207,6 +207,44 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
+class DriftPoint:
+    """Both sides of a series at one step."""
+
+    step: int
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How a series of A and the same one of B come apart."""
+
+    kind: str
+    """``item``, ``watch``, ``learning-rate``, ``effective-rate`` or ``scaler``."""
+    name: str
+    """Of ``item`` the source line that read it."""
+    stream: str
+    place: str
+    """``train.py:12``; "" where it is no place in the code."""
+    counts: tuple[int, int]
+    """Numbers of A and of B."""
+    matched: int
+    """How many of them belong together: the same attempt of the same optimizer, how manieth within its step."""
+    first: DriftPoint | None
+    """Where they first differ at all; None: nowhere."""
+    leaves: DriftPoint | None
+    """Where they are first further apart than ``limit``; None: nowhere."""
+    limit: float
+    """A distance that one sees: the tolerance, times the range of the curve in both runs."""
+    growth: tuple[tuple[int, float], ...]
+    """(step, distance) at the first difference, and wherever it first reaches another power of ten."""
+    most: float
+    """The largest distance; infinite where one side alone is not finite."""
+    whole: bool
+    """False: read in places only, so that what is said of a step holds at the latest there."""
+
+
+@dataclass(frozen=True)
 class Marked:
     """Rows that may hold memory nobody wrote: differences in them alone are no verdict."""
 
