@@ -1,0 +1,152 @@
+"""``torchrun``, two ranks under DistributedDataParallel with gloo: named alike, compared rank by rank, told apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import Recorded
+from torch import distributed, nn
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import Cause, Verdict
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.report.json import comparison_json
+from rltrace.report.text import render_comparison
+from rltrace.trace.reader import Trace, open_trace
+from rltrace.trace.schema import Origin
+
+PROGRAM = Path(__file__).parent / "programs" / "ranks.py"
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+STEPS, CHANGED_FROM = 6, 3
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The program recorded twice, and once with other data on rank 1."""
+
+    folder: Path
+
+    def trace(self, name: str) -> Trace:
+        return open_trace(self.folder / name)
+
+    def compare(self, a: str, b: str) -> Comparison:
+        return compare(self.folder / a, self.folder / b)
+
+    def stream(self, rank: int) -> Recorded:
+        names = [process.name for process in self.trace("a.zarr").processes]
+        return Recorded(self.folder / "a.zarr", process=names.index(f"rank{rank}/main"))
+
+
+@pytest.fixture(scope="module")
+def runs(new_cli: Callable[[], Any]) -> Runs:
+    cli = new_cli()
+    for name, changed in (("a", []), ("b", []), ("changed", [CHANGED_FROM])):
+        (cli.folder / name).mkdir()
+        command = [TORCHRUN, "--standalone", "--nproc-per-node", 2, PROGRAM, name, *changed]
+        result = cli.rltrace("record", "--quiet", "-o", f"{name}.zarr", "--", *command)
+        assert result.returncode == 0, result.stderr
+    return Runs(cli.folder)
+
+
+def weights() -> bytes:
+    """Those of the model, trained in one process on the mean of both ranks' gradients."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generators = [torch.Generator().manual_seed(rank) for rank in (0, 1)]
+    for _ in range(STEPS):
+        halves = []
+        for generator in generators:
+            inputs, targets = (torch.randn(16, width, generator=generator) for width in (8, 2))
+            model.zero_grad()
+            (model(inputs * 1.0) - targets).pow(2).mean().backward()
+            halves.append([p.grad / 2 for p in model.parameters() if p.grad is not None])
+        for p, one, other in zip(model.parameters(), *halves, strict=True):
+            p.grad = one + other
+        optimizer.step()
+    return b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+
+
+def test_ranks_are_named_by_their_rank(runs: Runs) -> None:
+    """What starts them is none, and computes nothing."""
+    processes = {process.name: process for process in runs.trace("a.zarr").processes}
+    assert sorted(processes) == ["launcher:torchrun", "rank0/main", "rank1/main"]
+    assert {process.state for process in processes.values()} == {"complete"}
+    assert [len(processes[f"rank{rank}/main"].steps) for rank in (0, 1)] == [STEPS, STEPS]
+    assert processes["launcher:torchrun"].after_op == 0
+
+
+def test_what_the_ranks_compute_is_unchanged(runs: Runs) -> None:
+    """Their weights are those of one process that takes the mean of both ranks' gradients, bit by bit."""
+    expected = weights()
+    assert [(runs.folder / "a" / f"rank{rank}.weights").read_bytes() == expected for rank in (0, 1)] == [True, True]
+    assert (runs.folder / "changed" / "rank0.weights").read_bytes() != expected
+
+
+MEETINGS = ["barrier", "allgather_", "allgather_", "allreduce_", "broadcast_", "allgather_", "allreduce_", "all_reduce"]
+
+
+@pytest.mark.parametrize(("rank", "message"), [(0, "send"), (1, "recv_")])
+def test_what_came_has_its_digest_when_it_was_there(runs: Runs, rank: int, message: str) -> None:
+    """No digest of bytes on their way; the first op to read them has digested what all ranks sent together."""
+    rows = runs.stream(rank)
+    collectives = [row for row in rows.rows if row.op.startswith(("c10d.", "_c10d_functional.all"))]
+    assert [row.name for row in collectives][:9] == [*MEETINGS, message]
+    assert sum(row.line == "loss.backward()" for row in collectives) == STEPS
+    assert all(row.outputs == [] for row in collectives)
+    came = {"sin": torch.full((4,), 3.0), "tan": torch.arange(3.0), "sqrt": torch.ones(2)}
+    came |= {"neg": torch.ones(5)} if rank else {}
+    for name, tensor in came.items():
+        (read,) = rows.one(name).inputs
+        assert (read.origin, read.slot) == (Origin.OUTSIDE, 1)
+        assert read.digest == digest_buffer(tensor.numpy().tobytes(), seed_of("float32", tensor.shape))
+
+
+def test_two_recordings_are_identical(runs: Runs) -> None:
+    """Nothing that timing decides between the ranks is in a trace."""
+    found = runs.compare("a.zarr", "b.zarr")
+    assert found.verdict is Verdict.IDENTICAL
+    ops = {process.name: process.after_op for process in runs.trace("a.zarr").processes}
+    assert found.compared == ops and ops["rank1/main"] == ops["rank0/main"] + 1 > 500
+
+
+def test_a_difference_on_one_rank_is_received_by_the_other(runs: Runs) -> None:
+    """It is found where it began; the other rank's first difference is what came with the next all-reduce."""
+    found = runs.compare("a.zarr", "changed.zarr")
+    assert found.verdict is Verdict.DIVERGED and found.unordered == ()
+    first = found.first
+    assert first is not None and first == found.first_value == found.decisive
+    assert (first.stream, first.step, first.cause, first.received) == (
+        "rank1/main",
+        CHANGED_FROM,
+        Cause.ARGUMENTS,
+        None,
+    )
+    assert first.site is not None and first.site.source.startswith("inputs = inputs * (1.001")
+    (later,) = found.later
+    assert (later.stream, later.step, later.cause) == ("rank0/main", CHANGED_FROM, Cause.OUTSIDE)
+    assert later.received is not None
+    assert later.received.op == "c10d.allreduce_.default"
+    assert (later.received.ranks, later.received.origins) == ((0, 1), ("rank1/main",))
+    row = runs.stream(0).rows[later.received.a_index]
+    assert (row.op, row.step, row.line) == ("c10d.allreduce_.default", CHANGED_FROM, "loss.backward()")
+
+
+def test_the_reports_tell_the_origin_from_the_receiver(runs: Runs) -> None:
+    """In JSON and in words."""
+    found = runs.compare("a.zarr", "changed.zarr")
+    told = comparison_json(found)
+    assert told["first"]["stream"] == "rank1/main" and told["unordered"] == []
+    assert [part["received"]["origins"] for part in told["later"]] == [["rank1/main"]]
+    text = " ".join(render_comparison(found, color=False).split())
+    assert "Received by rank0/main, after it op aten.copy_.default" in text
+    assert "came from other processes with c10d.allreduce_.default" in text
+    assert "and differs, as rank1/main does before it" in text
