@@ -285,8 +285,17 @@ class StreamBuilder:
 class ProcessBuilder:
     """One process of a trace."""
 
-    def __init__(self, trace: Path, name: str, level: str, engine: str, *, alive: bool = False) -> None:
-        birth: dict[str, object] = {"name": name, "argv": ["train.py"], "executable": "python"}
+    def __init__(
+        self,
+        trace: Path,
+        name: str,
+        level: str,
+        engine: str,
+        *,
+        alive: bool = False,
+        argv: Sequence[str] = ("train.py",),
+    ) -> None:
+        birth: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
         if not alive:
             birth["pid"] = 0
         self.writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
@@ -365,9 +374,13 @@ class TraceBuilder:
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
         """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""
-        if name not in self.processes:
-            self.processes[name] = ProcessBuilder(self.path, name, self.level, self.engine, alive=alive)
-        return self.processes[name]
+        return self.processes.get(name) or self.newborn(name, alive=alive)
+
+    def newborn(self, wanted: str, argv: Sequence[str] = ("train.py",), *, alive: bool = False) -> ProcessBuilder:
+        """A process that asks for this name, and gets it with a number where another one has it."""
+        process = ProcessBuilder(self.path, wanted, self.level, self.engine, alive=alive, argv=argv)
+        self.processes[process.name] = process
+        return process
 
     def finish(
         self,

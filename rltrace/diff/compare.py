@@ -6,7 +6,6 @@ damaged or unfinished becomes part of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +33,8 @@ from rltrace.diff.model import (
     Verdict,
 )
 from rltrace.diff.order import Order, Placed
-from rltrace.diff.pools import PoolResult, compare_pools, is_pool
+from rltrace.diff.pools import PoolResult, compare_pools, compare_processes, is_pool
+from rltrace.diff.processes import pooled, process_pairs
 from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
@@ -97,6 +97,7 @@ class _Comparing:
     pools: list[PoolResult] = field(default_factory=list)
     shared_out: frozenset[str] = frozenset()
     """Names of threads that take tasks from a queue of the program's own, which are in ``pools``."""
+    pairs: list[tuple[ProcessTrace, ProcessTrace]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     hidden: tuple[int, int] | None = None
     """Numbers, on both sides, of the first step that differs, where its ops cannot be read."""
@@ -105,14 +106,15 @@ class _Comparing:
         self.order = Order(self.a, self.b)
 
     def run(self) -> Comparison:
-        pairs = list(_process_pairs(self.a, self.b))
-        environment = environment_differences(pairs)
+        self.pairs = process_pairs(self.a, self.b)
+        environment = environment_differences(self.pairs)
         level = self._level()
-        for a, b in pairs:
+        for a, b in self.pairs:
             if level == "op":
                 self._compare_ops(a, b)
             else:
                 self.steps.append((a, compare_steps(a, b)))
+        self._compare_pools()
         lonely = lonely_streams(self.a, self.b) if level == "op" else []
         lonely = [each for each in lonely if each[1].stream not in self.shared_out]
         if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
@@ -136,20 +138,30 @@ class _Comparing:
 
     def _compare_ops(self, a: ProcessTrace, b: ProcessTrace) -> None:
         settings = tuple(d for d in environment_differences([(a, b)]) if selects_kernels(d.name))
-        others = {stream.name: stream for stream in b.streams}
+        others = {stream.name.removeprefix(b.name): stream for stream in b.streams}
         compared = []
         for stream in a.streams:
-            if stream.name in others and not is_pool(stream.name):
-                view_a, view_b = StreamView(a, stream), StreamView(b, others[stream.name])
+            other = others.get(stream.name.removeprefix(a.name))
+            if other is not None and not is_pool(stream.name):
+                view_a, view_b = StreamView(a, stream), StreamView(b, other)
                 compared.append(compare_streams(view_a, view_b, settings, self.progress, self.watch))
         crews = find_crews(a, b, compared)
         self.shared_out = self.shared_out.union(*(crew.streams for crew in crews))
         self.streams += [(a, result) for result in compared if result.a.name not in self.shared_out]
         for pool in filter(None, [compare_pools(a, b), *(crew.result for crew in crews)]):
-            self.pools.append(pool)
-            self.notes += [pool.note, pool.undecided] if pool.undecided else [pool.note]
+            self._take_pool(pool)
         if not (recorded_throughout(a) and recorded_throughout(b)):
             self.steps.append((a, compare_steps(a, b, without=_recorded_on_both(a, b))))
+
+    def _compare_pools(self) -> None:
+        """The processes that take tasks as timing has it, of each pool that both sides have."""
+        pools_a, pools_b = pooled(self.a), pooled(self.b)
+        for name in [name for name in pools_a if name in pools_b]:
+            self._take_pool(compare_processes(name, pools_a[name], pools_b[name]))
+
+    def _take_pool(self, pool: PoolResult) -> None:
+        self.pools.append(pool)
+        self.notes += [pool.note, pool.undecided] if pool.undecided else [pool.note]
 
     # --- the whole ----------------------------------------------------------------------------------------------------
 
@@ -175,8 +187,8 @@ class _Comparing:
         verdict, why = decide(evidence)
         so_far, _ = decide(as_if_complete(evidence))
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
-            self.notes += filter(None, (left_elsewhere(a, b) for a, b in _process_pairs(self.a, self.b)))
-        drift = drifts(list(_process_pairs(self.a, self.b)), [r for _, r in self.streams], self.tolerance)
+            self.notes += filter(None, (left_elsewhere(a, b) for a, b in self.pairs))
+        drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += logged_otherwise(drift)
         holes = self._holes()  # what a series lacks is told as well, and decides nothing
@@ -255,7 +267,7 @@ class _Comparing:
             cause, why = Cause.UNKNOWN, "ops that one side alone ran wrote them after their last use, or no op did"
         else:
             cause, why = Cause.UNTRACKED_WRITE, "no recorded op wrote them otherwise"
-        found = (last_parameters(a, b, cause, why) for a, b in _process_pairs(self.a, self.b))
+        found = (last_parameters(a, b, cause, why) for a, b in self.pairs)
         return next(filter(None, found), None)
 
     def _earliest_step_finding(self, process: ProcessTrace) -> Finding | None:
@@ -334,14 +346,6 @@ class _Comparing:
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
 """Causes that say of an op that its inputs match and its outputs differ."""
-
-
-def _process_pairs(a: Trace, b: Trace) -> Iterator[tuple[ProcessTrace, ProcessTrace]]:
-    """Processes of one name, in A's order."""
-    others = {process.name: process for process in b.processes}
-    for process in a.processes:
-        if process.name in others:
-            yield process, others[process.name]
 
 
 def _recorded_on_both(a: ProcessTrace, b: ProcessTrace) -> NDArray[np.uint64]:

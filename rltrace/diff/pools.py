@@ -1,13 +1,14 @@
-"""Threads of a pool: which of them takes a task, and when, is a matter of timing, so their ops have no order.
+"""A pool's threads, or processes: which of them takes a task is a matter of timing, so their ops have no order.
 
-Owns the comparison of all pool threads of one process as a heap of rows. Equal heaps are no difference; unequal ones
-are not explained, and leave the verdict open: whose task differs cannot be told from rows without an order.
+Owns the comparison of all pool threads of one process, and of all processes of a pool, as a heap of rows. Equal heaps
+are no difference; unequal ones are not explained, and leave the verdict open: whose task differs cannot be told from
+rows without an order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace
+from rltrace.trace.schema import Step
 
 LIMIT = 1 << 23
 """Rows of a side that are compared at most."""
@@ -23,7 +25,7 @@ _AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class PoolResult:
-    """What became of the pool threads of one process."""
+    """What became of the pool threads of one process, or of the processes of a pool."""
 
     name: str
     """``rank0/main/pool``; ``rank0/main/thread:worker`` of threads that a program shares tasks out to by itself."""
@@ -31,6 +33,8 @@ class PoolResult:
     """Ops of A that have an equal one in B."""
     rows: tuple[int, int]
     threads: tuple[int, int]
+    workers: str
+    """"threads" or "processes"."""
     undecided: str | None
     """Why it cannot be said whether they are equal; None: they are."""
 
@@ -38,15 +42,15 @@ class PoolResult:
     def note(self) -> str:
         """What has to be known of them to read a verdict right."""
         a, b = self.threads
-        threads = f"{a:,}" if a == b else f"{a:,} and {b:,}"
+        workers = f"{a:,}" if a == b else f"{a:,} and {b:,}"
         return (
-            f"which of the {threads} threads of {self.name} runs a task is a matter of timing, so their"
+            f"which of the {workers} {self.workers} of {self.name} runs a task is a matter of timing, so their"
             f" {max(self.rows):,} ops were compared without their order"
         )
 
 
 def is_pool(name: str) -> bool:
-    """Whether a stream is that of a pool's thread."""
+    """Whether a stream is that of a pool's thread, or a process one of a pool's."""
     return "/pool:" in name
 
 
@@ -58,12 +62,31 @@ def compare_pools(a: ProcessTrace, b: ProcessTrace) -> PoolResult | None:
     return compare_heaps(f"{a.name}/pool", *views)
 
 
+def compare_processes(name: str, a: Sequence[ProcessTrace], b: Sequence[ProcessTrace]) -> PoolResult:
+    """Compare the processes of a pool; where their ops are no rows, the steps that they made."""
+    views = [[StreamView(p, s) for p in side for s in p.streams if s.rows] for side in (a, b)]
+    result = replace(compare_heaps(name, *views), workers="processes", threads=(len(a), len(b)))
+    if result.undecided is None and not any(result.rows) and not np.array_equal(_steps(a), _steps(b)):
+        open_ = (
+            f"the steps of {name} are not the same ones, and without an order it cannot be told whether that matters"
+        )
+        result = replace(result, undecided=open_)
+    return result
+
+
+def _steps(processes: Sequence[ProcessTrace]) -> NDArray[np.uint64]:
+    """What each step of some processes came to, sorted."""
+    parts = [process.steps[:, [Step.PARAMETERS, Step.GRADIENTS]] for process in processes]
+    steps: NDArray[np.uint64] = np.concatenate(parts)
+    return steps[np.lexsort(steps.T)]
+
+
 def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -> PoolResult:
     """Compare the ops of some threads without their order; ``name`` is what they are called together."""
     rows = (sum(v.rows for v in a), sum(v.rows for v in b))
     matched, undecided = 0, None
     if max(rows) > LIMIT:
-        undecided = f"the threads of {name} ran {max(rows):,} ops: too many to compare without their order"
+        undecided = f"{name} ran {max(rows):,} ops: too many to compare without their order"
     else:
         try:
             matched = _common(_heap(a), _heap(b))
@@ -75,7 +98,7 @@ def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -
                     f"of the ops of {name}, {rows[0] - matched:,} of A and {rows[1] - matched:,} of B have no equal one"
                     " on the other side, and without an order it cannot be told whether that matters"
                 )
-    return PoolResult(name, matched, rows, (len(a), len(b)), undecided)
+    return PoolResult(name, matched, rows, (len(a), len(b)), "threads", undecided)
 
 
 def _heap(views: Sequence[StreamView]) -> NDArray[np.uint64]:

@@ -358,16 +358,16 @@ class Session:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
+    def takes_events(self) -> bool:
+        """Whether ``event`` would write a row now, in the calling thread."""
+        return self._recording and self._streams.between_ops() is not None
+
     def event(
         self,
         form: EventForm,
         *,
         evidence: Sequence[int] = (),
         digests: Sequence[int] = (),
-    def takes_events(self) -> bool:
-        """Whether ``event`` would write a row now, in the calling thread."""
-        return self._recording and self._streams.between_ops() is not None
-
         integers: Sequence[int] = (),
         floats: Sequence[float] = (),
         frame: FrameType | None = None,

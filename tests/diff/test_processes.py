@@ -1,0 +1,103 @@
+"""Which process of B is which of A: by name, unless timing decided who got the name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import Verdict
+from rltrace.testing import TraceBuilder
+
+Child = tuple[str, str, Sequence[str]]
+"""Name it got, its argument, what it computed."""
+
+
+def trace(path: Path, *children: Child, wanted: str = "rank0/child:evaluate.py") -> Path:
+    """A main process and children that all asked for one name."""
+    builder = TraceBuilder(path)
+    builder.op("aten.ones.default", outputs=["ones"])
+    for name, argument, results in children:
+        process = builder.newborn(wanted, ["evaluate.py", argument])
+        assert process.name == name
+        stream = process.stream()
+        for result in results:
+            stream.op("aten.mul.Tensor", inputs=[("outside", "x")], outputs=[result])
+    return builder.finish()
+
+
+FIRST, SECOND, THIRD = "rank0/child:evaluate.py", "rank0/child:evaluate.py#2", "rank0/child:evaluate.py#3"
+
+
+def compared(tmp_path: Path, a: Sequence[Child], b: Sequence[Child]) -> Comparison:
+    return compare(trace(tmp_path / "a", *a), trace(tmp_path / "b", *b))
+
+
+def test_who_came_first_is_no_difference(tmp_path: Path) -> None:
+    """Started alike and computed alike: the same process, whatever number it got."""
+    a = [(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "rst"), (THIRD, "seed=3", "u")]
+    b = [(FIRST, "seed=3", "u"), (SECOND, "seed=1", "pq"), (THIRD, "seed=2", "rst")]
+    assert compared(tmp_path, a, b).verdict is Verdict.IDENTICAL
+
+
+def test_of_processes_started_alike_those_that_computed_alike_are_partners(tmp_path: Path) -> None:
+    """The one that is left differs, and is told of."""
+    a = [(FIRST, "", "pq"), (SECOND, "", "rst"), (THIRD, "", "u")]
+    b = [(FIRST, "", "u"), (SECOND, "", "rsx"), (THIRD, "", "pq")]
+    found = compared(tmp_path, a, b)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.decisive is not None
+    assert (found.decisive.stream, found.decisive.a_index) == (SECOND, 2)
+
+
+def test_what_was_started_otherwise_is_not_taken_for_a_partner(tmp_path: Path) -> None:
+    """Where nothing computed the same, the arguments tell."""
+    a = [(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "rst")]
+    b = [(FIRST, "seed=2", "rsx"), (SECOND, "seed=1", "py")]
+    found = compared(tmp_path, a, b)
+    assert found.verdict is Verdict.DIVERGED
+    assert {(f.stream, f.a_index) for f in found.unordered} == {(FIRST, 1), (SECOND, 2)}
+
+
+def test_names_that_were_given_in_order_decide(tmp_path: Path) -> None:
+    """Workers that their parent numbered are who they are called, even where another one computed the same."""
+    names = ("rank0/worker:1", "rank0/worker:2")
+    sides = []
+    for path, results in (("a", "pq"), ("b", "qp")):
+        builder = TraceBuilder(tmp_path / path)
+        for name, result in zip(names, results, strict=True):
+            builder.process(name).stream().op("aten.mul.Tensor", outputs=[result])
+        sides.append(builder.finish())
+    assert compare(*sides).verdict is Verdict.DIVERGED
+
+
+POOL = ("rank0/pool:1", "rank0/pool:2", "rank0/pool:3")
+
+
+def pool(path: Path, *tasks: str, level: str = "op") -> Path:
+    builder = TraceBuilder(path, level=level)
+    builder.op("aten.ones.default", outputs=["ones"])
+    for name, taken in zip(POOL, tasks, strict=False):
+        stream = builder.process(name).stream()
+        for task in taken:
+            loaded = stream.op("aten.to.dtype", inputs=[("outside", task)], outputs=[f"{task} loaded"])
+            stream.op("aten.mul.Tensor", inputs=[loaded], outputs=[f"{task} scaled"])
+    return builder.finish()
+
+
+@pytest.mark.parametrize("tasks", [("ab", "cd"), ("dcba", ""), ("c", "a", "bd")])
+def test_a_pools_processes_take_tasks_as_timing_has_it(tmp_path: Path, tasks: tuple[str, ...]) -> None:
+    """Other tasks, another order, more workers or fewer: identical, and said to be without order."""
+    found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", *tasks))
+    assert found.verdict is Verdict.IDENTICAL
+    assert found.compared["rank0/pool"] == 8
+    assert any("processes of rank0/pool runs a task is a matter of timing" in note for note in found.notes)
+
+
+def test_another_task_of_a_pools_process_leaves_it_open(tmp_path: Path) -> None:
+    """Whose task it is cannot be told."""
+    found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", "ab", "cx"))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "of the ops of rank0/pool, 2 of A and 2 of B" in found.why
