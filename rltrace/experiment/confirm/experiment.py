@@ -16,6 +16,7 @@ from typing import Any
 from rltrace.diff.compare import compare
 from rltrace.diff.model import Cause, Comparison
 from rltrace.experiment.confirm.bench import Bench, Ran, Side
+from rltrace.experiment.confirm.controls import run_control
 from rltrace.experiment.confirm.horizon import Parting, agrees, same_place
 from rltrace.experiment.confirm.state import state_difference
 from rltrace.experiment.confirm.words import (
@@ -32,7 +33,6 @@ from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outc
 from rltrace.experiment.trials import Trials
 from rltrace.follow.account import Account
 from rltrace.trace.reader import Trace, open_trace
-from rltrace.trace.schema import LIMIT
 
 Tell = Callable[[Outcome], None]
 
@@ -111,29 +111,10 @@ class Experiment:
         name, letter, samples = CONTROLS[side], side.upper(), self._question.samples
         trace = self._question.a if side == "a" else self._question.b
         self._arm(name, ArmState.RUNNING)
-        for number in range(1, samples + 1):
-            first = number == 1
-            ran = self._bench.record(name.value if first else f"{name.value}-{number}", side, values=first)
-            found = compare(trace, self._open(ran))
-            same = agrees(found)
-            if same is None:
-                raise self._unresolved(name, f"whether {letter} again is {letter} cannot be said: {found.why}")
-            if not same:
-                raise self._unresolved(
-                    name,
-                    f"{letter} is not reproducible: run {number} of {samples} of the same command"
-                    f" {parts_from(found, letter)}; rltrace check tells how often it does",
-                )
-        self._check_values(name)
+        control = run_control(self._bench, name.value, side, trace, letter, samples)
+        if control.trouble is not None:
+            raise self._unresolved(name, control.trouble)
         self._arm(name, ArmState.AS_EXPECTED, f"is {letter}, {samples} times of {samples}", name.value)
-
-    def _check_values(self, name: ArmName) -> None:
-        """The values of a control have to be there, all that can be."""
-        for process in self._trace(name.value).processes:
-            if any(entry.why == LIMIT for entry in process.values.left_out):
-                raise self._unresolved(
-                    name, "not all values of the horizon could be kept: the limit was reached; raise --values-limit"
-                )
 
     def _compare_controls(self) -> None:
         """B0 has to part from A0 where B parted from A."""
