@@ -235,15 +235,15 @@ class _Narration:
                 narrate(line)
 
 
-def ask(text: str, *, yes: bool, quiet: bool) -> None:
-    """Show what is about to run, and go on only if that is wanted. Raises UsageError where nobody can be asked."""
+def ask(text: str, *, yes: bool, quiet: bool, question: str = "run them?") -> None:
+    """Show what is about to be done, and go on only if that is wanted. Raises UsageError where nobody can be asked."""
     if not quiet or not yes:
         narrate(text)
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("these commands come from the traces, and nobody is there to agree to them: give --yes")
-    if not click.confirm("run them?", default=True, err=True):
+        raise UsageError("commands come from traces, and nobody is there to agree to running these: give --yes")
+    if not click.confirm(question, default=True, err=True):
         raise KeyboardInterrupt
 
 

@@ -24,6 +24,7 @@ VERBS = {
     "diff": "Compare two traces: where they first differ, and why.",
     "replay": "Run a command with values of another run put in.",
     "confirm": "Run two traces' programs again: is where they first differ the cause?",
+    "capture": "Run a trace's program again, with its values in one file for another machine.",
     "check": "Run a command several times, and say which runs computed the same.",
     "repro": "Write one recorded op as a small script, to run again alone.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",

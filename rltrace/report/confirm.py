@@ -42,7 +42,19 @@ def plan_lines(
     yield f"this runs, up to the end of {horizon} and several times each ({samples} for a control):"
     for side, recipe in recipes.items():
         yield f"  {side.upper()}  {recipe.shown}"
-    yield "  in these folders themselves" if in_place else "  each run in a copy of its folder"
+    yield from _where_lines(in_place, work)
+
+
+def capture_plan_lines(recipe: Recipe, horizon: str, samples: int, *, in_place: bool, work: str) -> Iterator[str]:
+    """The same for ``rltrace capture``."""
+    times = "once" if samples == 1 else f"{samples} times"
+    yield f"this runs {times}, up to the end of {horizon}:"
+    yield f"  {recipe.shown}"
+    yield from _where_lines(in_place, work)
+
+
+def _where_lines(in_place: bool, work: str) -> Iterator[str]:
+    yield "  in its folder itself" if in_place else "  each run in a copy of its folder"
     yield f"  traces and output go to {work}"
 
 

@@ -5,6 +5,7 @@ Owns what has to be known before anything runs, and refuses where it is not. Run
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +80,8 @@ def prepare(asked: Asked) -> Prepared:
         search=asked.search,
     )
     subject = {str(side): identity_of(trace) for side, trace in traces.items()}
-    recipes = {side: recipe(traces[side], side, (asked.by_hand or {}).get(side)) for side in sorted(asked.sides)}
+    given = asked.by_hand or {}
+    recipes = {side: recipe(traces[side], side, given.get(side), question) for side in sorted(asked.sides)}
     missing = next(iter(BOTH - asked.sides), None)
     if missing is None:
         return Prepared(question, recipes, subject, None, "")
@@ -89,18 +91,40 @@ def prepare(asked: Asked) -> Prepared:
     return Prepared(question, recipes, subject, asked.capture, CONTROLS[missing].value)
 
 
-def recipe(trace: Trace, side: str, by_hand: ByHand | None) -> Recipe:
+def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question) -> Recipe:
     """How a trace's program is run again here. Raises UsageError where its machine is another one."""
-    by_hand = by_hand or ByHand()
     other = other_machine(trace, fingerprint.start())
     if other is not None:
+        a, b, capture = question.a.path, question.b.path, f"{side}.capture"
+        here = "b" if side == "a" else "a"
         raise UsageError(
-            f"{other}: its program has to be run there; take what this machine needs of it with rltrace capture, and"
-            f" run the arms of each machine with --arms ({side} there)"
+            f"{other}: {side.upper()}'s program has to be run there; take what this machine needs of it there, then run"
+            f" {here.upper()}'s arms here\n"
+            f"  there: {capture_command(trace, question, capture)}\n"
+            f"  here:  {shlex.join(['rltrace', 'confirm', str(a), str(b), '--arms', here, '--capture', capture])}"
         )
-    given = dict(by_hand.variables)
-    option = f"--cmd-{side}" if side in BOTH else "--cmd"
-    return recipe_of(trace, command=by_hand.command, folder=by_hand.folder, variables=given, option=option)
+    return _recipe(trace, f"--cmd-{side}", by_hand)
+
+
+def captured_recipe(trace: Trace, by_hand: ByHand) -> Recipe:
+    """The same for a capture, which is of one trace alone."""
+    other = other_machine(trace, fingerprint.start())
+    if other is not None:
+        raise UsageError(f"{other}: its program has to be run there; capture it there, and bring the file")
+    return _recipe(trace, "--cmd", by_hand)
+
+
+def _recipe(trace: Trace, option: str, by_hand: ByHand | None) -> Recipe:
+    given = by_hand or ByHand()
+    variables = dict(given.variables)
+    return recipe_of(trace, command=given.command, folder=given.folder, variables=variables, option=option)
+
+
+def capture_command(trace: Trace, question: Question, output: str) -> str:
+    """What captures a trace for an experiment, ready to paste on its machine."""
+    horizon = question.parting.horizon
+    words = ["rltrace", "capture", str(trace.path), "--steps", f"{horizon.first}:{horizon.end}", "-o", output]
+    return shlex.join(words)
 
 
 def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work: Path) -> None:
@@ -113,16 +137,16 @@ def _check_capture(asked: Asked, side: Side, trace: Trace, question: Question) -
     letter = side.upper()
     if asked.capture is None:
         raise UsageError(
-            f"the arms of one machine need the other control's values: run rltrace capture {trace.path} there, and give"
-            f" the file with --capture"
+            f"the arms of one machine need the values of the other one's control: bring them with --capture\n"
+            f"  there: {capture_command(trace, question, f'{side}.capture')}"
         )
     about, horizon = read_capture(asked.capture), question.parting.horizon
     if about.subject != identity_of(trace):
         raise CaptureError(f"{asked.capture} is a capture of {about.path}, not of {letter} ({trace.path})")
     if about.horizon != horizon:
         raise CaptureError(
-            f"{asked.capture} holds {about.horizon}, and the experiment goes over {horizon}: capture it again with"
-            f" --steps {horizon.first}:{horizon.end}"
+            f"{asked.capture} holds {about.horizon}, and the experiment goes over {horizon}: capture it again\n"
+            f"  there: {capture_command(trace, question, f'{side}.capture')}"
         )
 
 

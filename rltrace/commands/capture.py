@@ -1,0 +1,154 @@
+"""``rltrace capture``: a run of a trace's program with all its values, in one file, for an experiment elsewhere.
+
+Owns the options, what is shown and asked before anything runs or is written. The run and the file are those of
+``rltrace.experiment.confirm``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.confirm import ask, by_hand
+from rltrace.commands.console import counted, narrate, readable_size
+from rltrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rltrace.experiment.confirm.horizon import Horizon
+    from rltrace.experiment.recipe import Recipe
+    from rltrace.trace.reader import Trace
+
+
+@click.command(name="capture")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--steps", metavar="A:B", help="Steps of the experiment (B left out), as rltrace confirm tells them.")
+@click.option("--for", "other", type=click.Path(path_type=Path), metavar="TRACE", help="The other trace, or a slice of"
+              " it: the steps follow from where the two part.")  # fmt: skip
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="With --for: the last step; as confirm's.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The capture; default: TRACE with"
+              " .capture for .zarr.")  # fmt: skip
+@click.option("--samples", type=click.IntRange(min=1), default=2, show_default=True, help="Times that it is run, and"
+              " has to come out the same.")  # fmt: skip
+@click.option("--cmd", metavar="CMD", help="The command, in place of the one that the trace tells.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set for it; repeatable.")
+@click.option("--folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the program is.")
+@click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
+@click.option("--in-place", is_flag=True, help="Run in the folder itself, rather than in a copy.")
+@click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
+              help="Values that each process may keep.")  # fmt: skip
+@click.option("--work", type=click.Path(path_type=Path), metavar="FOLDER", help="Gets the runs; one that was"
+              " interrupted goes on there.  [default: beside FILE, removed when it is written]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace FILE if it is a capture.")
+@click.option("--yes", is_flag=True, help="Run and write without asking.")
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+def command(
+    trace: Path,
+    steps: str | None,
+    other: Path | None,
+    until: int | None,
+    output: Path | None,
+    samples: int,
+    cmd: str | None,
+    env: tuple[str, ...],
+    folder: Path | None,
+    share: tuple[str, ...],
+    in_place: bool,
+    values_limit: int,
+    work: Path | None,
+    force: bool,
+    yes: bool,
+    quiet: bool,
+) -> int:
+    """Run TRACE's program again with all values of some steps, and put that run into one file.
+
+    On the machine that TRACE was recorded on. The file goes to the other machine, whose program is run there with
+    these values put in: rltrace confirm --arms … --capture FILE. It holds tensors: what the program computed with.
+
+    The program has to come out as its trace does, each time, or nothing is written. What would be run is shown, and how
+    large the file would be, before either is done.
+
+    \b
+      rltrace capture a.zarr --for b-slice.zarr -o a.capture
+      rltrace capture a.zarr --steps 100:102 -o a.capture
+    """
+    from rltrace.experiment.confirm.bench import Bench, Setting
+    from rltrace.experiment.confirm.capture import Captured, CaptureError, identity_of, write_capture
+    from rltrace.experiment.confirm.controls import run_control
+    from rltrace.experiment.confirm.setup import captured_recipe, check_folders
+    from rltrace.experiment.runs import Runner
+    from rltrace.report.confirm import capture_plan_lines
+    from rltrace.trace.reader import open_trace
+
+    opened = open_trace(trace)
+    horizon = _horizon(opened, trace, steps, other, until)
+    target = output if output is not None else trace.with_name(f"{trace.name.removesuffix('.zarr')}.capture")
+    _check_target(target, force=force)
+    recipe: Recipe = captured_recipe(opened, by_hand(cmd, folder, env))
+    runs = work if work is not None else target.with_name(f"{target.name}.runs")
+    if not in_place:
+        check_folders({"a": recipe}, share, runs)
+    told = capture_plan_lines(recipe, str(horizon), samples, in_place=in_place, work=str(runs))
+    ask("\n".join(told), yes=yes, quiet=quiet)
+    subject = {"capture": identity_of(opened), "horizon": [horizon.first, horizon.end], "command": recipe.shown}
+    setting = Setting(runs, {"a": recipe}, horizon, share, in_place, values_limit * 1_000_000)
+    with Runner() as runner:
+        control = run_control(Bench(setting, subject, runner), "control", "a", opened, str(trace), samples)
+    if control.trouble is not None:
+        raise CaptureError(f"nothing was captured: {control.trouble}")
+    ask(_size(target, control.ran.trace), yes=yes, quiet=quiet, question="write it?")
+    about = Captured(identity_of(opened), str(trace), horizon.first, horizon.end, samples)
+    write_capture(target, about, control.ran.trace)
+    if work is None:
+        shutil.rmtree(runs, ignore_errors=True)
+    if not quiet:
+        narrate(f"{target} holds {horizon} of {trace}")
+    return 0
+
+
+def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> Horizon:
+    """The steps of the experiment. Raises UsageError where they are not told, or the trace has none of them."""
+    from rltrace.commands.record import parse_steps
+    from rltrace.diff.compare import compare
+    from rltrace.experiment.confirm.horizon import Horizon, parting_of
+    from rltrace.trace.reader import open_trace
+
+    if (steps is None) == (other is None):
+        raise UsageError(
+            f"say of which steps: --for OTHER.zarr (the other trace, or a slice of it), or --steps A:B as rltrace"
+            f" confirm tells them; one of the two, as in rltrace capture {trace} --steps 0:2"
+        )
+    if until is not None and other is None:
+        raise UsageError("--until goes with --for; --steps A:B says where to end")
+    if other is not None:
+        return parting_of(compare(opened, open_trace(other)), until).horizon
+    first, end = parse_steps(steps or "")
+    if end is None:
+        raise UsageError(f"--steps {steps}: an experiment ends; give the last step, too, as in {first}:{first + 2}")
+    finished = max((len(process.steps) for process in opened.processes), default=0)
+    if first > finished:
+        raise UsageError(f"{trace} has no step {first}: it tells of {finished:,}")
+    return Horizon(first, end)
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    """Refuse before anything runs what could not be written after it. Raises UsageError, CaptureError."""
+    from rltrace.experiment.confirm.capture import read_capture
+
+    if target.is_symlink() or target.exists():
+        if not force:
+            raise UsageError(f"{target} exists already; choose another name, or replace it with --force")
+        read_capture(target)
+    if not target.absolute().parent.is_dir():
+        raise UsageError(f"{target} cannot be written: there is no folder {target.parent}")
+
+
+def _size(target: Path, trace: Path) -> str:
+    """``the capture takes 12.3 MB (1,234 values): a.capture``."""
+    from rltrace.experiment.confirm.capture import size_of
+    from rltrace.trace.reader import open_trace
+
+    values = sum(len(process.values) for process in open_trace(trace).processes)
+    return f"the capture takes {readable_size(size_of(trace))} ({counted(values, 'value')}): {target}"
