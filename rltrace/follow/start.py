@@ -17,6 +17,7 @@ from rltrace.follow.plan import ALL, Only, Plan, make_plans, read_only, window_o
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions
+from rltrace.record.keeper import Keeper
 from rltrace.record.library import recording
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
@@ -28,6 +29,8 @@ from rltrace.trace.reader import Trace, open_trace
 
 class Replaying:
     """Goes along with the recording of one process and puts A's values in."""
+
+    keeper: Keeper | None = None
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower

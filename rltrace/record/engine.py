@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 if TYPE_CHECKING:
     from rltrace.record.events import RowTaker
+    from rltrace.record.keeper import Keeper
     from rltrace.record.process import ProcessState
     from rltrace.record.stream import StreamRecorder
 
@@ -29,6 +30,9 @@ class Observer(Protocol):
 
 class Companion(Protocol):
     """What goes along with the recording of a process: has streams of its own kind, and something to say at the end."""
+
+    keeper: Keeper | None
+    """Takes values that its streams keep; None: they keep none."""
 
     def make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
         """The recorder of a thread's ops."""

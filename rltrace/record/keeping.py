@@ -40,7 +40,7 @@ _WITHOUT = RowFlag.VIEW | RowFlag.ALLOCATION
 Tensor = torch.Tensor
 
 
-class _Hand:
+class Hand:
     """What is at hand of the op that is running, if its row may be wanted."""
 
     __slots__ = ("args", "early", "kwargs", "lying", "outputs", "plan", "state")
@@ -75,7 +75,7 @@ class KeepingStream(StreamRecorder):
         super().__init__(process, number, name, committer)
         self._keeper = keeper
         self._wanted = Wanted(selector, self)
-        self._hand: _Hand | None = None
+        self._hand: Hand | None = None
         self._finish_row = self._add_fixed
         self._add_fixed = self._keep_and_finish  # type: ignore[assignment]
 
@@ -90,16 +90,16 @@ class KeepingStream(StreamRecorder):
         finally:
             self._hand = before  # no tensor is held on to
 
-    def _prepare(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> _Hand | None:
+    def _prepare(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Hand | None:
         try:
             plan = self.process.calls.plan(func)
             if not self._wanted.may_find(plan.id, plan.name):
                 return None
-            hand = _Hand(plan, args, kwargs)
+            hand = Hand(plan, args, kwargs)
             if plan.draws:
-                hand.state = _state_bytes(args, kwargs or {})
+                hand.state = state_bytes(args, kwargs or {})
             if self._keeper.asked.inputs and not plan.is_view:
-                hand.lying = lying(_tensors(args, kwargs))
+                hand.lying = lying(op_tensors(args, kwargs))
                 if plan.writes_any:
                     self._copy_early(hand)
         except Exception as error:
@@ -107,14 +107,19 @@ class KeepingStream(StreamRecorder):
             return None
         return hand
 
-    def _copy_early(self, hand: _Hand) -> None:
+    def _copy_early(self, hand: Hand) -> None:
         """Copy what lies in a storage that the op writes to."""
+        for place, tensor in self.in_written_memory(hand).items():
+            hand.early[place] = _bytes_or_why(tensor, self.process.layouts.of(tensor))
+
+    @staticmethod
+    def in_written_memory(hand: Hand) -> dict[int, Tensor]:
+        """Tensor arguments that lie in a storage that the op writes to, by place."""
         plan = hand.plan
         named = plan.named(hand.args, hand.kwargs)
-        written = {address_of(tensor) for name in plan.writes for tensor in _tensors((named.get(name),), None)}
-        for place, tensor in enumerate(_tensors(hand.args, hand.kwargs)):
-            if address_of(tensor) in written:
-                hand.early[place] = _bytes_or_why(tensor, self.process.layouts.of(tensor))
+        written = {address_of(tensor) for name in plan.writes for tensor in op_tensors((named.get(name),), None)}
+        tensors = op_tensors(hand.args, hand.kwargs)
+        return {place: tensor for place, tensor in enumerate(tensors) if address_of(tensor) in written}
 
     # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
 
@@ -149,7 +154,7 @@ class KeepingStream(StreamRecorder):
 
     # --- keeping ------------------------------------------------------------------------------------------------------
 
-    def _keep(self, hand: _Hand) -> None:
+    def _keep(self, hand: Hand) -> None:
         count = len(hand.outputs)
         digests = self.digests[len(self.digests) - count :].tolist()
         if hand.plan.draws:
@@ -159,7 +164,7 @@ class KeepingStream(StreamRecorder):
                 self._keep_output(tensor, digest, place)
         if self._keeper.asked.inputs:
             self._keep_lying(hand)
-            tensors = _tensors(hand.args, hand.kwargs)
+            tensors = op_tensors(hand.args, hand.kwargs)
             for place, tensor in enumerate(tensors):
                 if self.links[place - len(tensors)] != OVERWRITTEN:
                     self._keep_input(tensor, place, hand)
@@ -170,7 +175,7 @@ class KeepingStream(StreamRecorder):
             return
         self._hand_over(ValueKind.GENERATOR, digest, 0, 0, state)
 
-    def _keep_lying(self, hand: _Hand) -> None:
+    def _keep_lying(self, hand: Hand) -> None:
         for place, lies in hand.lying.items():
             if not lies.is_plain(place) and self._keeper.has_room(0):  # where there is none, the inputs will say so
                 told = lies.alignment << LYING_SHIFT | lies.bits
@@ -189,7 +194,7 @@ class KeepingStream(StreamRecorder):
         else:
             self._hand_over(ValueKind.OUTPUT, digest, place, layout.id, data)
 
-    def _keep_input(self, tensor: Tensor, place: int, hand: _Hand) -> None:
+    def _keep_input(self, tensor: Tensor, place: int, hand: Hand) -> None:
         layout = self.process.layouts.of(tensor)
         if not self._has_room(layout.nbytes):
             return
@@ -216,7 +221,7 @@ class KeepingStream(StreamRecorder):
         self._keeper.keep(NewValue(kind, digest, self.number, self.row, place, layout, data))
 
 
-def _tensors(args: Any, kwargs: dict[str, Any] | None) -> list[Tensor]:
+def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[Tensor]:
     """The tensors among the arguments of an op, in the order of its row."""
     tensors: list[Tensor] = []
     take_apart((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
@@ -230,7 +235,7 @@ def _bytes_or_why(tensor: Tensor, layout: Layout) -> bytes | str:
         return str(error)
 
 
-def _state_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+def state_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
     """The state of the generator that an op is about to draw from."""
     generator = generator_of(args, kwargs)
     if generator is None:

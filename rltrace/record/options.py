@@ -60,6 +60,11 @@ class RecordOptions:
     lockstep: bool = False
     """Ops whose values no trace can hold are passed over; else they may not be asked for."""
 
+    against: str = ""
+    """Absolute path of the trace that the run is held against as it goes; empty: of none."""
+    stop: bool = False
+    """End the program, as Ctrl-C would, at the first op that differs from it."""
+
     @property
     def windowed(self) -> bool:
         return self.first_step > 0 or self.end_step is not None
@@ -72,6 +77,8 @@ class RecordOptions:
             told |= {"values_limit": self.values_limit}
         if self.replay:
             told |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
+        if self.against:
+            told |= {"against": home_as_tilde(self.against), "stop": self.stop}
         return told
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:

@@ -84,7 +84,7 @@ class Session:
         self._companion = companion and companion(self._writer.name)
         keeper, make_stream = _keeping(options, self._process)
         if self._companion is not None:
-            make_stream = self._companion.make_stream
+            make_stream, keeper = self._companion.make_stream, self._companion.keeper or keeper
         self._asked = None if keeper is None else keeper.asked
         self._committer = Committer(self._process, self._writer, self.fail, keeper)
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
@@ -294,8 +294,12 @@ class Session:
         except Exception as error:
             self.fail(error)
         if self.options.until is not None and ended == self.options.until:
-            self._stopped = True
-            signal.raise_signal(signal.SIGINT)
+            self.stop_program()
+
+    def stop_program(self) -> None:
+        """End the program as Ctrl-C would; the trace says that it was asked for."""
+        self._stopped = True
+        signal.raise_signal(signal.SIGINT)
 
     def _end_step(self, attempt: Attempt) -> None:
         process, own = self._process, self._streams.here()

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch._ops import OpOverload
 
 from rltrace.errors import UsageError
 from rltrace.record.plans import OpPlan, Role, make_plan, written_places
 from rltrace.reexecute.arguments import NAME, Arguments, arguments_of
+from rltrace.reexecute.memory import Layout, Memory, fill, lay_out
 from rltrace.reexecute.rerun import Case, Generator, Outcome, Tensor
 from rltrace.trace import dtypes
 from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.rows import Link, Rows
 from rltrace.trace.schema import Column, Kind, Origin, RowFlag
-from rltrace.trace.values import Place, Value
+from rltrace.trace.values import Value
 
 
 class MissingValuesError(UsageError):
@@ -49,16 +49,17 @@ def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> Recorde
     func, plan = _operator(process, rows)
     payload = process.tables["scalars"].payloads[rows.columns[0, Column.SCALARS]]
     arguments = arguments_of(payload, rows, 0)
-    specs, storages, alignments = _memory(process, stream, rows)
-    args, kwargs = arguments.values(_stand_ins(len(specs)), None)
+    memory = _memory(process, stream, rows)
+    args, kwargs = arguments.values(_stand_ins(len(memory.tensors)), None)
     written = written_places(plan, args, kwargs).all
 
     def call(tensors: list[torch.Tensor], generator: torch.Generator | None) -> Any:
         positional, named = arguments.values(tensors, generator)
         return func(*positional, **named)
 
-    generator = _generator(process, rows, arguments, specs)
-    case = Case(call, specs, storages, alignments, written, returned_places(plan), generator)
+    generator = _generator(process, rows, arguments, memory.tensors)
+    places = written, returned_places(plan)
+    case = Case(call, memory.tensors, memory.storages, memory.alignments, *places, generator)
     return RecordedOp(plan.name, arguments, case, results_of_row(rows, 0))
 
 
@@ -122,38 +123,16 @@ def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
 # --- its memory ---------------------------------------------------------------------------------------------------
 
 
-def _memory(
-    process: ProcessTrace, stream: StreamTrace, rows: Rows
-) -> tuple[list[Tensor], list[NDArray[np.uint8]], list[int]]:
-    """The tensor arguments, the storages they lie in with everything in its place, and how these are aligned."""
-    lying = process.values.lying(stream.index, rows.first)
-    layouts = _layouts(process, rows)
-    places = [lying.get(place) or Place(place, 0, 0, False, False) for place in range(len(layouts))]
-    numbers = {first: number for number, first in enumerate(dict.fromkeys(place.with_ for place in places))}
-    specs = [
-        Tensor(
-            str(dtype),
-            tuple(shape),
-            tuple(strides),
-            numbers[place.with_],
-            place.offset,
-            str(device),
-            conjugated=place.conjugated,
-            negated=place.negated,
-        )
-        for (dtype, shape, strides, device), place in zip(layouts, places, strict=True)
-    ]
-    sizes = [max(s.offset + s.span for s in specs if s.storage == number) for number in range(len(numbers))]
-    storages = [np.zeros(size, np.uint8) for size in sizes]
-    values = _values(process, stream, rows, specs)
-    for spec, value in zip(specs, values, strict=True):
+def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
+    """The tensor arguments, and the storages they lie in with everything in its place."""
+    memory = lay_out(_layouts(process, rows), process.values.lying(stream.index, rows.first))
+    for place, value in enumerate(_values(process, stream, rows, memory.tensors)):
         if value is not None:
-            lay(storages[spec.storage], spec, value)
-    alignments = {place.with_: place.alignment for place in places}
-    return specs, storages, [alignments[first] for first in numbers]
+            fill(memory, place, value.data)
+    return memory
 
 
-def _layouts(process: ProcessTrace, rows: Rows) -> list[tuple[str, list[int], list[int], str]]:
+def _layouts(process: ProcessTrace, rows: Rows) -> list[Layout]:
     structure: Any = process.tables["structures"].payloads[rows.columns[0, Column.STRUCTURE]]
     payloads: list[Any] = [process.tables["layouts"].payloads[number] for number in structure]
     for place, (dtype, _shape, strides, _device) in enumerate(payloads):
@@ -199,20 +178,6 @@ def _missing(process: ProcessTrace, stream: StreamTrace, row: int, lacking: Sequ
     elif why is None:
         why = "no selector of the recording found this op"
     return f"the trace has not the bytes of {which} of {count} of this op: {why}"
-
-
-def lay(storage: NDArray[np.uint8], spec: Tensor, value: Value) -> None:
-    """Put a value where its tensor lies in a storage."""
-    if not spec.span:
-        return
-    raw = value.raw
-    if spec.conjugated or spec.negated:
-        if spec.dtype not in dtypes.PLAIN:
-            raise UsageError(f"a lazily conjugated or negated {spec.dtype} tensor cannot be made again")
-        raw = np.conj(raw) if spec.conjugated else raw
-        raw = np.negative(raw) if spec.negated else raw
-    strides = [stride * raw.dtype.itemsize for stride in spec.strides]
-    np.ndarray(spec.shape, raw.dtype, storage.data, spec.offset, strides)[...] = raw
 
 
 # --- its generator ------------------------------------------------------------------------------------------------

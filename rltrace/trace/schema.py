@@ -290,6 +290,7 @@ RECORD_TYPES: Final = {
     "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
     " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
+    "against": "tally, first: how this process compared with another trace, where it was held against one",
     "window": "stream, first_step, end_step or null, row",
     "state": "tensors: how many, digest: over the digests of parameters, buffers and optimizer state as the process ends",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"

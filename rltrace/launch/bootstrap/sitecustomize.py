@@ -140,6 +140,8 @@ def start_recorder(birth: Birth, options: str) -> None:
             return
         if asked.replay:
             from rltrace.follow.start import start
+        elif asked.against:
+            from rltrace.follow.holding import start
         else:
             from rltrace.record.session import start
         start(asked, birth.token)

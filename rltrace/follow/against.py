@@ -1,0 +1,357 @@
+"""A stream that is held against A's while it records, op by op, and stops to look where the two first part.
+
+Owns that moment: the op has run and its row is about to be finished; its inputs and results are kept, and it is called
+again on the same inputs, outside of the program's sight. Of ops that write what they read, the inputs were copied
+before they ran. After the first difference nothing is compared any more: all that follows may be its consequence.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.diff.kernels import kernel_differences
+from rltrace.diff.model import Cause, InputsMatch, Pair
+from rltrace.errors import HoleError, UsageError
+from rltrace.follow.finding import Again, First, Found, Tally
+from rltrace.follow.judging import Here, Judged, Marked, Surroundings, judge
+from rltrace.follow.kinds import innermost
+from rltrace.follow.reference import NO_ROW, Content, Ids, Partners, Reference, StepRows
+from rltrace.record.digests import TensorDigests
+from rltrace.record.keeper import Keeper
+from rltrace.record.keeping import Hand, KeepingStream, op_tensors, state_bytes
+from rltrace.record.layouts import Layouts
+from rltrace.record.lying import lying
+from rltrace.record.open_rows import FIXED, OVERWRITTEN
+from rltrace.record.process import ProcessState
+from rltrace.record.stream import RowTaker, StreamRecorder
+from rltrace.record.tables import Tables
+from rltrace.reexecute.live import Call, live_case
+from rltrace.reexecute.recorded import results_of_row
+from rltrace.reexecute.rerun import SECONDS, TIMES, Outcome, in_words, repeat
+from rltrace.select import EVERYTHING
+from rltrace.trace.evidence import kernel_text
+from rltrace.trace.reader import ProcessTrace
+from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag
+
+EARLY = 1 << 26
+"""Bytes of one op's inputs that are copied before it writes over them; of larger ones it is said that they were not."""
+
+MOST_MARKED = 1 << 14
+"""Rows that differ in memory that nobody may have written, and are remembered."""
+
+TOO_LARGE = f"it wrote over it, and more than {EARLY >> 20} MiB are not copied before each such op"
+
+
+class Watch:
+    """What the threads of one process share: A's side, what was found, whether there is anything left to look for."""
+
+    def __init__(self, a: ProcessTrace, keeper: Keeper, *, stop: bool) -> None:
+        self.a = a
+        self.keeper = keeper
+        self.stop = stop
+        self.over = False
+        self.tally = Tally()
+        self.lock = threading.Lock()
+        self.first: First | None = None
+        self._stop_due = False
+        self._streams: list[AgainstStream] = []
+
+    def reference(self, stream: AgainstStream) -> Reference | None:
+        self._streams.append(stream)
+        found = next((s for s in self.a.streams if s.name == stream.name), None)
+        return None if found is None else Reference(self.a, found)
+
+    def differs(self, first: First) -> None:
+        """Of several threads the first one to say so counts."""
+        with self.lock:
+            self.over = True
+            self._stop_due = self.first is None and self.stop
+            self.first = self.first or first
+
+    def take_stop(self) -> bool:
+        """Whether the program is to be stopped now; once."""
+        due, self._stop_due = self._stop_due, False
+        return due
+
+    def found(self, process: str) -> Found:
+        if not self.over:
+            self.tally.only_a += sum(stream.missed() for stream in self._streams)
+        return Found(process, self.tally, self.first)
+
+
+class AgainstStream(KeepingStream):
+    """The rows of one thread, compared with A's as they come."""
+
+    def __init__(
+        self, process: ProcessState, number: int, name: str, committer: RowTaker, *, watch: Watch, stop: Any
+    ) -> None:
+        super().__init__(process, number, name, committer, keeper=watch.keeper, selector=EVERYTHING)
+        self._watch = watch
+        self._stop = stop
+        self._reference = watch.reference(self)
+        self._ids = Ids(watch.a, process.tables)
+        self._partners = Partners()
+        self._marked_rows: set[int] = set()
+        self._step = -1
+        self._step_rows: StepRows | None = None
+
+    def missed(self) -> int:
+        """Ops of A that this thread has not come by, in a step that it did come by."""
+        return 0 if self._step_rows is None else self._step_rows.left
+
+    def observe(
+        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        """Run one op, write its row, and hold it against A's."""
+        if self._watch.over:
+            return StreamRecorder.observe(self, by, func, types, args, kwargs)
+        if self.process.step != self._step:
+            self._begin_step()
+        out = super().observe(by, func, types, args, kwargs)
+        if self._watch.over and self._watch.take_stop():
+            self._stop()
+        return out
+
+    def _begin_step(self) -> None:
+        self._watch.tally.only_a += self.missed()
+        self._step = self.process.step
+        self._step_rows = None
+        if self._reference is None:
+            return
+        try:
+            with self._watch.lock:
+                self._step_rows = self._reference.step_after(self.process.attempt)
+        except HoleError:
+            return  # these ops count as unchecked
+        except Exception as error:
+            self.process.fail(error)
+
+    def opening(self, bits: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None) -> None:
+        """A row of what a window begins with; where A began with something else, nothing after it says anything."""
+        super().opening(bits, name, owner, digests, tensor)
+        if self._watch.over:
+            return
+        if self.process.step != self._step:
+            self._begin_step()
+        rows = self._step_rows
+        if rows is None:
+            return
+        _, structure, _, module, scalars, _, _ = self.fixed[-FIXED:]
+        key = (self._ids.of("modules", module), self._ids.of("scalars", scalars))
+        i = rows.opening(*key, self._ids.of("structures", structure))
+        row = self.row - 1
+        self._partners.add(row, None if i == NO_ROW else rows.rows.first + i)
+        if i == NO_ROW or rows.rows.outputs(i) + _reads(rows, i) == digests:
+            return
+        what = " ".join(filter(None, [owner, name]))
+        why = f"{what or 'a tensor'} already differed when the recording of ops began"
+        pairs = tuple(Pair(f"{a:016x}", f"{b:016x}") for a, b in zip(_reads(rows, i), digests, strict=False))
+        none = Pair[str](None, None)
+        place = (self.name, row, rows.rows.first + i, self._step, "window", owner, None)
+        judged = (Cause.BEFORE_WINDOW, InputsMatch.UNKNOWN, why)
+        self._watch.differs(First(*place, *judged, none, pairs, None, "it is no op"))
+
+    # --- before the op ------------------------------------------------------------------------------------------------
+
+    def _prepare(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Hand | None:
+        """What has to be copied before the op runs: the generator's state, and inputs that it is about to change."""
+        try:
+            plan = self.process.calls.plan(func)
+            hand = Hand(plan, args, kwargs)
+            if self._step_rows is None:
+                return hand
+            if plan.draws:
+                hand.state = state_bytes(args, kwargs or {})
+            if plan.writes_any and plan.computes and not all(plan.writes.values()):
+                self._before_write(hand)
+        except Exception as error:
+            self.process.fail(error)
+            return None
+        return hand
+
+    def _before_write(self, hand: Hand) -> None:
+        tensors = op_tensors(hand.args, hand.kwargs)
+        hand.lying = lying(tensors)
+        if sum(self.process.layouts.of(tensor).nbytes for tensor in tensors) <= EARLY:
+            self._copy_early(hand)
+        else:
+            hand.early = dict.fromkeys(self.in_written_memory(hand), TOO_LARGE)
+
+    # --- when it has run ----------------------------------------------------------------------------------------------
+
+    def _keep_and_finish(self, fixed: tuple[int, int, int, int, int, int, int]) -> None:
+        hand = self._hand
+        if hand is not None and not self._watch.over:
+            try:
+                self._check(fixed, hand)
+            except Exception as error:
+                self.process.fail(error)
+        self._finish_row(fixed)
+
+    def _check(self, fixed: tuple[int, int, int, int, int, int, int], hand: Hand) -> None:
+        """Hold the row that is about to be finished against A's."""
+        tally, rows = self._watch.tally, self._step_rows
+        if rows is None:
+            tally.unchecked += 1
+            return
+        content = self._content(fixed)
+        i, same = rows.take(self._ids.of("ops", fixed[0]), self._ids.of("sites", fixed[2]), content)
+        self._partners.add(self.row, None if i == NO_ROW else rows.rows.first + i)
+        if i == NO_ROW:
+            tally.only_here += 1
+            return
+        if not same:
+            here = self._here(fixed, content)
+            judged = judge(rows.rows, i, rows.called(i), here, self._around)
+            if isinstance(judged, Judged):
+                self._differs(rows, i, fixed, here, judged, hand)
+                return
+            if isinstance(judged, Marked):
+                tally.marked += 1
+                if len(self._marked_rows) < MOST_MARKED:
+                    self._marked_rows.add(self.row)
+        tally.matched += 1
+
+    @property
+    def _around(self) -> Surroundings:
+        return Surroundings(self._partners.of, self._marked_rows.__contains__)
+
+    def _content(self, fixed: tuple[int, int, int, int, int, int, int]) -> Content:
+        _, structure, _, _, scalars, flags, digests = fixed
+        counts = self.process.calls.scalar_counts
+        integers, floats = counts[2 * scalars], counts[2 * scalars + 1]
+        if flags & VALUE_FLAGS:
+            integers += bool(flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER))
+            floats += bool(flags & RowFlag.VALUE_FLOAT) + 2 * bool(flags & RowFlag.VALUE_COMPLEX)
+        return Content(
+            (self._ids.of("structures", structure), self._ids.of("scalars", scalars)),
+            self.integers[-integers:].tolist() if integers else [],
+            self.floats[-floats:].tobytes() if floats else b"",
+            self.digests[-digests:].tolist() if digests else [],
+        )
+
+    def _here(self, fixed: tuple[int, int, int, int, int, int, int], content: Content) -> Here:
+        links = self.process.calls.structure_sizes[fixed[1]]
+        flags = fixed[5] & 0xFFFF
+        return Here(self.row, content, self.links[-links:].tolist() if links else [], flags, self._number(flags))
+
+    def _number(self, flags: int) -> bool | int | float | complex | None:
+        if flags & RowFlag.VALUE_FLOAT:
+            return self.floats[-1]
+        if flags & RowFlag.VALUE_COMPLEX:
+            return complex(*self.floats[-2:])
+        if flags & VALUE_FLAGS:
+            return bool(self.integers[-1]) if flags & RowFlag.VALUE_BOOL else self.integers[-1]
+        return None
+
+    # --- the first difference -----------------------------------------------------------------------------------------
+
+    def _differs(
+        self,
+        rows: StepRows,
+        i: int,
+        fixed: tuple[int, int, int, int, int, int, int],
+        here: Here,
+        judged: Judged,
+        hand: Hand,
+    ) -> None:
+        """Keep what the op had and gave, call it again where that tells something, and leave the finding."""
+        tensors = op_tensors(hand.args, hand.kwargs)
+        hand.lying = hand.lying or lying(tensors)
+        self._keep(hand)
+        results_a = results_of_row(rows.rows, i)
+        results_b = (repr(here.number),) if here.number is not None else tuple(f"{d:016x}" for d in here.outputs if d)
+        again, why_not = None, "it did not get what it got in A"
+        if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
+            again, why_not = self._again(hand, tensors, results_a, results_b)
+        kernels = self._kernels(rows, i, hand, tensors)
+        site = innermost(self.process.tables.remembered, fixed[2])
+        self._watch.differs(
+            First(
+                self.name,
+                self.row,
+                rows.rows.first + i,
+                self._step,
+                hand.plan.name,
+                str(self.process.tables.remembered["modules"][fixed[3]]),
+                site,
+                *_in_words(judged, kernels, again),
+                Pair(*(kernel_text(kernel) for kernel in kernels)),
+                tuple(Pair(*pair) for pair in _zipped(results_a, results_b)),
+                again,
+                why_not,
+            )
+        )
+
+    def _again(
+        self, hand: Hand, tensors: list[torch.Tensor], results_a: Outcome, results_b: Outcome
+    ) -> tuple[Again | None, str]:
+        """Call the op on the same inputs, as often as tells something; why that cannot be."""
+        links = self.links[len(self.links) - len(tensors) :]
+        unread = frozenset(place for place, link in enumerate(links) if link == OVERWRITTEN)
+        layouts = [self.process.layouts.of(tensor) for tensor in tensors]
+        digests = TensorDigests(Layouts(Tables()))
+        try:
+            case = live_case(
+                Call(
+                    hand.plan.func,
+                    hand.plan,
+                    hand.args,
+                    hand.kwargs or {},
+                    tensors,
+                    layouts,
+                    hand.lying,
+                    unread,
+                    hand.early,
+                    hand.state,
+                )
+            )
+            gave = repeat(case, TIMES, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
+        except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            return None, str(error).splitlines()[0]
+        counts = gave.get(results_a, 0), gave.get(results_b, 0)
+        return Again(sum(gave.values()), len(gave) == 1, tuple(gave.items()), *counts), ""
+
+    def _kernels(
+        self, rows: StepRows, i: int, hand: Hand, tensors: list[torch.Tensor]
+    ) -> tuple[Mapping[str, object], Mapping[str, object]]:
+        """What is known of the kernel that ran, in A and here."""
+        device = tensors[0].device.type if tensors else "cpu"
+        number = self.process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
+        found: Any = self._watch.a.tables["kernels"].payloads[rows.rows.columns[i, Column.KERNEL]]
+        here: Any = self.process.tables.remembered["kernels"][number]
+        return found or {}, here or {}
+
+
+def _in_words(
+    judged: Judged, kernels: tuple[Mapping[str, object], Mapping[str, object]], again: Again | None
+) -> tuple[Cause, InputsMatch, str]:
+    """The cause, with what the kernels and the calls on the spot say of it."""
+    cause, because = judged.cause, judged.because
+    if cause is Cause.COMPUTATION:
+        differences = kernel_differences(*kernels) if all(kernels) else []
+        if differences:
+            cause, because = Cause.KERNEL, f"{because}: another kernel ran ({', '.join(differences)})"
+        elif all(kernels):
+            cause = Cause.SAME_KERNEL
+            because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"
+    if again is not None:
+        told = in_words(dict(again.gave))
+        whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
+        because = f"{because}; called again on the same inputs, {told}, and {whose}"
+    return cause, judged.inputs, because
+
+
+def _reads(rows: StepRows, i: int) -> list[int]:
+    """What a row digested of its inputs."""
+    return [link.digest for link in rows.rows.inputs(i) if link.digest is not None]
+
+
+def _zipped(a: Outcome, b: Outcome) -> list[tuple[str | None, str | None]]:
+    count = max(len(a), len(b))
+    return [(a[k] if k < len(a) else None, b[k] if k < len(b) else None) for k in range(count)]
