@@ -35,6 +35,7 @@ from rltrace.select import parse_selectors
 @click.option(
     "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Keep so much of each process at most."
 )
+@click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
 @click.option("--force", is_flag=True, help="Replace the trace if there is one.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
@@ -47,6 +48,7 @@ def command(
     values: tuple[str, ...],
     values_inputs: bool,
     values_limit: str,
+    compiled: str | None,
     force: bool,
     quiet: bool,
     command: tuple[str, ...],
@@ -55,6 +57,9 @@ def command(
 
     Options come before CMD; everything after it is its own. Ends as CMD ends; with 125 where rltrace failed or nothing
     was recorded, 126 and 127 where CMD could not be started.
+
+    What CMD compiles with torch.compile stays compiled, and each compiled region is one op. With --compile eager it
+    runs op by op, and computes what it computes then.
 
     --values keeps tensors themselves, so that they can be looked at and replayed: of the ops that SELECTOR finds, such
     as op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector finds).
@@ -75,7 +80,7 @@ def command(
     limit = parse_size("--values-limit", values_limit)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
-    options = RecordOptions(path, level, first, end, until, verify_inputs, values, values_inputs, limit)
+    options = RecordOptions(path, level, first, end, until, verify_inputs, values, values_inputs, limit, compiled)
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet)
 
 

@@ -70,15 +70,16 @@ class _Record(ModuleType):
         values: str | Iterable[str] = (),
         values_inputs: bool = False,
         values_limit: int = 1 << 30,
+        compile: str | None = None,
         force: bool = False,
     ) -> AbstractContextManager[None]:
         """Record what happens inside the ``with`` block into a new trace at ``path``.
 
         ``steps`` is half open and counts from the block's beginning. ``verify_inputs``: every op of the window digests
         every input, whoever is known to have written it. ``values``: selectors of the ops whose results are kept in
-        the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. Threads that run
-        already are not recorded. Raises UsageError where something is in the way at ``path``, or a recording is under
-        way.
+        the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. With
+        ``compile="eager"`` compiled functions run op by op. Threads that run already are not recorded. Raises
+        UsageError where something is in the way at ``path``, or a recording is under way.
         """
         from rltrace.record.library import record_block
 
@@ -90,6 +91,7 @@ class _Record(ModuleType):
             values=values,
             values_inputs=values_inputs,
             values_limit=values_limit,
+            compile=compile,
             force=force,
         )
 

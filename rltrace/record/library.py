@@ -18,6 +18,7 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import session as sessions
 from rltrace.record.engine import Companion
 from rltrace.record.options import RecordOptions
+from rltrace.record.stance import EAGER
 from rltrace.select import parse_selectors
 from rltrace.trace.writer import create_trace, end_launch, write_birth
 
@@ -32,6 +33,7 @@ def record_block(
     values: str | Iterable[str],
     values_inputs: bool,
     values_limit: int,
+    compile: str | None,
     force: bool,
 ) -> Iterator[None]:
     """Record the block's ops, as ``rltrace.record`` says."""
@@ -41,6 +43,8 @@ def record_block(
         raise UsageError(f'level {level!r} is neither "op" nor "step"')
     if verify_inputs and (steps is None or level != "op"):
         raise UsageError("verify_inputs reads every input of the ops of a window: give its steps, at level op")
+    if compile not in (None, EAGER):
+        raise UsageError(f"compile {compile!r} is neither None nor {EAGER!r}")
     selectors = (values,) if isinstance(values, str) else tuple(values)
     parse_selectors(selectors)
     if selectors and level != "op":
@@ -56,6 +60,7 @@ def record_block(
         values=selectors,
         values_inputs=values_inputs,
         values_limit=values_limit,
+        compile=compile,
     )
     with recording(options, force=force):
         yield

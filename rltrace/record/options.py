@@ -47,6 +47,9 @@ class RecordOptions:
     values_limit: int = 1 << 30
     """Bytes of values that each process keeps at most."""
 
+    compile: str | None = None
+    """"eager": what the program compiles runs op by op; None: as the program has it."""
+
     replay: str = ""
     """Absolute path of the trace whose values are put in; empty: this is no replay."""
     inject: tuple[str, ...] = ()
@@ -75,6 +78,8 @@ class RecordOptions:
         if self.values:
             told |= {"values": list(self.values), "values_inputs": self.values_inputs}
             told |= {"values_limit": self.values_limit}
+        if self.compile is not None:
+            told |= {"compile": self.compile}
         if self.replay:
             told |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
         if self.against:

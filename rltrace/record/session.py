@@ -45,6 +45,7 @@ from rltrace.record.process import ProcessState
 from rltrace.record.process_names import fork_name, process_name
 from rltrace.record.scalers import Scalers
 from rltrace.record.series import Series
+from rltrace.record.stance import EagerStance
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
@@ -95,6 +96,7 @@ class Session:
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._compiled = CompiledCalls(self._process)
+        self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._terminations = Terminations(options.trace)
         self._answering = Answering(options.trace, self._terminated)
@@ -111,6 +113,8 @@ class Session:
     def start(self) -> None:
         """Begin: everything is installed when this returns."""
         keep_compiler_out()
+        if self._stance is not None:
+            self._stance.begin()
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
@@ -203,6 +207,8 @@ class Session:
         self._streams.close()
         self._scalers.remove()
         self._steps.remove()
+        if self._stance is not None:
+            self._stance.end()
         self._aliases.ignore()
         self._composites.ignore()
         self._compiled.ignore()

@@ -19,16 +19,14 @@ from types import FrameType, MappingProxyType
 from typing import Any, Protocol
 
 import torch
-from torch._compile import _disable_dynamo
 from torch.amp import grad_scaler
 from torch.autograd import graph
-from torch.compiler import is_dynamo_compiling as _is_traced
-from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
 from rltrace.record import generators
-from rltrace.record.compiled_steps import CompiledSteps, goes_into_graph
+from rltrace.record.compiled_steps import CompiledSteps
 from rltrace.record.digests import TensorDigests
+from rltrace.record.step_hooks import tell
 
 
 @dataclass
@@ -110,12 +108,9 @@ class StepCounter:
         self._backwards = 0
         self._undo: list[Callable[[], None]] = []
         self._compiled = CompiledSteps(self._around_compiled, listener.fail)
-        self._end_between = _disable_dynamo(self._end_unread)  # where torch's compiler meets it, it pauses
 
     def install(self) -> None:
-        pre = torch_optimizer.register_optimizer_step_pre_hook(self._begin)
-        post = torch_optimizer.register_optimizer_step_post_hook(self._end)
-        self._undo += [pre.remove, post.remove]
+        self._undo.append(tell(self))
         self._wrap(grad_scaler.GradScaler, "step", self._around_scaler)
         self._compiled.watch()
         self._undo.append(self._compiled.ignore)
@@ -166,7 +161,7 @@ class StepCounter:
         try:
             result = original(scaler, optimizer, *args, **kwargs)
             if self.attempts == attempts and scaler.is_enabled():
-                self._begin(optimizer, args, kwargs)
+                self.step_begins(optimizer, sys._getframe())
                 self._finish(optimizer, skipped=1)
         finally:
             self._local.made = None
@@ -179,30 +174,24 @@ class StepCounter:
     ) -> Any:
         """``run`` makes an attempt of each of these optimizers, all at once."""
         for optimizer in optimizers:
-            self._begin(optimizer, (), {})
+            self.step_begins(optimizer, sys._getframe())
         result = run(*args, **kwargs)
         for optimizer in optimizers:
-            self._end(optimizer, (), {})
+            self.step_ends(optimizer)
         return result
 
-    def _begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if _is_traced():  # nothing of this may get into what the compiler makes of the step
-            return
-        caller = sys._getframe(1)
+    def step_begins(self, optimizer: Any, caller: FrameType) -> None:
+        """torch's hook, as ``step_ends`` is."""
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
 
-    def _end(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if _is_traced():
-            if not goes_into_graph(optimizer):
-                self._end_between(optimizer)
-            return
+    def step_ends(self, optimizer: Any) -> None:
         self._finish(optimizer, _skipped_inside(optimizer))
 
-    def _end_unread(self, optimizer: Any) -> None:
+    def compiled_step_ends(self, optimizer: Any) -> None:
         """A step ends of which the compiler made graphs, but its end is in none of them, nor was its beginning seen."""
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))

@@ -27,6 +27,9 @@ BIRTHS = "RLTRACE_BIRTHS"
 ALIAS = "_rltrace_bootstrap"
 """This module's second name, under which it stays when the user's sitecustomize takes the first."""
 
+COMPILER = ("torch/_inductor/compile_worker/", '\nfrom ctypes import cdll\ncdll.LoadLibrary("')
+"""What stands in the command lines of processes that Inductor starts: its workers', its probes' (``cpu_vec_isa``)."""
+
 
 class Birth:
     """This process's record in the trace, and where its failures are noted."""
@@ -152,7 +155,7 @@ def start_recorder(birth: Birth, options: str) -> None:
 def begin() -> None:
     """Leave the birth record and wait for torch; nothing at all outside a recording, nor a second time."""
     options, folder = os.environ.get(OPTIONS), os.environ.get(BIRTHS)
-    if not options or not folder or ALIAS in sys.modules:
+    if not options or not folder or ALIAS in sys.modules or _serves_compiler():
         return
     sys.modules[ALIAS] = sys.modules[__name__]
     birth = Birth(folder)
@@ -164,6 +167,11 @@ def begin() -> None:
         start_recorder(birth, options)
     else:
         sys.meta_path.insert(0, TorchWatch(birth, options))
+
+
+def _serves_compiler() -> bool:
+    """Whether torch's compiler has this process for work of its own: to compile, or to try an instruction set."""
+    return any(part in argument for argument in sys.orig_argv for part in COMPILER)
 
 
 def chain() -> None:
