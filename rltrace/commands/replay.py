@@ -70,7 +70,8 @@ def command(
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
     from rltrace.errors import UsageError
-    from rltrace.follow.plan import make_plans, read_only, window_of
+    from rltrace.follow.only import read_only
+    from rltrace.follow.plan import all_inputs_read, make_plans, window_of
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.record.options import RecordOptions
     from rltrace.select import parse_selectors
@@ -88,6 +89,10 @@ def command(
     source = a
     trace_a = open_trace(source)
     window = window_of(trace_a)
+    if origins and not all_inputs_read(trace_a):
+        raise UsageError(
+            f"--origins needs to know what the ops of {source} were given: record it again with --verify-inputs"
+        )
     plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, rows), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay

@@ -7,35 +7,29 @@ before they ran. After the first difference nothing is compared any more: all th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from rltrace.diff.kernels import kernel_differences
 from rltrace.diff.model import Cause, InputsMatch, Pair
-from rltrace.errors import HoleError, UsageError
-from rltrace.follow.finding import Again, First, Found, Tally
+from rltrace.errors import HoleError
+from rltrace.follow.again import call_again, cause_in_words, paired
+from rltrace.follow.finding import First
 from rltrace.follow.judging import Here, Judged, Marked, Surroundings, judge
 from rltrace.follow.kinds import innermost
-from rltrace.follow.reference import NO_ROW, Content, Ids, Partners, Reference, StepRows
-from rltrace.record.digests import TensorDigests
-from rltrace.record.keeper import Keeper
+from rltrace.follow.reference import NO_ROW, Content, Ids, Partners, StepRows
+from rltrace.follow.watch import Watch
 from rltrace.record.keeping import Hand, KeepingStream, op_tensors, state_bytes
-from rltrace.record.layouts import Layouts
 from rltrace.record.lying import lying
 from rltrace.record.open_rows import FIXED, OVERWRITTEN
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import RowTaker, StreamRecorder
-from rltrace.record.tables import Tables
-from rltrace.reexecute.live import Call, live_case
+from rltrace.reexecute.live import Call
 from rltrace.reexecute.recorded import results_of_row
-from rltrace.reexecute.rerun import SECONDS, TIMES, Outcome, in_words, repeat
 from rltrace.select import EVERYTHING
 from rltrace.trace.evidence import kernel_text
-from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag
 
 EARLY = 1 << 26
@@ -45,43 +39,6 @@ MOST_MARKED = 1 << 14
 """Rows that differ in memory that nobody may have written, and are remembered."""
 
 TOO_LARGE = f"it wrote over it, and more than {EARLY >> 20} MiB are not copied before each such op"
-
-
-class Watch:
-    """What the threads of one process share: A's side, what was found, whether there is anything left to look for."""
-
-    def __init__(self, a: ProcessTrace, keeper: Keeper, *, stop: bool) -> None:
-        self.a = a
-        self.keeper = keeper
-        self.stop = stop
-        self.over = False
-        self.tally = Tally()
-        self.lock = threading.Lock()
-        self.first: First | None = None
-        self._stop_due = False
-        self._streams: list[AgainstStream] = []
-
-    def reference(self, stream: AgainstStream) -> Reference | None:
-        self._streams.append(stream)
-        found = next((s for s in self.a.streams if s.name == stream.name), None)
-        return None if found is None else Reference(self.a, found)
-
-    def differs(self, first: First) -> None:
-        """Of several threads the first one to say so counts."""
-        with self.lock:
-            self.over = True
-            self._stop_due = self.first is None and self.stop
-            self.first = self.first or first
-
-    def take_stop(self) -> bool:
-        """Whether the program is to be stopped now; once."""
-        due, self._stop_due = self._stop_due, False
-        return due
-
-    def found(self, process: str) -> Found:
-        if not self.over:
-            self.tally.only_a += sum(stream.missed() for stream in self._streams)
-        return Found(process, self.tally, self.first)
 
 
 class AgainstStream(KeepingStream):
@@ -268,7 +225,7 @@ class AgainstStream(KeepingStream):
         results_b = (repr(here.number),) if here.number is not None else tuple(f"{d:016x}" for d in here.outputs if d)
         again, why_not = None, "it did not get what it got in A"
         if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
-            again, why_not = self._again(hand, tensors, results_a, results_b)
+            again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
         kernels = self._kernels(rows, i, hand, tensors)
         site = innermost(self.process.tables.remembered, fixed[2])
         self._watch.differs(
@@ -280,42 +237,20 @@ class AgainstStream(KeepingStream):
                 hand.plan.name,
                 str(self.process.tables.remembered["modules"][fixed[3]]),
                 site,
-                *_in_words(judged, kernels, again),
+                *cause_in_words(judged, kernels, again),
                 Pair(*(kernel_text(kernel) for kernel in kernels)),
-                tuple(Pair(*pair) for pair in _zipped(results_a, results_b)),
+                paired(results_a, results_b),
                 again,
                 why_not,
             )
         )
 
-    def _again(
-        self, hand: Hand, tensors: list[torch.Tensor], results_a: Outcome, results_b: Outcome
-    ) -> tuple[Again | None, str]:
-        """Call the op on the same inputs, as often as tells something; why that cannot be."""
+    def _call(self, hand: Hand, tensors: list[torch.Tensor]) -> Call:
         links = self.links[len(self.links) - len(tensors) :]
         unread = frozenset(place for place, link in enumerate(links) if link == OVERWRITTEN)
         layouts = [self.process.layouts.of(tensor) for tensor in tensors]
-        digests = TensorDigests(Layouts(Tables()))
-        try:
-            case = live_case(
-                Call(
-                    hand.plan.func,
-                    hand.plan,
-                    hand.args,
-                    hand.kwargs or {},
-                    tensors,
-                    layouts,
-                    hand.lying,
-                    unread,
-                    hand.early,
-                    hand.state,
-                )
-            )
-            gave = repeat(case, TIMES, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
-        except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            return None, str(error).splitlines()[0]
-        counts = gave.get(results_a, 0), gave.get(results_b, 0)
-        return Again(sum(gave.values()), len(gave) == 1, tuple(gave.items()), *counts), ""
+        func, kwargs = hand.plan.func, hand.kwargs or {}
+        return Call(func, hand.plan, hand.args, kwargs, tensors, layouts, hand.lying, unread, hand.early, hand.state)
 
     def _kernels(
         self, rows: StepRows, i: int, hand: Hand, tensors: list[torch.Tensor]
@@ -328,30 +263,6 @@ class AgainstStream(KeepingStream):
         return found or {}, here or {}
 
 
-def _in_words(
-    judged: Judged, kernels: tuple[Mapping[str, object], Mapping[str, object]], again: Again | None
-) -> tuple[Cause, InputsMatch, str]:
-    """The cause, with what the kernels and the calls on the spot say of it."""
-    cause, because = judged.cause, judged.because
-    if cause is Cause.COMPUTATION:
-        differences = kernel_differences(*kernels) if all(kernels) else []
-        if differences:
-            cause, because = Cause.KERNEL, f"{because}: another kernel ran ({', '.join(differences)})"
-        elif all(kernels):
-            cause = Cause.SAME_KERNEL
-            because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"
-    if again is not None:
-        told = in_words(dict(again.gave))
-        whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
-        because = f"{because}; called again on the same inputs, {told}, and {whose}"
-    return cause, judged.inputs, because
-
-
 def _reads(rows: StepRows, i: int) -> list[int]:
     """What a row digested of its inputs."""
     return [link.digest for link in rows.rows.inputs(i) if link.digest is not None]
-
-
-def _zipped(a: Outcome, b: Outcome) -> list[tuple[str | None, str | None]]:
-    count = max(len(a), len(b))
-    return [(a[k] if k < len(a) else None, b[k] if k < len(b) else None) for k in range(count)]

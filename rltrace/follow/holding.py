@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
-from rltrace.follow.against import AgainstStream, Watch
+from rltrace.follow.against import AgainstStream
 from rltrace.follow.finding import Found, found_in, record_of
 from rltrace.follow.plan import window_of
+from rltrace.follow.watch import Watch
 from rltrace.record import current_session
 from rltrace.record import session as sessions
 from rltrace.record.keeper import Keeper

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rltrace.errors import HoleError, UsageError
-from rltrace.follow.kinds import Kinds, read_json, read_labels
-from rltrace.select import Key, Range, Selector
-from rltrace.trace.evidence import kernel_names
+from rltrace.follow.facts import Facts
+from rltrace.follow.kinds import Kinds
+from rltrace.follow.only import ALL, Only
+from rltrace.select import Range, Selector
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import LIMIT, Column, Kind, Origin, Phase, RowFlag, Step
+from rltrace.trace.schema import LIMIT, Column, Origin, RowFlag, Step
 
 Attempt = tuple[int, int] | None
 """(ordinal of the optimizer, its own count) of the attempt that a step follows; None: of the first step."""
@@ -73,28 +70,6 @@ class Plan:
         return sum(len(places) for steps in self.streams.values() for places in steps.values())
 
 
-@dataclass(frozen=True)
-class Only:
-    """What of a selector's rows is meant; None: that does not matter."""
-
-    kinds: frozenset[str] | None = None
-    """Labels of kinds of op."""
-    rows: Mapping[str, frozenset[int]] | None = None
-    """By stream: rows of A."""
-
-    def leaves(self, stream: str, row: int) -> bool:
-        """Whether a row is among those that are meant."""
-        return self.rows is None or row in self.rows.get(stream, ())
-
-
-ALL = Only()
-
-
-def read_only(kinds: str | Path | None, rows: str | Path | None) -> Only:
-    """What two files say: a JSON list of labels of kinds, a JSON object of lists of rows. Raises UsageError."""
-    return Only(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None)
-
-
 def make_plans(trace: Trace, selector: Selector, only: Only = ALL, *, lockstep: bool = False) -> dict[str, Plan]:
     """What the selector finds in each process of ``trace``, and ``only`` leaves.
 
@@ -116,6 +91,12 @@ def make_plans(trace: Trace, selector: Selector, only: Only = ALL, *, lockstep: 
             plans[process.name] = _without_unkeepable(process, plans[process.name])
         _check_values(trace, process, plans[process.name])
     return {name: plan for name, plan in plans.items() if len(plan)}
+
+
+def all_inputs_read(trace: Trace) -> bool:
+    """Whether the ops of a trace tell the digests of all that they were given (``record --verify-inputs``)."""
+    options = trace.launch.get("options")
+    return isinstance(options, dict) and bool(options.get("verify_inputs"))
 
 
 def following(process: ProcessTrace) -> dict[int, Attempt]:
@@ -154,7 +135,7 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
     kinds = Kinds({name: table.payloads for name, table in process.tables.items()})
     for stream in process.streams:
         placed: dict[Attempt, dict[Place, Injection]] = {}
-        for injection in _injections(process, stream, _Facts(process, stream, selector), carried):
+        for injection in _injections(process, stream, Facts(process, stream, selector), carried):
             if not only.leaves(injection.stream, injection.row):
                 continue
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
@@ -167,9 +148,7 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
     return Plan(process.name, streams)
 
 
-def _injections(
-    process: ProcessTrace, stream: StreamTrace, facts: _Facts, carried: Range | None
-) -> Iterator[Injection]:
+def _injections(process: ProcessTrace, stream: StreamTrace, facts: Facts, carried: Range | None) -> Iterator[Injection]:
     seen: dict[tuple[int, int], int] = {}
     now = -1
     for segment in stream.segments:
@@ -242,15 +221,6 @@ def _kind(kinds: Kinds, injection: Injection) -> str:
     return kinds.of(injection.place[0], injection.site, injection.kernel).label
 
 
-def _read_rows(path: str | Path) -> Mapping[str, frozenset[int]]:
-    found = read_json(path)
-    if not isinstance(found, dict) or not all(
-        isinstance(rows, list) and all(isinstance(row, int) for row in rows) for rows in found.values()
-    ):
-        raise UsageError(f'{path} is no JSON object of rows by stream, such as {{"rank0/main": [12, 40]}}')
-    return {str(stream): frozenset(rows) for stream, rows in found.items()}
-
-
 def _check_values(trace: Trace, process: ProcessTrace, plan: Plan) -> None:
     """Refuse a plan of which values are missing. Raises UsageError."""
     lacking = [injection for injection in plan if any(d not in process.values for d in _needed(injection))]
@@ -270,97 +240,3 @@ def _check_values(trace: Trace, process: ProcessTrace, plan: Plan) -> None:
 def _needed(injection: Injection) -> Sequence[int]:
     state = () if not injection.state else (injection.state,)
     return [digest for digest in (*injection.outputs, *state) if digest]
-
-
-class _Facts:
-    """What a selector asks of a row, read only when it does."""
-
-    def __init__(self, process: ProcessTrace, stream: StreamTrace, selector: Selector) -> None:
-        self.stream = stream.name
-        self._tables = process.tables
-        self._selector = selector
-        self._rows: Rows | None = None
-        self._i = 0
-        self._seen: dict[tuple[int, int, int], int] = {}
-        names = [str(name) for name in self._tables["ops"].payloads]
-        clauses = selector.clauses
-        self._may = np.array(
-            [any(all(c.matches_name(n) for c in clause if c.key is Key.OP) for clause in clauses) for n in names], bool
-        )
-        self._steps = [_steps(clause) for clause in clauses]
-        self._nth = 0
-
-    def candidates(self, rows: Rows) -> NDArray[np.int64]:
-        """Rows that may be selected, by operator and step; every row that counts for an occurrence is among them."""
-        ops = rows.column(Column.OP)
-        may = np.append(self._may, False)[np.minimum(ops, len(self._may))] & (rows.column(Column.KIND) == Kind.OP)
-        steps = rows.column(Column.STEP)
-        within = np.zeros(len(rows), bool)
-        for wanted in self._steps:
-            within |= (steps >= wanted.start) & (steps < (wanted.stop if wanted.stop is not None else 1 << 32))
-        return np.flatnonzero(may & within)
-
-    def asks_only(self, steps: Range) -> bool:
-        """Whether no row outside of these steps can be selected."""
-        return all(_lies_in(wanted, steps) for wanted in self._steps)
-
-    def selects(self, rows: Rows, i: int) -> bool:
-        """Whether the row is selected; asked of every candidate in order, as occurrences are counted here."""
-        self._rows, self._i = rows, i
-        key = (int(rows.columns[i, Column.STEP]), int(rows.columns[i, Column.SITE]), int(rows.columns[i, Column.OP]))
-        self._nth = self._seen.get(key, 0)
-        if self._nth == 0 and len(self._seen) > 1 << 16:
-            self._seen = {known: count for known, count in self._seen.items() if known[0] == key[0]}
-        self._seen[key] = self._nth + 1
-        return self._selector.matches(self)
-
-    @property
-    def op(self) -> str:
-        return str(self._payload("ops", Column.OP))
-
-    @property
-    def module(self) -> str:
-        return str(self._payload("modules", Column.MODULE))
-
-    @property
-    def frames(self) -> list[tuple[str, str]]:
-        found: Any = self._payload("sites", Column.SITE)
-        frames: list[Any] = [self._tables["frames"].payloads[number] for number in found]
-        return [(frame["file"], frame["function"]) for frame in frames if frame and not frame.get("internal")]
-
-    @property
-    def phase(self) -> str:
-        return Phase(self._cell(Column.PHASE)).name.lower()
-
-    @property
-    def step(self) -> int:
-        return self._cell(Column.STEP)
-
-    @property
-    def nth(self) -> int:
-        return self._nth
-
-    @property
-    def kernels(self) -> list[str]:
-        found: Any = self._payload("kernels", Column.KERNEL)
-        return kernel_names(found)
-
-    def _cell(self, column: Column) -> int:
-        assert self._rows is not None
-        return int(self._rows.columns[self._i, column])
-
-    def _payload(self, table: str, column: Column) -> object:
-        return self._tables[table].payloads[self._cell(column)]
-
-
-def _lies_in(inner: Range, outer: Range) -> bool:
-    if inner.start < outer.start:
-        return False
-    return outer.stop is None or (inner.stop is not None and inner.stop <= outer.stop)
-
-
-def _steps(clause: Sequence[Any]) -> Range:
-    """The steps that one clause allows."""
-    ranges = [condition.value for condition in clause if condition.key is Key.STEP]
-    stops = [r.stop for r in ranges if r.stop is not None]
-    return Range(max((r.start for r in ranges), default=0), min(stops) if stops else None)

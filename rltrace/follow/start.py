@@ -13,7 +13,8 @@ from typing import Any
 
 from rltrace.errors import UsageError
 from rltrace.follow.account import Account, add_up, record_of
-from rltrace.follow.plan import ALL, Only, Plan, make_plans, read_only, window_of
+from rltrace.follow.only import ALL, Only, read_only
+from rltrace.follow.plan import Plan, make_plans, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions

@@ -17,7 +17,7 @@ from rltrace.diff.compare import compare
 from rltrace.diff.model import Cause, Comparison
 from rltrace.experiment.confirm.bench import Bench, Ran, Side
 from rltrace.experiment.confirm.controls import run_control
-from rltrace.experiment.confirm.horizon import Parting, agrees, same_place
+from rltrace.experiment.confirm.horizon import Parting, agrees, has_own_arguments, same_place
 from rltrace.experiment.confirm.state import state_difference
 from rltrace.experiment.confirm.words import (
     classes_of,
@@ -143,7 +143,8 @@ class Experiment:
         self._rows = {kind.kind: kind.rows for kind in account.other}
         self._update(classes=classes_of(account.other))
         found = compare(self._trace("A0"), self._open(ran))
-        if agrees(found) is not True:
+        own_arguments = has_own_arguments(found) and self.outcome.by_state and self._same("A0", ran)
+        if not agrees(found) and not own_arguments:
             raise self._not_repaired(found, "with A's values at every op that has any")
         if not account.other:
             raise self._unresolved(
@@ -261,6 +262,12 @@ class Experiment:
         name, here, there = ArmName.B_FROM_A, first_of(found), self._question.parting.finding
         if agrees(found) is None:
             return self._unresolved(name, f"whether B {how} is A cannot be said: {found.why}")
+        if here is not None and here.cause is Cause.CONTROL_FLOW and not self._question.selectors:
+            return self._unresolved(
+                name,
+                f"{how}, B still runs other ops than A: {place_text(here)} is only on one side, and there is no value"
+                " to put in for what it turned on (a setting, a number that no op computed, the code itself)",
+            )
         self._arm(name, ArmState.OTHERWISE, parts_from(found, "A"), "B-from-A")
         if here is not None and not same_place(here, there) and is_later(here, there):
             text = f"{how}, B follows A further than before, and parts from it at {place_text(here)}: the next origin"

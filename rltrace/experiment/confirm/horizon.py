@@ -87,6 +87,16 @@ def agrees(comparison: Comparison) -> bool | None:
     return True
 
 
+def has_own_arguments(comparison: Comparison) -> bool:
+    """Whether the first difference of two runs is what an op was told, and not what it gave: another learning rate
+    stays another one when what came of it is replaced.
+    """
+    found = comparison.first_value or comparison.decisive
+    if found is None or found.cause is not Cause.ARGUMENTS:
+        return False
+    return all(pair.a == pair.b for pair in found.outputs)
+
+
 def _line(finding: Finding) -> tuple[str, str, str] | None:
     site = finding.site
     return None if site is None else (site.file, site.function, site.source)

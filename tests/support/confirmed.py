@@ -1,0 +1,99 @@
+"""An experiment whose two programs are functions of this process: recorded and replayed as ever, but in no process of
+their own, so that a test can afford many runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+
+import rltrace
+from rltrace.diff.compare import compare
+from rltrace.experiment.confirm.bench import Ran, Side
+from rltrace.experiment.confirm.experiment import Experiment, Question, not_begun
+from rltrace.experiment.confirm.horizon import parting_of
+from rltrace.experiment.outcome import Outcome
+from rltrace.follow.only import Only
+from rltrace.follow.start import replay_block
+from rltrace.trace.reader import open_trace
+
+Program = Callable[[bool], Any]
+"""Called with whether it is B."""
+
+STEPS = (0, 1 << 20)
+"""Of a window that holds everything: ``verify_inputs`` asks for one."""
+
+
+class HereBench:
+    """What ``Bench`` is to an experiment."""
+
+    def __init__(self, folder: Path, program: Program, values_limit: int = 1 << 30) -> None:
+        self.folder = folder
+        self.runs: list[str] = []
+        """Names, in order."""
+        self._program = program
+        self._limit = values_limit
+        self._thread = ThreadPoolExecutor(1)
+
+    def record(self, name: str, side: Side, *, values: bool) -> Ran:
+        path = self.folder / f"{name}.zarr"
+        keep: dict[str, Any] = {"values": "all", "values_inputs": True, "values_limit": self._limit} if values else {}
+        self.run(name, side, rltrace.record(path, steps=STEPS, verify_inputs=True, **keep))
+        return Ran(path, "ended with status 0")
+
+    def replay(
+        self,
+        name: str,
+        side: Side,
+        source: Path,
+        *,
+        rows: Mapping[str, Sequence[int]] | None = None,
+        kinds: Sequence[str] | None = None,
+        selectors: Sequence[str] = (),
+    ) -> Ran:
+        path = self.folder / f"{name}.zarr"
+        lockstep = rows is None and kinds is None and not selectors
+        only = Only(
+            None if kinds is None else frozenset(kinds),
+            None if rows is None else {stream: frozenset(found) for stream, found in rows.items()},
+        )
+        made = replay_block(
+            source, tuple(selectors) or "all", path, only=only, lockstep=lockstep, origins=not lockstep, force=True
+        )
+        return Ran(path, "ended with status 0", self.run(name, side, made).account)
+
+    def forget(self, ran: Ran) -> None:
+        rmtree(ran.trace)
+
+    def run(self, name: str, side: Side, context: AbstractContextManager[Any]) -> Any:
+        self.runs.append(name)
+        return self._thread.submit(_run, self._program, side == "b", context).result()
+
+
+def _run(program: Program, is_b: bool, context: AbstractContextManager[Any]) -> Any:
+    """On a thread of its own, so that the stack below is the same for every run, wherever it was asked for."""
+    torch.manual_seed(0)
+    with context as entered:
+        program(is_b)
+    return entered
+
+
+def confirm(folder: Path, program: Program, **asked: Any) -> Outcome:
+    """Record A and B and make the experiment on them; ``asked``: of ``Question``, and ``values_limit``."""
+    bench = HereBench(folder, program, asked.pop("values_limit", 1 << 30))
+    until = asked.pop("until", None)
+    traces = {}
+    sides: tuple[Side, Side] = ("a", "b")
+    for side in sides:
+        bench.run(side, side, rltrace.record(folder / f"{side}.zarr"))
+        traces[side] = open_trace(folder / f"{side}.zarr")
+    parting = parting_of(compare(traces["a"], traces["b"]), until)
+    question = Question(traces["a"], traces["b"], parting, **{"samples": 1, **asked})
+    start = not_begun(question, ("a.zarr", "b.zarr"), {"a": "1", "b": "2"})
+    return Experiment(question, bench, start).run()  # type: ignore[arg-type]
