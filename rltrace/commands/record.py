@@ -36,6 +36,9 @@ from rltrace.select import parse_selectors
     "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Keep so much of each process at most."
 )
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="A", help="Hold the run against A as it goes.")
+@click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
+@click.option("--result", type=click.Path(path_type=Path), metavar="FILE", help="Write what --against found as JSON.")
 @click.option("--force", is_flag=True, help="Replace the trace if there is one.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
@@ -49,6 +52,9 @@ def command(
     values_inputs: bool,
     values_limit: str,
     compiled: str | None,
+    against: Path | None,
+    stop: bool,
+    result: Path | None,
     force: bool,
     quiet: bool,
     command: tuple[str, ...],
@@ -63,6 +69,9 @@ def command(
 
     --values keeps tensors themselves, so that they can be looked at and replayed: of the ops that SELECTOR finds, such
     as op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector finds).
+
+    --against A looks at every op as it runs: where the first one gives something else than in A, what it read and gave
+    is kept, it is called again on the same inputs to see whether it repeats itself, and CMD goes on (or ends: --stop).
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
@@ -78,10 +87,20 @@ def command(
     elif values_inputs:
         raise UsageError("--values-inputs adds to what --values SELECTOR keeps: say of which ops")
     limit = parse_size("--values-limit", values_limit)
+    if against is None and (stop or result is not None):
+        raise UsageError("--stop and --result are of a run that is held against another one: --against A")
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
     options = RecordOptions(path, level, first, end, until, verify_inputs, values, values_inputs, limit, compiled)
-    return carry_out(command, trace, options, force=force and output is not None, quiet=quiet)
+    also = None
+    if against is not None:
+        from rltrace.commands.holding import held_against, teller
+
+        if values or steps is not None or level == "step":
+            raise UsageError("--against records the ops that A has: leave out --values, --steps and --level")
+        options = held_against(options, against, stop=stop)
+        also = teller(against, trace, result, quiet=quiet)
+    return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=also)
 
 
 def parse_steps(text: str) -> tuple[int, int | None]:

@@ -75,6 +75,7 @@ def _not_run_hint(program: str, found: Found) -> str:
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """What the trace says of its launch; nothing secret, nothing under the home folder by its full path."""
     others = ("trace", "compile", "values", "replay", "inject", "kinds", "rows", "origins", "lockstep")
+    others += ("against", "stop")
     asked = {name: value for name, value in asdict(options).items() if not name.startswith(others)} | options.extras()
     return {
         "command": masked_arguments(command),
@@ -106,6 +107,8 @@ def _extent(options: RecordOptions) -> str:
         what += " and every input"
     if options.replay:
         what += ", with values put in"
+    if options.against:
+        what += ", held against another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"
     return what if options.until is None else f"{what}, until step {options.until} is done"
@@ -167,5 +170,6 @@ def _left_out(found: Recorded) -> str:
 
 
 def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:
-    """Whether it was ``--until`` that interrupted the program, not the user."""
-    return options.until is not None and ending.signal == SIGINT and "stopped" in ending.recorded.states
+    """Whether it was ``--until`` or ``--stop`` that interrupted the program, not the user."""
+    asked = options.until is not None or options.stop
+    return asked and ending.signal == SIGINT and "stopped" in ending.recorded.states
