@@ -8,8 +8,11 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import re
 import sys
+from io import BufferedReader
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rltrace.identity import portable_path
@@ -26,6 +29,10 @@ LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 """The same, started with ``python -m``."""
 
 
+_SPAWN = "multiprocessing.spawn"
+_MADE_UP = re.compile(r"(?:Spawn|ForkServer)(?:Process|PoolWorker)-([\d:]+)")
+"""Names that multiprocessing makes up of how a process counts its children."""
+
 POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futures.process")
 """Modules whose processes take tasks as timing has it."""
 
@@ -38,10 +45,11 @@ def process_name() -> str:
     What starts the ranks is ``launcher:torchrun``; it has no rank itself.
     """
     own = rank()
+    process = multiprocessing.current_process()
     if multiprocessing.parent_process() is not None:
-        identity = getattr(multiprocessing.current_process(), "_identity", ())
-        role = "pool" if _serves_a_pool(multiprocessing.current_process()) else "worker"
-        return f"rank{own or '0'}/{role}:{'.'.join(map(str, identity)) or '?'}"
+        return f"rank{own or '0'}/{'pool' if _serves_a_pool(process) else 'worker'}:{_number(process) or '?'}"
+    if getattr(process, "_inheriting", False):  # spawned, and not yet told what it is to run
+        return f"rank{own or '0'}/{'pool' if _will_serve_a_pool() else 'worker'}:{_number(process)}"
     starter = launcher()
     if starter is not None and not own:
         return f"launcher:{starter}"
@@ -62,6 +70,30 @@ def _serves_a_pool(process: Any) -> bool:
     """Whether it runs the loop in which a pool of processes takes its tasks."""
     target = getattr(process, "_target", None)
     return getattr(target, "__module__", None) in POOLS
+
+
+def _number(process: Any) -> str:
+    """How its parent counts it, ``2`` or ``2.1``; by its name where that is the program's own."""
+    identity = getattr(process, "_identity", ())
+    if identity:
+        return ".".join(map(str, identity))
+    made_up = _MADE_UP.fullmatch(process.name)
+    return str(process.name) if made_up is None else made_up[1].replace(":", ".")
+
+
+def _will_serve_a_pool() -> bool:
+    """The same of a spawned process that still imports the program's modules.
+
+    What it is to run lies unread in the pipe from its parent. Looking at it takes nothing out.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not (frame.f_code.co_name == "_main" and frame.f_globals.get("__name__") == _SPAWN):
+        frame = frame.f_back
+    pipe = None if frame is None else frame.f_locals.get("from_parent")
+    if not isinstance(pipe, BufferedReader):
+        return False
+    start = pipe.peek()
+    return any(module.encode() in start for module in POOLS)
 
 
 def rank() -> str:

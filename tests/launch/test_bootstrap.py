@@ -163,10 +163,14 @@ def test_birth_record_has_no_arguments(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("words", "argv"),
-    [(["-u", "-c", "x = 1", "--secret"], ["-c"]), (["-um", "helper", "--secret"], ["-m", "helper"])],
+    [
+        (["-u", "-c", "x = 1", "--secret"], ["-c"]),
+        (["-um", "helper", "--secret"], ["-m", "helper"]),
+        (["-c", "from multiprocessing.spawn import freeze_support", "--secret"], ["-c", "multiprocessing.spawn"]),
+    ],
 )
 def test_birth_record_of_a_module_or_a_string(bench: Bench, words: list[str], argv: list[str]) -> None:
-    """``-m`` names its module, ``-c`` is not quoted."""
+    """``-m`` names its module, ``-c`` is not quoted, but for what multiprocessing starts."""
     bench.module("helper.py")
     bench.run([sys.executable, *words])
     assert bench.births()[0]["argv"][1:] == argv

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +75,42 @@ def test_ranks_are_no_children_of_what_started_them(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, "0")
     tell_children()
     assert os.environ[DEPTH] == above
+
+
+SPAWNING = """
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+from rltrace.record.process_names import process_name
+
+print(process_name(), flush=True)  # while the program's modules are imported, as when torch is
+
+class Environment(multiprocessing.get_context("spawn").Process):
+    def run(self):
+        pass
+
+def work(number):
+    return number
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    plain, named = context.Process(target=work, args=(0,)), context.Process(target=work, args=("x" * 300_000,))
+    named.name = "Env-0"
+    for process in (plain, named, Environment()):
+        process.start()
+        process.join()
+    with context.Pool(1) as pool:
+        assert pool.map(work, range(3)) == [0, 1, 2]
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        assert list(executor.map(work, range(3))) == [0, 1, 2]
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_spawned_process_is_named_before_it_knows_what_it_runs(tmp_path: Path, method: str) -> None:
+    """By the number that its parent counts it by, or the name that the program gave it; whether a pool's is seen."""
+    program = tmp_path / "program.py"
+    program.write_text(SPAWNING)
+    ran = subprocess.run([sys.executable, program, method], capture_output=True, text=True, check=True)
+    workers = ["rank0/main", "rank0/worker:1", "rank0/worker:Env-0", "rank0/worker:Environment-3"]
+    assert ran.stdout.split() == [*workers, "rank0/pool:4", "rank0/pool:5"]
+    assert ran.stderr == ""

@@ -24,6 +24,9 @@ OPTIONS = "RLTRACE_RECORD"
 BIRTHS = "RLTRACE_BIRTHS"
 """Variable with the folder for birth records (``rltrace.launch.environment.BIRTHS``)."""
 
+HELPERS = ("resource_tracker", "forkserver", "spawn")
+"""Modules of multiprocessing that it starts with ``python -c``."""
+
 ALIAS = "_rltrace_bootstrap"
 """This module's second name, under which it stays when the user's sitecustomize takes the first."""
 
@@ -191,12 +194,18 @@ def chain() -> None:
 
 
 def _argv() -> list[str]:
-    """What was started, without the arguments: ``["python", "-m", "pip"]``, ``["python", "train.py"]``."""
+    """What was started, without the arguments: ``["python", "-m", "pip"]``, ``["python", "train.py"]``.
+
+    Code is left out as well, but for what multiprocessing starts: ``["python", "-c", "multiprocessing.spawn"]``.
+    """
     name = os.path.basename(sys.executable or "python")  # noqa: PTH119
     argv = getattr(sys, "argv", [])
     what = [argv[0]] if argv and argv[0] else []
     if what == ["-m"]:
         what.append(sys.orig_argv[len(sys.orig_argv) - len(argv)])
+    elif what == ["-c"]:
+        code = sys.orig_argv[len(sys.orig_argv) - len(argv)]
+        what += [f"multiprocessing.{name}" for name in HELPERS if f"multiprocessing.{name} import" in code]
     elif what and "/" in what[0]:
         what = [os.path.basename(what[0])]  # noqa: PTH119
     return [name, *what]
