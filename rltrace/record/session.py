@@ -244,7 +244,6 @@ class Session:
         atexit.unregister(self._at_exit)
         engine = self._streams.engine_here() or DispatchEngine()
         self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
-        self._writer.forsake()
         self._answering.end()
         name = fork_name(self._writer.name, number)
         names = self._process.module_names

@@ -10,6 +10,7 @@ while the interpreter shuts down.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -22,11 +23,22 @@ class UnreadableError(Exception):
     """A file of a trace that cannot be read; the text says why, without the path."""
 
 
+def open_above(path: str, flags: int = 0) -> int:
+    """Open a file for writing, never as one of the three standard streams, which a program may have closed."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: str, data: bytes) -> None:
     """Write ``path`` so that it is there whole or not at all. Raises OSError; leaves nothing behind then."""
     partial = path + PARTIAL
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = open_above(partial, os.O_CREAT | os.O_TRUNC)
         try:
             write_all(descriptor, data)
         finally:

@@ -7,6 +7,7 @@ is told from damage, which no writer leaves; after damage, reading goes on where
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
-from rltrace.trace.files import write_all
+from rltrace.trace.files import open_above, write_all
 
 MAGIC: Final = b"RLJ1"
 HEAD: Final = 8
@@ -43,16 +44,24 @@ def frame(previous: int, record: Mapping[str, object]) -> tuple[bytes, int]:
 
 
 class JournalWriter:
-    """Appends to a journal. Not thread-safe; the owner locks."""
+    """Appends to a journal. Not thread-safe; the owner locks.
+
+    Holds no file open in between: a program may close every descriptor there is (daemons do), and the next file that it
+    opens would get the journal's number.
+    """
 
     def __init__(self, path: str, *, resume: int | None = None, size: int = 0) -> None:
         """A new journal, or (``resume``: digest of the last good frame, ``size``: where it ends) an existing one."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if resume is None else 0)
-        self._descriptor = os.open(path, flags, 0o600)
+        self._path = path
         self._digest = resume or 0
         self._size = size
-        if resume is not None:
-            os.ftruncate(self._descriptor, size)
+        descriptor = open_above(path, os.O_CREAT | os.O_EXCL if resume is None else 0)
+        try:
+            self._file = _identity(descriptor)
+            if resume is not None:
+                os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
 
     def append(self, records: Sequence[Mapping[str, object]]) -> None:
         """Append records; all of them, or (OSError) none."""
@@ -61,20 +70,28 @@ class JournalWriter:
             data, digest = frame(digest, record)
             frames.append(data)
         data = b"".join(frames)
+        descriptor = open_above(self._path)
         try:
-            os.lseek(self._descriptor, self._size, os.SEEK_SET)
-            write_all(self._descriptor, data)
-        except OSError:
-            os.ftruncate(self._descriptor, self._size)
-            raise
+            if _identity(descriptor) != self._file:
+                raise OSError(errno.ESTALE, "another file has taken the journal's place")
+            self._write(descriptor, data)
+        finally:
+            os.close(descriptor)
         self._digest = digest
         self._size += len(data)
 
-    def close(self) -> None:
-        """Let go of the file; nothing is waiting to be written."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+    def _write(self, descriptor: int, data: bytes) -> None:
+        try:
+            os.lseek(descriptor, self._size, os.SEEK_SET)
+            write_all(descriptor, data)
+        except OSError:
+            os.ftruncate(descriptor, self._size)
+            raise
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 @dataclass

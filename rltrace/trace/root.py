@@ -45,7 +45,6 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
             (path / folder / "zarr.json").write_bytes(document)
         journal = JournalWriter(os.fspath(path / JOURNAL))
         journal.append([{"type": "launch", "format": list(FORMAT), "created": time.time(), **launch}])
-        journal.close()
     except OSError as error:
         raise record_error(f"the trace {path} cannot be made", error) from error
 
@@ -57,10 +56,7 @@ def end_launch(path: Path, ending: Mapping[str, object]) -> None:
         found = parse_journal(log.read_bytes())
         journal = JournalWriter(os.fspath(log), resume=found.digest, size=found.size)
         heads = heads_record(Path(path, PROCESSES), JOURNAL)
-        try:
-            journal.append([heads, {"type": "exit", "time": time.time(), **ending}])
-        finally:
-            journal.close()
+        journal.append([heads, {"type": "exit", "time": time.time(), **ending}])
     except OSError as error:
         raise record_error(f"the end of the launch cannot be written to {path}", error) from error
 

@@ -243,8 +243,4 @@ def _read(trace: Trace, key: str, limit: int) -> bytes:
 
 
 def _write_journal(folder: Path, records: list[Record]) -> None:
-    journal = JournalWriter(os.fspath(folder / JOURNAL))
-    try:
-        journal.append(records)
-    finally:
-        journal.close()
+    JournalWriter(os.fspath(folder / JOURNAL)).append(records)

@@ -199,13 +199,6 @@ class ProcessWriter:
                 self._journal.append([*records, end])
             except OSError as error:
                 raise record_error(f"the end of {self.name} cannot be written", error) from error
-            finally:
-                self._journal.close()
-
-    def forsake(self) -> None:
-        """In a forked child: let go of the parent's files, without the lock, which a thread of the parent may hold."""
-        if os.getpid() != self._pid:
-            self._journal.close()
 
     def _append(self, record: Record) -> None:
         with self._lock, self._writing("the journal cannot be written"):

@@ -120,22 +120,58 @@ def test_writer_appends_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "log"
     first = JournalWriter(os.fspath(path))
     first.append(RECORDS[:2])
-    first.close()
     with path.open("ab") as file:
         file.write(MAGIC + b"\x40\x00")
     found = parse_journal(path.read_bytes())
     assert found.torn
     second = JournalWriter(os.fspath(path), resume=found.digest, size=found.size)
     second.append(RECORDS[2:])
-    second.close()
     journal = parse_journal(path.read_bytes())
     assert journal.records == RECORDS
     assert journal.torn is None
 
 
+def test_writer_holds_no_file_open(tmp_path: Path) -> None:
+    """A program may close all of its descriptors; the file that it opens next is not written into."""
+    journal = JournalWriter(os.fspath(tmp_path / "log"))
+    child = os.fork()
+    if child == 0:
+        try:
+            os.closerange(0, 1000)
+            own = [os.open(tmp_path / f"own{n}", os.O_CREAT | os.O_RDWR) for n in range(20)]
+            journal.append(RECORDS)
+            assert not any(os.fstat(descriptor).st_size for descriptor in own)
+            for descriptor in own[:3]:  # now standard streams are closed, which C libraries write to
+                os.close(descriptor)
+            seen = []
+            keep, os.write = os.write, lambda descriptor, data: seen.append(descriptor) or keep(descriptor, data)
+            journal.append(RECORDS)
+            assert min(seen) > 2
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert parse_journal((tmp_path / "log").read_bytes()).records == RECORDS * 2
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_writer_writes_into_no_other_file(tmp_path: Path, link: bool) -> None:
+    """Not behind a link, nor into a file that has taken the journal's place."""
+    journal = JournalWriter(os.fspath(tmp_path / "log"))
+    (tmp_path / "other").write_bytes(b"")
+    (tmp_path / "log").rename(tmp_path / "old")
+    if link:
+        (tmp_path / "log").symlink_to(tmp_path / "other")
+    else:
+        (tmp_path / "other").rename(tmp_path / "log")
+    with pytest.raises(OSError):
+        journal.append(RECORDS)
+    assert (tmp_path / "log").read_bytes() == b""
+
+
 def test_writer_refuses_an_existing_journal(tmp_path: Path) -> None:
     """Two writers never share a journal."""
     path = os.fspath(tmp_path / "log")
-    JournalWriter(path).close()
+    JournalWriter(path)
     with pytest.raises(FileExistsError):
         JournalWriter(path)

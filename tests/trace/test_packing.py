@@ -86,7 +86,6 @@ def without(path: Path, drop: int) -> list[int]:
     log.unlink()
     journal = JournalWriter(os.fspath(log))
     journal.append([record for record in records if record is not lost])
-    journal.close()
     steps: list[int] = process_of(path).steps[:, Step.STEP].tolist()
     return steps
 
