@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,7 @@ def command(
             search=not no_search,
             capture=capture,
             found=None if found is None else read_outcome(found),
+            found_file=found,
         )
         target = output if output is not None else outcome_path(a, b)
         folder = work if work is not None else target.with_name(target.name.removesuffix(".json"))
@@ -160,6 +162,7 @@ def _run(
     yes: bool,
     quiet: bool,
 ) -> Outcome:
+    from rltrace.experiment.confirm.advice import advice_of
     from rltrace.experiment.confirm.bench import Bench, Setting
     from rltrace.experiment.confirm.experiment import Experiment, not_begun
     from rltrace.experiment.confirm.setup import check_folders, prepare
@@ -195,10 +198,12 @@ def _run(
 
     with Runner() as runner:
         bench = Bench(setting, _subject(prepared, asked), runner)
+        captured = {}
         if prepared.captured is not None:
-            bench.place(prepared.captured_as, prepared.captured)
-        start = not_begun(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject))
+            captured[prepared.captured_as] = bench.place(prepared.captured_as, prepared.captured)
+        start = not_begun(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject), captured)
         outcome = Experiment(prepared.question, bench, start, tell).run()
+    outcome = replace(outcome, advice=advice_of(outcome, asked, prepared, target, folder))
     write_outcome(target, outcome)
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")

@@ -33,8 +33,12 @@ class Recipe:
     @property
     def shown(self) -> str:
         """One line to paste: ``cd FOLDER && NAME=value python train.py``."""
+        return self.told()
+
+    def told(self, *before: str) -> str:
+        """The same with words before the command: ``rltrace check --``."""
         given = [f"{name}={value}" for name, value in sorted(self.variables.items())]
-        return f"cd {shlex.quote(os.fspath(self.folder))} && {shlex.join([*given, *self.command])}"
+        return f"cd {shlex.quote(os.fspath(self.folder))} && {shlex.join([*given, *before, *self.command])}"
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """``base`` with the recorded variables as they were."""

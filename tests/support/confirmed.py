@@ -71,6 +71,9 @@ class HereBench:
     def forget(self, ran: Ran) -> None:
         rmtree(ran.trace)
 
+    def reconsider(self) -> None:
+        """Nothing is kept for a next time."""
+
     def run(self, name: str, side: Side, context: AbstractContextManager[Any]) -> Any:
         self.runs.append(name)
         return self._thread.submit(_run, self._program, side == "b", context).result()

@@ -24,6 +24,7 @@ from rltrace.follow.account import Account, parse_account
 Side = Literal["a", "b"]
 
 SCHEMA = "rltrace.experiment/1"
+EMPTY: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Bench:
         """``subject``: what the experiment is about. Raises UsageError where the folder holds another one's runs."""
         self._setting = setting
         self._runner = runner
+        self._last: Path | None = None
         self._folder = setting.folder.absolute()
         _claim(self._folder, subject)
 
@@ -91,23 +93,24 @@ class Bench:
         is put in there would cover for a difference that comes from elsewhere.
         """
         asked = [word for text in selectors for word in ("--inject", text)]
-        for option, listed in (("rows", rows), ("kinds", kinds)):
-            if listed is not None:
-                path = self._folder / f"{name}.{option}.json"
-                path.write_text(json.dumps(listed) + "\n", encoding="utf-8")
-                asked += [f"--{option}", str(path)]
+        lists = {option: listed for option, listed in (("rows", rows), ("kinds", kinds)) if listed is not None}
+        for option, listed in lists.items():
+            path = self._folder / f"{name}.{option}.json"
+            path.write_text(json.dumps(listed) + "\n", encoding="utf-8")
+            asked += [f"--{option}", str(path)]
         asked = [*asked, "--origins"] if asked else ["--lockstep"]
         result = ("--result", str(self._folder / f"{name}.replay.json"))
-        return self._run(name, side, ("replay", str(source)), (*asked, *self._setting.horizon.until, *result))
+        options = (*asked, *self._setting.horizon.until, *result)
+        return self._run(name, side, ("replay", str(source)), options, lists)
 
-    def place(self, name: str, capture: Path) -> None:
-        """Have a control that was run elsewhere stand for a run of this name."""
+    def place(self, name: str, capture: Path) -> str:
+        """Have a control that was run elsewhere stand for a run of this name; how it was run."""
         trace = self._folder / f"{name}.zarr"
         if not _note_of(trace).exists():
             shutil.rmtree(trace, ignore_errors=True)
             about = unpack(capture, trace)
-            how = f"was captured of {about.path}, {about.runs} times of {about.runs} the same"
-            _note_of(trace).write_text(json.dumps({"how": how}) + "\n", encoding="utf-8")
+            _write_note(trace, f"captured of {about.path}, {about.runs} times of {about.runs} the same", {})
+        return str(_read_note(trace)["how"])
 
     def forget(self, ran: Ran) -> None:
         """Remove a run's trace that nothing asks for any more."""
@@ -115,17 +118,32 @@ class Bench:
         with suppress(FileNotFoundError):
             _note_of(ran.trace).unlink()
 
-    def _run(self, name: str, side: Side, verb: tuple[str, ...], options: tuple[str, ...]) -> Ran:
-        trace = self._folder / f"{name}.zarr"
-        note = _note_of(trace)
-        if note.exists():
-            how = str(json.loads(note.read_text(encoding="utf-8"))["how"])
+    def reconsider(self) -> None:
+        """The run that was asked for last settles nothing: it stays to be looked at, and is made again next time."""
+        if self._last is not None:
+            with suppress(FileNotFoundError):
+                _note_of(self._last).unlink()
+
+    def _run(
+        self,
+        name: str,
+        side: Side,
+        verb: tuple[str, ...],
+        options: tuple[str, ...],
+        lists: Mapping[str, object] = EMPTY,
+    ) -> Ran:
+        """The run of a name, made unless it is there: one that was asked for in these words, lists included."""
+        trace = self._last = self._folder / f"{name}.zarr"
+        asked = {"side": side, "verb": [*verb], "options": [*options], "lists": dict(lists)}
+        note = _read_note(trace)
+        if note.get("asked") == json.loads(json.dumps(asked)):
+            how = str(note["how"])
         else:
-            shutil.rmtree(trace, ignore_errors=True)  # of a run that was interrupted
+            self.forget(Ran(trace, ""))  # of a run that was interrupted, or asked for in other words
             how, refused = self._make(name, side, trace, verb, options)
             if refused is not None:
                 return Ran(trace, how, None, refused)
-            note.write_text(json.dumps({"how": how}) + "\n", encoding="utf-8")
+            _write_note(trace, how, asked)
         return Ran(trace, how, self._account(name) if verb[0] == "replay" else None)
 
     def _make(
@@ -172,6 +190,20 @@ class Bench:
 
 def _note_of(trace: Path) -> Path:
     return trace.with_suffix(".done.json")
+
+
+def _write_note(trace: Path, how: str, asked: Mapping[str, object]) -> None:
+    """Note that a run has ended; from here on it is not made again."""
+    _note_of(trace).write_text(json.dumps({"how": how, "asked": asked}) + "\n", encoding="utf-8")
+
+
+def _read_note(trace: Path) -> dict[str, Any]:
+    """The note of a run; empty where it has not ended."""
+    try:
+        found = json.loads(_note_of(trace).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _claim(folder: Path, subject: Mapping[str, object]) -> None:

@@ -23,6 +23,8 @@ from rltrace.trace.reader import Trace
 SCHEMA = "rltrace.capture/1"
 ABOUT, TRACE = "capture.json", "control.zarr"
 LARGEST_ABOUT = 1 << 20
+UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile)
+"""What reading a damaged archive raises; RuntimeError, if it is encrypted or nested too deep."""
 
 
 class CaptureError(RltraceError):
@@ -84,13 +86,15 @@ def unpack(file: Path, folder: Path) -> Captured:
     with _opened(file) as archive:
         about = _about(file, archive)
         members = [(_parts(file, info), info) for info in archive.infolist() if info.filename != ABOUT]
+        if sum(info.file_size for _, info in members) > file.stat().st_size:
+            raise CaptureError(f"{file} is no capture: it would unpack to more than it holds")
         try:
             for parts, info in members:
                 target = folder.joinpath(*parts)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(info) as source, target.open("xb") as written:
                     shutil.copyfileobj(source, written)
-        except (OSError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise CaptureError(f"{file} cannot be unpacked: {error}") from error
         return about
@@ -115,16 +119,19 @@ def _about(file: Path, archive: zipfile.ZipFile) -> Captured:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > LARGEST_ABOUT:
             raise CaptureError(f"{file} is no capture: its {ABOUT} is out of shape")
         found: Any = json.loads(archive.read(info))
-    except (KeyError, ValueError, zipfile.BadZipFile):
+    except (KeyError, ValueError, *UNREADABLE):
         raise CaptureError(f"{file} is no capture (rltrace capture writes one)") from None
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         raise CaptureError(f"{file} has the schema {schema!r}; this rltrace reads {SCHEMA}")
     try:
-        numbers = [int(found[name]) for name in ("first", "end", "runs")]
-        return Captured(str(found["subject"]), str(found["path"]), *numbers)
-    except (KeyError, TypeError, ValueError) as error:
+        first, end, runs = (int(found[name]) for name in ("first", "end", "runs"))
+        about = Captured(str(found["subject"]), str(found["path"]), first, end, runs)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CaptureError(f"{file} is no whole capture: {error}") from None
+    if not 0 <= first < end or runs < 1:
+        raise CaptureError(f"{file} is no whole capture: steps {first}:{end}, {runs} runs")
+    return about
 
 
 def _parts(file: Path, info: zipfile.ZipInfo) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from rltrace.experiment.confirm.words import parts_from
 from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.schema import LIMIT
 
+NOT_REPRODUCIBLE = "is not reproducible"
+
 
 @dataclass(frozen=True)
 class Control:
@@ -42,7 +44,7 @@ def run_control(bench: Bench, name: str, side: Side, trace: Trace, called: str, 
         if not same:
             return Control(
                 first,
-                f"{called} is not reproducible: run {number} of {samples} of the same command"
+                f"{called} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command"
                 f" {parts_from(found, called)}; rltrace check tells how often it does",
             )
     assert first is not None

@@ -89,15 +89,20 @@ class Experiment:
         """Make all runs that are not there yet. Raises RecordError where a control could not be recorded."""
         sides = self._question.sides
         try:
-            for side in sorted(sides):
-                self._control(side)
+            for side in sorted(CONTROLS):
+                if side in sides:
+                    self._control(side)
+                else:
+                    self._check_captured(side)
             self._compare_controls()
-            chosen = self._question.classes
+            chosen = tuple(found for found in self._question.classes if found.matters is not False)
             if "b" in sides:
                 chosen = self._hypothesis() if self._question.selectors else self._search(self._origins())
             if "a" in sides:
                 self._mirror(chosen)
         except _Settled as settled:
+            if settled.word is Word.UNRESOLVED:
+                self._bench.reconsider()
             self._update(word=settled.word, because=str(settled))
         else:
             word, because = verdict_of(self.outcome)
@@ -115,6 +120,14 @@ class Experiment:
         if control.trouble is not None:
             raise self._unresolved(name, control.trouble)
         self._arm(name, ArmState.AS_EXPECTED, f"is {letter}, {samples} times of {samples}", name.value)
+
+    def _check_captured(self, side: Side) -> None:
+        """A control that was run elsewhere has to be the trace that is here of it."""
+        name, letter = CONTROLS[side], side.upper()
+        trace = self._question.a if side == "a" else self._question.b
+        found = compare(trace, self._trace(name.value))
+        if agrees(found) is False:
+            raise self._unresolved(name, f"the capture of {letter} is not {letter}: it {parts_from(found, letter)}")
 
     def _compare_controls(self) -> None:
         """B0 has to part from A0 where B parted from A."""
@@ -322,9 +335,11 @@ def classes_of_outcome(classes: Sequence[OriginClass], needed: Collection[str]) 
     return tuple(sorted(found, key=lambda c: not c.matters))
 
 
-def not_begun(question: Question, paths: tuple[str, str], subject: dict[str, str]) -> Outcome:
-    """The outcome of an experiment of which nothing was run."""
-    arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], "") for name in ArmName)
+def not_begun(
+    question: Question, paths: tuple[str, str], subject: dict[str, str], captured: Mapping[str, str] | None = None
+) -> Outcome:
+    """The outcome of an experiment of which nothing was run; ``captured``: of arms that ran elsewhere, how."""
+    arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], (captured or {}).get(name.value, "")) for name in ArmName)
     horizon = question.parting.horizon
     return Outcome(None, "", *paths, horizon.first, horizon.end, arms, question.classes, subject=subject)
 

@@ -50,6 +50,7 @@ class Asked:
     """Of the other side's control, where only one side is run here."""
     found: Outcome | None = None
     """What B's arms came to, where only A's are run here."""
+    found_file: Path | None = None
 
 
 @dataclass(frozen=True)
