@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from confirmed import confirm
 from torch import nn
 
+from rltrace.errors import UsageError
 from rltrace.experiment.outcome import ArmName, ArmState, Outcome, Word
 
 OFF: dict[str, float] = {}
@@ -212,6 +214,42 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
     assert outcome.word is Word.UNRESOLVED, outcome.because
     assert "A is not reproducible" in outcome.because
     assert states(outcome) == [ArmState.FAILED] + [ArmState.NOT_RUN] * 3
+
+
+def test_threads_that_add_in_any_order(tmp_path: Path) -> None:
+    """``index_put_(accumulate=True)`` on two threads gives one of several sums each time: the difference of two runs is
+    real, and no experiment confirms it, for A itself does not repeat."""
+    index, source = torch.arange(60_000) % 7, torch.rand(60_000, generator=torch.Generator().manual_seed(1))
+
+    def program(is_b: bool) -> None:
+        train(1, lambda model, step: model(scattered(index, source)).square().mean())
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        outcome = until_they_part(tmp_path, program)
+    finally:
+        torch.set_num_threads(before)
+    if outcome is None:
+        pytest.skip("the threads added in the same order every time")
+    assert outcome.word is Word.UNRESOLVED, outcome.because
+    assert "is not reproducible" in outcome.because
+
+
+def until_they_part(folder: Path, program: Callable[[bool], None]) -> Outcome | None:
+    """The experiment on the first pair of runs that differ."""
+    for number in range(12):
+        (folder / str(number)).mkdir()
+        try:
+            return confirm(folder / str(number), program, samples=6)
+        except UsageError:
+            continue
+    return None
+
+
+def scattered(index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    sums = torch.zeros(8).index_put_((index,), source, accumulate=True)
+    return sums[:4]
 
 
 @pytest.mark.parametrize("flaky_from", [2, 3, 4, 6, 8])
