@@ -1,0 +1,98 @@
+"""What a page of ``docs/examples`` shows: the commands in its ``console`` blocks, and what comes out of each.
+
+Owns reading the page, running what it shows, and which differences from it do not count: those of another machine (digests,
+sizes, numbers, thread counts) and where lines are wrapped. A line of ``…`` on a page stands for any lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "examples"
+
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+_OF_THE_MACHINE = (
+    (re.compile(r"\b[0-9a-f]{16}(?:…|\b)"), "<digest>"),
+    (re.compile(r"\b[\d.,]+ (?:B|kB|MB|GB)\b"), "<size>"),
+    (re.compile(r"\b\d+ threads?\b"), "<threads>"),
+    (re.compile(r"[-+]?\b\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)\b"), "<number>"),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One command, and what comes out of it: on a page, or now."""
+
+    command: str
+    output: str
+    status: int = 0
+    """Exit status; what a page shows of it is always 0."""
+
+
+def shown_on(page: Path) -> list[Shown]:
+    """The commands of a page in their order, each with the output under it. A command goes on after a backslash."""
+    found = []
+    for block in _BLOCK.findall(page.read_text()):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            lines = part.splitlines()
+            end = next(n for n, line in enumerate(lines, 1) if not line.endswith("\\"))
+            found.append(Shown("\n".join(lines[:end]), "\n".join(lines[end:])))
+    assert found, f"{page.name} shows no commands"
+    return found
+
+
+def run(command: str, folder: Path) -> Shown:
+    """What comes out of a command as a person types it: one thread, no color, this Python's rltrace first."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "NO_COLOR": "1",
+    }
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return Shown(command, result.stdout, result.returncode)
+
+
+def check_out_examples(folder: Path) -> None:
+    """The examples as a person has them: in ``examples`` of the current folder."""
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def without(text: str, *headings: str) -> str:
+    """A report without these sections: a heading, and what is indented under it."""
+    for heading in headings:
+        text = re.sub(rf"^{re.escape(heading)}\n(?:(?: .*)?\n)*", "", text, flags=re.MULTILINE)
+    return text
+
+
+def differs(page: str, now: str) -> str:
+    """What of ``now`` is not what the page shows, for people; "" where all of it is."""
+    pieces = [re.escape(_masked(piece)) for piece in re.split(r"^\s*…$", page, flags=re.MULTILINE)]
+    if re.fullmatch(".*".join(pieces), _masked(now)):
+        return ""
+    return f"the page shows\n{page}\n\nnow it is\n{now}"
+
+
+def _masked(text: str) -> str:
+    """Words alone: without what another machine computes, without the lines' ends."""
+    for pattern, name in _OF_THE_MACHINE:
+        text = pattern.sub(name, text)
+    return " ".join(text.split())
