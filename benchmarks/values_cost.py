@@ -24,12 +24,17 @@ import rltrace
 from rltrace.follow.start import replay_block
 from rltrace.trace.reader import open_trace
 
+OTHER = "replayed, everything put in, of another seed: a lockstep that replaces what the seed made"
 Block = Callable[[Path], AbstractContextManager[Any]]
 
 
-def program() -> None:
+STEPS = (0, 1 << 20)
+"""A window that holds everything."""
+
+
+def program(seed: int = 0) -> None:
     """Sixty updates of two layers by Adam."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
     optimizer = torch.optim.Adam(net.parameters())
     batch = torch.randn(32, 8)
@@ -40,10 +45,10 @@ def program() -> None:
         optimizer.step()
 
 
-def seconds(block: AbstractContextManager[Any]) -> float:
+def seconds(block: AbstractContextManager[Any], seed: int = 0) -> float:
     with block as replay:
         begin = time.thread_time()
-        program()
+        program(seed)
         taken = time.thread_time() - begin
     if replay is not None and not replay.account.complete:
         raise SystemExit(f"not everything was put in: {replay.account.missed[0]}")
@@ -56,7 +61,7 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "a.zarr")
+        source, read = Path(folder, "a.zarr"), Path(folder, "read.zarr")
         blocks: dict[str, Block] = {
             "recorded": lambda path: rltrace.record(path, force=True),
             "with a selector that finds nothing": lambda path: rltrace.record(path, values="op=nosuch", force=True),
@@ -65,13 +70,20 @@ def main() -> None:
             "with all values and inputs": lambda path: rltrace.record(
                 source, values="all", values_inputs=True, force=True
             ),
+            "with all values, and every input read": lambda path: rltrace.record(
+                read, steps=STEPS, verify_inputs=True, values="all", values_inputs=True, force=True
+            ),
             "replayed, one operator put in": lambda path: replay_block(source, "op=addmm", path, force=True),
             "replayed, everything put in": lambda path: replay_block(source, "all", path, force=True),
+            OTHER: lambda path: replay_block(source, "all", path, lockstep=True, force=True),
+            "replayed, everything put in, at origins alone": lambda path: replay_block(
+                read, "all", path, origins=True, force=True
+            ),
         }
         best = dict.fromkeys(blocks, float("inf"))
         for _ in range(repeats):
             for name, make in blocks.items():
-                best[name] = min(best[name], seconds(make(Path(folder, "b.zarr"))))
+                best[name] = min(best[name], seconds(make(Path(folder, "b.zarr")), seed=int(name == OTHER)))
         process = open_trace(source).processes[0]
         ops = process.after_op
         plain = best["recorded"]
