@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B …")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.01,
+    show_default=True,
+    help="A curve is visibly apart where the two differ by more than this share of its range.",
+)
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
 @click.option(
@@ -34,6 +41,7 @@ def command(
     traces: tuple[Path, ...],
     form: str,
     strict: bool,
+    tolerance: float,
     color: str,
     no_tui: bool,
     confirm: Path | None,
@@ -62,15 +70,15 @@ def command(
     if can_open() and not (no_tui or asked):
         comparison = show_diff(a, b, strict=strict, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
-    return _print(a, b, form, strict, color)
+    return _print(a, b, form, strict, tolerance, color)
 
 
-def _print(a: Path, b: Path, form: str, strict: bool, color: str) -> int:
+def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str) -> int:
     from rltrace.diff import compare
 
     progress = Progress() if progress_visible() else None
     try:
-        comparison = compare(a, b, strict=strict, progress=progress)
+        comparison = compare(a, b, strict=strict, tolerance=tolerance, progress=progress)
     finally:
         if progress:
             progress.clear()

@@ -31,6 +31,7 @@ VERBS = {
     "show": "Look through one trace in the terminal: steps, curves, ops.",
     "info": "What a trace holds: machine, versions, streams, states.",
     "ops": "List the recorded ops, one line each.",
+    "series": "Numbers that move in time: curves, learning rates, gradient scalers; of one run or two.",
     "verify": "Check every byte of a trace.",
     "slice": "Cut a window out of a trace, to carry elsewhere.",
 }

@@ -5,7 +5,6 @@ Owns the options, which form is written, and where to. A report is written whole
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
+from rltrace.commands.output import check_output, write_output
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def command(
     from rltrace.report.outgoing import Asked
 
     chosen = form or _form_of(output)
-    _check(output, force)
+    if output != Path("-"):
+        check_output(output, force)
     progress = Progress() if progress_visible() else None
     try:
         text, comparison = _report(a, b, chosen, Asked(with_host, with_arguments), progress)
@@ -81,7 +82,7 @@ def command(
     if output == Path("-"):
         emit(text.removesuffix("\n"))
         return ExitCode.IDENTICAL
-    _write(output, text)
+    write_output(output, text)
     if not quiet:
         narrate(_summary(output, text, comparison))
     return ExitCode.IDENTICAL
@@ -96,18 +97,6 @@ def _form_of(output: Path) -> str:
     return form
 
 
-def _check(output: Path, force: bool) -> None:
-    """Say so before the traces are read where the report cannot be put there."""
-    if output == Path("-"):
-        return
-    if output.is_dir():
-        raise UsageError(f"{output} is a folder; give the name of a file")
-    if output.is_file() and not force:
-        raise UsageError(f"{output} exists already; choose another name, or replace it with --force")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"{output} cannot be written: there is no folder {output.parent}")
-
-
 def _report(a: Path, b: Path, form: str, asked: Asked, progress: Progress | None) -> tuple[str, Comparison]:
     if form == "markdown":
         from rltrace.diff import compare
@@ -120,21 +109,6 @@ def _report(a: Path, b: Path, form: str, asked: Asked, progress: Progress | None
 
     material = gather(a, b, progress)
     return html_page(material, asked, version=version("rltrace-debugger")), material.comparison
-
-
-def _write(output: Path, text: str) -> None:
-    """Beside it first, so that an error leaves what was there; devices and pipes are written to as they are."""
-    data = text.encode("utf-8", "backslashreplace")
-    if output.exists() and not output.is_file():
-        output.write_bytes(data)
-        return
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(output)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:

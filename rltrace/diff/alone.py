@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.timeline import MOST_CURVES, Curve, points_of
+from rltrace.diff.timeline import Curve, points_of
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import ProcessTrace, Trace
 from rltrace.trace.schema import Step, StepFlag
@@ -68,4 +68,4 @@ def own_curves(trace: Trace, cancelled: Callable[[], bool] = lambda: False) -> t
             found += [Curve(*names[site], tuple(sorted(own.items())), (), None, whole) for site, own in points.items()]
     flat = [len(np.unique([value for _, value in curve.a])) < 2 for curve in found]
     ordered = sorted(zip(flat, found, strict=True), key=lambda pair: (pair[0], -len(pair[1].a)))
-    return tuple(curve for _, curve in ordered[:MOST_CURVES])
+    return tuple(curve for _, curve in ordered)

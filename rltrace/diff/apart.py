@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from rltrace.diff.curves import LOOK_AHEAD
 from rltrace.diff.drift import both, compare_series, drift_of, ordered
 from rltrace.diff.model import Drift
-from rltrace.diff.series import Series, chosen_segments, item_series, recorded_series
+from rltrace.diff.series import ITEM, Series, chosen_segments, item_series, recorded_series
 from rltrace.diff.streams import StreamResult
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import ProcessTrace
@@ -47,7 +47,7 @@ def _read_out(result: StreamResult, tolerance: float) -> Iterable[Drift]:
     others = _items(result.b, value.b_index)
     attempts = both(result.a.process, result.b.process)
     for key, series in own.items():
-        if key in others:
+        if key in others and series.kind == ITEM:
             yield drift_of(series, others[key], attempts, tolerance)
 
 

@@ -21,13 +21,15 @@ from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag, Sample, Step
 
 ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
+INNER = "inner"
 
 KINDS = {
     WATCH: "rltrace.watch",
-    SCALER: "gradient scalers",
-    RATE: "learning rates",
-    EFFECTIVE: "learning rates, 0 where the attempt was skipped",
+    SCALER: "Gradient scalers",
+    RATE: "Learning rates",
+    EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
     ITEM: ".item()",
+    INNER: "Read out within torch",
 }
 """Kinds of series in the order in which they are listed, in words."""
 
@@ -72,18 +74,24 @@ def all_series(
     names: Sequence[str] = (),
     *,
     segments: int = MOST_SEGMENTS,
+    beside: Trace | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Series, ...]:
     """Every series of a trace, those of one kind together; ``names``: only those that match one of these globs.
 
-    Rows are read only where a series of ``.item()`` may be asked for.
+    ``beside``: the trace with which they are to be compared; places in the code that were only renamed since are known
+    as they are there.
     """
+    others = {} if beside is None else {s.name: (p, s) for p in beside.processes for s in p.streams}
     found: list[Series] = []
     for process in trace.processes:
         found += recorded_series(process)
         for stream in process.streams:
             if not cancelled():
-                found += item_series(StreamView(process, stream), chosen_segments(stream, segments), cancelled)
+                view = StreamView(process, stream)
+                if stream.name in others:
+                    view.compared_with(StreamView(*others[stream.name]))
+                found += item_series(view, chosen_segments(stream, segments), cancelled)
     kinds = list(KINDS)
     chosen = [series for series in found if not names or matches(series, names)]
     return tuple(sorted(chosen, key=lambda series: kinds.index(series.kind)))
@@ -212,7 +220,7 @@ def item_series(
     ``whole``: whether those are all that count; None: whether they are all there are.
     """
     parts: dict[int, list[tuple[Steps, Values]]] = {}
-    names: dict[int, tuple[str, str]] = {}
+    names: dict[int, tuple[str, str, str]] = {}
     if whole is None:
         whole = len(segments) == len(view.stream.segments)
     for number in segments:
@@ -227,10 +235,10 @@ def item_series(
         _take_items(stretch, start, parts, names)
     return [
         Series(
-            ITEM,
             names[site][0],
-            view.name,
             names[site][1],
+            view.name,
+            names[site][2],
             (view.name, ITEM, site),
             np.concatenate([steps for steps, _ in own]),
             np.concatenate([values for _, values in own]),
@@ -245,7 +253,7 @@ NUMBERS = VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX & ~RowFlag.VALUE_BOOL
 
 
 def _take_items(
-    stretch: Stretch, start: int, parts: dict[int, list[tuple[Steps, Values]]], names: dict[int, tuple[str, str]]
+    stretch: Stretch, start: int, parts: dict[int, list[tuple[Steps, Values]]], names: dict[int, tuple[str, str, str]]
 ) -> None:
     at = np.flatnonzero(stretch.flags(NUMBERS))
     at = at[at >= start - stretch.first]
@@ -265,9 +273,11 @@ def _take_items(
         parts.setdefault(site, []).append((steps[own], values[own]))
 
 
-def item_name(stretch: Stretch, i: int) -> tuple[str, str]:
-    """The source line that read a number out, and where it stands."""
-    stack = stretch.view.stack(stretch.rows, i)
+def item_name(stretch: Stretch, i: int) -> tuple[str, str, str]:
+    """Whether the program or torch for itself read a number out, the source line of the program, and its place."""
+    view, rows = stretch.view, stretch.rows
+    kind = INNER if view.is_inside_torch(rows, i) else ITEM
+    stack = view.stack(rows, i)
     if not stack:
-        return stretch.view.op(stretch.rows, i), ""
-    return " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"
+        return kind, view.op(rows, i), ""
+    return kind, " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"

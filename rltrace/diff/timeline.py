@@ -24,8 +24,6 @@ from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag, Step, StepFlag
 MOST_SEGMENTS = 32
 """Segments of a stream that are read for its numbers."""
 
-MOST_CURVES = 60
-
 
 class StepState(StrEnum):
     SAME = "same"
@@ -129,7 +127,7 @@ def curves(a: Trace, b: Trace, cancelled: Callable[[], bool] = lambda: False) ->
                 found += _curves_of(*pair, cancelled)
     late = float("inf")
     ordered = sorted(found, key=lambda c: (late if c.parts_at is None else c.parts_at, -len(c.a)))
-    return tuple(ordered[:MOST_CURVES])
+    return tuple(ordered)
 
 
 Points = dict[int, dict[int, float]]

@@ -286,3 +286,9 @@ class StreamView:
         """Kernel evidence of a row; empty where there is none."""
         payload = self.payload("kernels", int(rows.columns[i, Column.KERNEL]))
         return payload if isinstance(payload, dict) else {}
+    def is_inside_torch(self, rows: Rows, i: int) -> bool:
+        """Whether torch called the op of a row, not the program itself: the innermost frame is torch's."""
+        numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
+        frame = self.payload("frames", numbers[0]) if isinstance(numbers, list) and numbers else None
+        return isinstance(frame, dict) and bool(frame.get("internal"))
+

@@ -10,7 +10,10 @@ import pytest
 from programs import Do, Machine, training
 
 from rltrace.diff import compare, timeline
+from rltrace.diff.alone import own_curves
 from rltrace.diff.timeline import StepState, curves, timelines
+from rltrace.report.html.page import html_page
+from rltrace.report.material import gather
 from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import open_trace
 
@@ -112,3 +115,18 @@ def test_not_a_number_is_equal_to_itself(tmp_path: Path) -> None:
         paths.append(open_trace(trace.finish()))
     (curve,) = curves(*paths)
     assert curve.parts_at == 1
+
+
+def test_every_curve_is_there(tmp_path: Path) -> None:
+    """However many places read numbers out: what does not fit on a page is counted there, not dropped here."""
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        for number in range(70):
+            site = ("train.py", number, "train", f"losses[{number}].item()")
+            builder.op("aten._local_scalar_dense.default", site=site, value=float(number * side))
+        paths.append(builder.finish())
+    traces = [open_trace(path) for path in paths]
+    assert len(curves(*traces)) == len(own_curves(traces[0])) == 70
+    page = html_page(gather(*paths), version="0")
+    assert "… and 46 more curves" in page

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rltrace.diff.model import Comparison, Drift, Finding, Probe
-from rltrace.diff.timeline import MOST_CURVES as READ_CURVES
 from rltrace.diff.timeline import Curve, StepState, Timeline
 from rltrace.report.drifting import account, story
 from rltrace.report.html.charts import (
@@ -120,7 +119,7 @@ def curves_section(material: Material) -> Element | None:
         el(
             "div", [_curve(c, number, drifts.get((c.name, c.place))) for number, c in enumerate(shown)], class_="curves"
         ),
-        more(len(material.curves) - len(shown), "curves", IN_TERMINAL, at_least=len(material.curves) == READ_CURVES),
+        more(len(material.curves) - len(shown), "curves", IN_TERMINAL),
         class_="long",
     )
 

@@ -123,7 +123,6 @@ def commands(lines: Iterable[str]) -> Element:
 IN_JSON, IN_TERMINAL = "rltrace diff --format json has all of them", "rltrace diff shows them in a terminal"
 
 
-def more(count: int, what: str, where: str = IN_JSON, *, at_least: bool = False) -> Element | None:
+def more(count: int, what: str, where: str = IN_JSON) -> Element | None:
     """``… and 12 more facts``, and where they are to be had; None where all are shown."""
-    least = "at least " if at_least else ""
-    return el("p", f"… and {least}{count:,} more {what} ({where})", class_="muted") if count > 0 else None
+    return el("p", f"… and {count:,} more {what} ({where})", class_="muted") if count > 0 else None

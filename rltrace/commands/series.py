@@ -1,0 +1,161 @@
+"""``rltrace series``: the numbers of a run that move in time, and how those of two runs come apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import ExitCode, color_option, counted, emit, narrate, readable_size, use_color
+from rltrace.commands.output import check_output, write_output
+from rltrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rltrace.diff.scalers import Parting, Scaler
+    from rltrace.diff.series import Series
+    from rltrace.report.series import PairSeries, TraceSeries
+    from rltrace.report.series_svg import Drawn
+    from rltrace.trace.reader import Trace
+
+
+@click.command(name="series")
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE…")
+@click.option("--name", "names", multiple=True, metavar="GLOB", help="Only series whose name or place matches; repeat.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw them into FILE as well.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.01,
+    show_default=True,
+    help="Visibly apart: by more than this share of a curve's range.",
+)
+@click.option("--all", "every", is_flag=True, help="Read every op, of long traces too.  [default: in places]")
+@click.option("--force", is_flag=True, help="Replace a drawing that is there.")
+@color_option
+def command(
+    traces: tuple[Path, ...],
+    names: tuple[str, ...],
+    form: str,
+    svg: Path | None,
+    tolerance: float,
+    every: bool,
+    force: bool,
+    color: str,
+) -> int:
+    """Show the numbers of TRACE that move in time: what it watched (rltrace.watch), learning rates, the scale of each
+    GradScaler, and what it read out by .item(). Scalers of one trace that part are told with the step and the cause.
+
+    Of several traces: how each series of the others comes apart from that of the first.
+
+    Ends with 0 whatever it shows, as info does; with 2 where a trace cannot be read.
+
+    \b
+      rltrace series a.zarr
+      rltrace series a.zarr b.zarr --name 'return*' --svg returns.svg
+    """
+    from rltrace.diff.series import MOST_SEGMENTS
+    from rltrace.trace.reader import open_trace
+
+    if svg is not None:
+        if len(traces) > 2:
+            raise UsageError("--svg draws one trace, or two: give those that are to be drawn")
+        check_output(svg, force)
+    opened = [open_trace(path) for path in traces]
+    segments = 1 << 40 if every else MOST_SEGMENTS
+    told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
+    rest = zip(told[1:], opened[1:], strict=True)
+    pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
+    if form == "json":
+        from rltrace.report.series_json import series_json
+
+        emit(json.dumps(series_json(told, pairs), indent=2, allow_nan=False))
+    else:
+        colored = use_color(color)
+        emit(_text(told, pairs, colored), color=colored)
+    if svg is not None:
+        _draw(svg, told, pairs)
+    return ExitCode.IDENTICAL
+
+
+def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], segments: int) -> TraceSeries:
+    from rltrace.diff.scalers import partings, scalers_of
+    from rltrace.diff.series import all_series, matches
+    from rltrace.report.series import TraceSeries
+
+    series = all_series(trace, segments=segments, beside=None if trace is first else first)
+    chosen = tuple(one for one in series if not names or matches(one, names))
+    scalers: list[Scaler] = []
+    parted: list[Parting] = []
+    for process in trace.processes:
+        if any(one.kind == "scaler" for one in chosen):
+            scalers += scalers_of(process, series)
+            parted += partings(process.name, series)
+    return TraceSeries(str(path), chosen, tuple(scalers), tuple(parted), tuple(hole.why for hole in trace.holes))
+
+
+def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
+    from rltrace.diff.drift import compare_series
+    from rltrace.report.series import PairSeries
+
+    others = {process.name: process for process in trace_b.processes}
+    processes = [(process, others[process.name]) for process in trace_a.processes if process.name in others]
+    return PairSeries(a.path, b.path, *compare_series(a.series, b.series, processes, tolerance))
+
+
+def _by_key(told: TraceSeries) -> dict[tuple[object, ...], Series]:
+    return {series.key: series for series in told.series}
+
+
+def _both(a: TraceSeries, b: TraceSeries) -> dict[tuple[object, ...], tuple[Series, Series]]:
+    own, others = _by_key(a), _by_key(b)
+    return {key: (series, others[key]) for key, series in own.items() if key in others}
+
+
+def _text(told: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
+    from rltrace.report.series import render_pair, render_trace
+
+    if not pairs:
+        return render_trace(told[0], color=color)
+    return "\n\n".join(
+        render_pair(pair, _both(told[0], other), color=color) for pair, other in zip(pairs, told[1:], strict=True)
+    )
+
+
+def _draw(path: Path, told: list[TraceSeries], pairs: list[PairSeries]) -> None:
+    from rltrace.report.series_svg import MOST, series_svg
+
+    drawn = _drawn_pair(told, pairs[0]) if pairs else _drawn_trace(told[0])
+    text = series_svg(drawn, " and ".join(one.path for one in told))
+    write_output(path, text)
+    narrate(f"{path}: {counted(min(len(drawn), MOST), 'chart')}, {readable_size(len(text.encode()))}")
+
+
+def _drawn_pair(told: list[TraceSeries], pair: PairSeries) -> list[Drawn]:
+    """Both sides of every series that both have, those that differ first."""
+    from rltrace.report.series_svg import Drawn
+
+    drifts = {(d.kind, d.name, d.stream, d.place): d for d in pair.drifts}
+    found = []
+    for a, b in _both(told[0], told[1]).values():
+        drift = drifts.get((a.kind, a.name, a.stream, a.place))
+        point = None if drift is None else drift.leaves or drift.first
+        found.append(Drawn(a, b, None if point is None else point.step))
+    return sorted(found, key=lambda one: one.mark is None)
+
+
+def _drawn_trace(told: TraceSeries) -> list[Drawn]:
+    """The scales of scalers that part, one over the other, then each series by itself."""
+    from rltrace.report.series_svg import Drawn
+
+    own = {(series.stream, series.name): series for series in told.series}
+    found = []
+    for parting in told.partings:
+        numbers = [side.scalers[0] for side in parting.sides[:2]]
+        scales = [own.get((parting.process, f"scaler:{number}/scale")) for number in numbers]
+        if scales[0] is not None:
+            mark = min(side.step for side in parting.sides)
+            found.append(Drawn(scales[0], scales[1], mark, (f"scaler {numbers[0]}", f"scaler {numbers[1]}")))
+    return [*found, *(Drawn(series) for series in told.series)]

@@ -1,0 +1,137 @@
+"""What is said of series: sparklines, words and drawings, of long and of odd ones."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.diff.model import Drift, DriftPoint
+from rltrace.diff.scalers import Parting, PartingCause, Side
+from rltrace.diff.series import Series
+from rltrace.report.drifting import account, growing, short_name
+from rltrace.report.series import parting_text
+from rltrace.report.series_json import MOST_POINTS, one_json, points_of
+from rltrace.report.series_svg import Drawn, series_svg
+from rltrace.report.sparks import BARS, spark
+
+NUMBERS = st.floats(width=64)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def series(values: list[float] | np.ndarray, name: str = "x", *, whole: bool = True) -> Series:  # type: ignore[type-arg]
+    numbers = np.asarray(values, np.float64)
+    return Series("watch", name, "rank0/main", "", (name,), np.arange(len(numbers)), numbers, whole)
+
+
+def drift(**fields: object) -> Drift:
+    point = DriftPoint(4, 1.0, 2.0)
+    plain: dict[str, object] = {"kind": "item", "name": "x", "stream": "s", "place": "", "counts": (1, 1), "matched": 1}
+    plain |= {"first": point, "leaves": point, "limit": 0.5, "growth": ((4, 1.0),), "most": 1.0, "whole": True}
+    return Drift(**{**plain, **fields})  # type: ignore[arg-type]
+
+
+def test_sparks() -> None:
+    """The last number of each stretch, from the smallest to the largest; what is not finite is seen."""
+    assert spark(np.array([0.0, 1.0, 2.0, 7.0]), 10) == "▁▂▃█"
+    assert spark(np.arange(64.0), 8) == "".join(BARS)
+    assert spark(np.array([1.0, np.nan, 1.0, np.inf]), 4) == "▄!▄!" and spark(np.array([3.0]), 9) == "▄"
+    assert spark(np.zeros(0), 8) == "" == spark(np.ones(3), 0)
+    assert spark(np.array([5.0]), 8, (0.0, 5.0)) == "█"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(NUMBERS, min_size=1, max_size=40), st.integers(1, 12))
+def test_any_numbers_are_drawn(values: list[float], width: int) -> None:
+    """Whatever the numbers are, the line fits, the file is XML, and the JSON is JSON."""
+    assert 1 <= len(spark(np.array(values), width)) <= width
+    ET.fromstring(series_svg([Drawn(series(values)), Drawn(series(values), series(values[::-1]), 3)], "title"))
+    json.dumps(one_json(series(values)), allow_nan=False)
+
+
+def test_a_million_numbers_are_drawn_in_few_points() -> None:
+    """A spike stays a spike, NaN stays NaN, and no report grows with the series."""
+    values = np.zeros(1 << 20)
+    values[[5, 700_000]] = 9.0, np.nan
+    kept = points_of(series(values))
+    assert len(kept) < 1 << 15 and (5, 9.0) in kept and any(step == 700_000 for step, _ in kept)
+    found = one_json(series(values))
+    assert len(found["points"]) <= MOST_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
+    assert [5, 9.0] in found["points"]
+    assert len(series_svg([Drawn(series(values))], "long")) < 20_000
+
+
+def test_a_drawing_names_what_it_draws() -> None:
+    """Names come out as text, whatever is in them; sides are told apart by shape and words; a mark has its step."""
+    name = "<script>&\u202e]]>"
+    root = ET.fromstring(series_svg([Drawn(series([1.0, 2.0], name), series([1.0, 3.0], name), 1)], name))
+    texts = [element.text or "" for element in root.iter(f"{SVG}text")]
+    assert "<script>&\ufffd]]>" in texts and "▼ step 1" in texts
+    assert any("2 numbers in A (broad), 2 in B (dashed)" in text for text in texts)
+    classes = [element.get("class") for element in root.iter(f"{SVG}polyline")]
+    assert classes == ["side-a", "side-b"]
+    assert not list(root.iter(f"{SVG}script"))
+
+
+def test_numbers_that_are_not_finite_are_ticks() -> None:
+    """They have no height; that there are some, and where, is drawn and told."""
+    root = ET.fromstring(series_svg([Drawn(series([0.0, np.nan, 1.0, np.inf, 2.0]))], "odd"))
+    assert len([line for line in root.iter(f"{SVG}line") if line.get("class") == "odd"]) == 2
+    assert any("2 NaN or infinite" in (text.text or "") for text in root.iter(f"{SVG}text"))
+
+
+def test_a_file_has_its_limits() -> None:
+    """A hundred charts, and how many more there are."""
+    text = series_svg([Drawn(series([1.0], f"n{k}")) for k in range(103)], "many")
+    assert "… and 3 more" in text and text.count('class="frame"') == 100
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("value_losses.append(value_loss.item())", "value_loss"),
+        ("log(kl.mean().item())", "kl"),
+        ("log(a.item(), b.item())", "log(a.item(), b.item())"),
+        ("self.loss.detach().cpu().item()", "self.loss"),
+    ],
+)
+def test_what_a_curve_is_called(line: str, name: str) -> None:
+    """The variable that is read, where a line reads one; else the line."""
+    assert short_name(drift(name=line)) == name
+    assert short_name(drift(kind="watch", name=line)) == line
+
+
+def test_how_a_curve_comes_apart() -> None:
+    """First bit and visible step, in places where it was read so; distances by powers of ten, cut in the middle."""
+    assert account(drift()) == "differs from step 4, and visibly (by more than 0.5)"
+    late = drift(leaves=DriftPoint(9, 1.0, 2.0), whole=False)
+    assert account(late) == "differs from step 4 at the latest, visibly (by more than 0.5) from step 9 at the latest"
+    assert account(drift(leaves=None)) == "differs from step 4, never visibly (never by more than 0.5)"
+    growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
+    assert growing(drift(growth=growth)) == (
+        "1e-09 at step 0, 1e-08 at step 10, 1e-07 at step 20, …, 0.001 at step 60, 0.01 at step 70, 0.1 at step 80"
+    )
+    assert growing(drift(growth=((1, float("inf")),))) == "not finite on one side at step 1"
+
+
+def side(*scalers: int, **fields: object) -> Side:
+    plain: dict[str, object] = {"step": 4, "before": 16.0, "after": 32.0, "found_inf": False, "growth": 2}
+    return Side(scalers, **{**plain, **fields})  # type: ignore[arg-type]
+
+
+def test_partings_in_words() -> None:
+    """Which scalers, after how many updates, at which step, because of what."""
+    skipping = side(1, step=5, after=8.0, found_inf=True)
+    assert parting_text(Parting("rank0/main", 3, PartingCause.FOUND_INF, (side(0, 2), skipping))) == (
+        "Scalers 0, 1 and 2 are the same for 2 updates (16) and part at update 3 (steps 4 and 5): infinities were found"
+        " in the gradients of scaler 1, none in those of scalers 0, 2. The scale after it: 32 in scalers 0, 2, 8 in"
+        " scaler 1."
+    )
+    start = Parting("rank0/main", 0, PartingCause.START, (side(0, after=16.0), side(1, after=8.0)))
+    assert parting_text(start, named=True) == "rank0/main: Scalers 0 and 1 start apart: scaler 0 at 16, scaler 1 at 8."
+    for cause in (PartingCause.GROWTH, PartingCause.SET):
+        assert "none found infinities alone" in parting_text(Parting("p", 1, cause, (side(0), side(1, after=8.0))))
