@@ -18,6 +18,9 @@ from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Column, Phase, Step
 
+PROFILER = "profiler."
+"""What ops are called that only give a stretch of the program a name; ``optimizer.step()`` begins with one."""
+
 
 @dataclass(frozen=True)
 class RowAt:
@@ -59,9 +62,12 @@ class RowAt:
         return Phase(number).name.lower() if number in list(Phase) else str(number)
 
     def __str__(self) -> str:
-        """``aten.mm.default at train.py:12 (forward)``."""
-        stack = self.stack
-        return f"{self.op} at {stack[0].file}:{stack[0].line} ({stack[0].function})" if stack else self.op
+        """``aten.mm.default at train.py:12 (forward)``; of a label for the profiler, the line that it is in."""
+        if not self.stack:
+            return self.op
+        site = self.stack[0]
+        named = site.source if site.source and self.op.startswith(PROFILER) else self.op
+        return f"{named} at {site.file}:{site.line} ({site.function})"
 
 
 @dataclass(frozen=True)

@@ -353,3 +353,15 @@ def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Pa
     assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
     assert ("which explains it if they match" in found.because) == (evidence != "none")
     assert any("--verify-inputs" in command for command in comparison.advice)
+
+
+def test_a_label_for_the_profiler_is_told_as_its_line(record: Record) -> None:
+    """``optimizer.step()`` begins with an op that names it to the profiler: what a side goes on with is that line."""
+    label = Do("profiler._record_function_enter_new.default", (), "", 29, source="optimizer.step()")
+    program = [do for given in training() for do in ([label, given] if given.line == 30 else [given])]
+    place = program.index(label)
+    logged = [*program[:place], Do("aten.abs.default", ("e",), "n", 25), *program[place:]]
+    comparison = compare(record(program).path, record(logged).path)
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert comparison.first is not None
+    assert comparison.first.because == "only B runs it; there A goes on with optimizer.step() at train.py:29 (train)"
