@@ -39,7 +39,8 @@ def plan_lines(
     recipes: Mapping[str, Recipe], horizon: str, samples: int, *, in_place: bool, work: str
 ) -> Iterator[str]:
     """What is about to be run, before anybody is asked."""
-    yield f"this runs, up to the end of {horizon} and several times each ({samples} for a control):"
+    control = "once" if samples == 1 else f"{samples} times"
+    yield f"this runs, up to the end of {horizon} and several times each (a control {control}):"
     for side, recipe in recipes.items():
         yield f"  {side.upper()}  {recipe.shown}"
     yield from _where_lines(in_place, work)
@@ -59,7 +60,7 @@ def _where_lines(in_place: bool, work: str) -> Iterator[str]:
 
 
 def arm_line(arm: Arm) -> str:
-    """One arm, as it changes: ``A0: A again, unchanged: is A, 2 times of 2``."""
+    """One arm, as it changes: ``A0: A again, unchanged: is A in 2 runs of 2``."""
     return f"{arm.name.value.replace('<-', '←')}: {arm.what}: {arm.result or STATES[arm.state]}"
 
 
@@ -89,7 +90,8 @@ def _arms(outcome: Outcome) -> Iterator[str]:
         yield "  compared op by op: A and B leave the same parameters, buffers and generators behind"
     if outcome.trials:
         flaky = f", {outcome.flaky} of them not the same each time" if outcome.flaky else ""
-        yield f"  the search for the fewest kinds of op took {outcome.trials} runs{flaky}"
+        took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
+        yield f"  the search for the fewest kinds of op took {took}{flaky}"
 
 
 def _classes(outcome: Outcome) -> Iterator[str]:

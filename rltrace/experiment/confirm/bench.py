@@ -17,6 +17,7 @@ from typing import Any, Literal
 from rltrace.errors import RecordError, UsageError
 from rltrace.experiment.confirm.capture import unpack
 from rltrace.experiment.confirm.horizon import Horizon
+from rltrace.experiment.confirm.words import runs_text
 from rltrace.experiment.recipe import Recipe
 from rltrace.experiment.runs import Job, Runner
 from rltrace.follow.account import Account, parse_account
@@ -109,7 +110,7 @@ class Bench:
         if not _note_of(trace).exists():
             shutil.rmtree(trace, ignore_errors=True)
             about = unpack(capture, trace)
-            _write_note(trace, f"captured of {about.path}, {about.runs} times of {about.runs} the same", {})
+            _write_note(trace, f"captured of {about.path}, the same {runs_text(about.runs)}", {})
         return str(_read_note(trace)["how"])
 
     def forget(self, ran: Ran) -> None:

@@ -27,6 +27,7 @@ from rltrace.experiment.confirm.words import (
     missing_text,
     parts_from,
     place_text,
+    runs_text,
 )
 from rltrace.experiment.minimal import NothingToSearchError, minimise
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word
@@ -119,7 +120,7 @@ class Experiment:
         control = run_control(self._bench, name.value, side, trace, letter, samples)
         if control.trouble is not None:
             raise self._unresolved(name, control.trouble)
-        self._arm(name, ArmState.AS_EXPECTED, f"is {letter}, {samples} times of {samples}", name.value)
+        self._arm(name, ArmState.AS_EXPECTED, f"is {letter} {runs_text(samples)}", name.value)
 
     def _check_captured(self, side: Side) -> None:
         """A control that was run elsewhere has to be the trace that is here of it."""

@@ -40,6 +40,11 @@ def kinds_text(count: int) -> str:
     return "one kind of op" if count == 1 else f"{count:,} kinds of op"
 
 
+def runs_text(count: int) -> str:
+    """How often a run was made that came out the same each time: ``in the one run made``, ``in 2 runs of 2``."""
+    return "in the one run made" if count == 1 else f"in {count:,} runs of {count:,}"
+
+
 def first_of(found: Comparison) -> Finding | None:
     """The first difference, one in values before any other."""
     return next((f for f in (found.first_value, found.decisive, found.first, *found.unordered) if f is not None), None)
