@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rltrace.diff.findings import RowAt, row_at
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
+from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Link, Rows
 from rltrace.trace.schema import SLOT_UNKNOWN, Column, Kind, Origin, Step
 
@@ -225,9 +226,9 @@ def came_with(row: RowAt, link: Link) -> RowAt | None:
     return None
 
 
-def own_rank(view: StreamView) -> int | None:
-    """The rank of a stream's process, as it was told to a collective; None where none was."""
-    for payload in view.process.tables["scalars"].payloads:
+def own_rank(process: ProcessTrace) -> int | None:
+    """The rank of a process, as it was told to a collective; None where none was."""
+    for payload in process.tables["scalars"].payloads:
         for word in payload if isinstance(payload, list) else ():
             if isinstance(word, dict) and isinstance(word.get("rank"), int):
                 return int(word["rank"])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rltrace.diff.pools import LIMIT, PoolResult, compare_heaps, occurrences, results
+from rltrace.diff.pools import LIMIT, Heap, PoolResult, compare_heaps, results
 from rltrace.diff.streams import StreamResult
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
@@ -48,7 +48,7 @@ def find_crews(a: ProcessTrace, b: ProcessTrace, compared: Sequence[StreamResult
         if any(sum(view.rows for view in side) > LIMIT for side in threads):
             continue
         result = compare_heaps(name, *threads)
-        if result.undecided is None or any(_has_moved(each, *threads) for each in own):
+        if result.undecided is None or _any_has_moved(own, *threads):
             found.append(Crew(names, result))
     return found
 
@@ -77,20 +77,27 @@ def _is_settled(compared: Sequence[StreamResult], names: frozenset[str]) -> bool
     )
 
 
-def _has_moved(result: StreamResult, threads_a: Sequence[StreamView], threads_b: Sequence[StreamView]) -> bool:
+def _any_has_moved(
+    compared: Sequence[StreamResult], threads_a: Sequence[StreamView], threads_b: Sequence[StreamView]
+) -> bool:
     """Whether what one side ran where two threads of one name part was run by another thread of the other side."""
+    try:
+        a, b = Heap.of(threads_a), Heap.of(threads_b)
+        return any(_has_moved(result, a, b) for result in compared)
+    except HoleError:
+        return False
+
+
+def _has_moved(result: StreamResult, a: Heap, b: Heap) -> bool:
+    """``a`` and ``b``: what all threads ran, those of the pair that was compared among them."""
     finding = result.first
     if finding is None:
         return False
-    others_a = [view for view in threads_a if view.name != result.a.name]
-    others_b = [view for view in threads_b if view.name != result.a.name]
-    ends = (result.a, finding.a_index, others_a, others_b), (result.b, finding.b_index, others_b, others_a)
-    try:
-        for view, row, own, across in ends:
-            if row is not None:
-                ran = int(results(view, row, row + 1)[0])
-                if occurrences(across, ran) > occurrences(own, ran):
-                    return True
-    except HoleError:
-        return False
+    own_a, own_b = Heap.of([result.a]), Heap.of([result.b])
+    for view, row in ((result.a, finding.a_index), (result.b, finding.b_index)):
+        if row is not None:
+            ran = int(results(view, row, row + 1)[0])
+            others_a, others_b = a.count(ran) - own_a.count(ran), b.count(ran) - own_b.count(ran)
+            if (others_b > others_a) if view is result.a else (others_a > others_b):
+                return True
     return False

@@ -7,8 +7,9 @@ it had received it. Names never order anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rltrace.diff.collectives import Met, first_row, met, own_rank
 from rltrace.diff.model import Finding
@@ -34,23 +35,24 @@ class Order:
 
     def earliest(self, found: Sequence[Placed]) -> list[Finding]:
         """The findings that no other one is known to precede: one, or several that cannot be ordered."""
-        return [x.finding for x in found if not self.before(x, found)]
+        return [x.finding for x, before in zip(found, self._before(found), strict=True) if not before]
 
     def later(self, found: Sequence[Placed]) -> tuple[Finding, ...]:
         """The others, of processes that have none of the earliest; what is received says from which streams."""
-        before = {y: self.before(y, found) for y in found}
-        first = [x for x in found if not before[x]]
-        processes = {x.process for x in first}
+        before = self._before(found)
+        first = [k for k, those in enumerate(before) if not those]
+        processes = {found[k].process for k in first}
         return tuple(
-            _received_from(y.finding, [x.finding.stream for x in _reached(y, before) if x in first])
-            for y in found
+            _received_from(y.finding, [found[k].finding.stream for k in first if k in _reached(n, before)])
+            for n, y in enumerate(found)
             if y.process not in processes
         )
 
-    def before(self, y: Placed, found: Sequence[Placed]) -> list[Placed]:
-        """Those of ``found`` that are known to precede ``y``."""
-        step = self._common_step([y, *found])
-        return [x for x in found if x is not y and self._is_before(x, y, step)]
+    def _before(self, found: Sequence[Placed]) -> list[list[int]]:
+        """Of each finding the places of those that are known to precede it."""
+        several = len({x.process for x in found}) > 1
+        step = self._common_step(found) if several else 0
+        return [[k for k, x in enumerate(found) if x is not y and self._is_before(x, y, step)] for y in found]
 
     def _is_before(self, x: Placed, y: Placed, step: int) -> bool:
         """``step``: one that is no later than either; collectives are counted from its start."""
@@ -58,7 +60,7 @@ class Order:
             steps = x.finding.step, y.finding.step
             return steps[0] is not None and steps[1] is not None and steps[0] < steps[1]
         given, taken = self._collectives(x.finding, step), self._collectives(y.finding, step)
-        rank = self._rank(x.finding)
+        rank = self._rank(x.process)
         if given is None or taken is None or rank is None:
             return False
         for key, meetings in taken.done.items():
@@ -89,30 +91,35 @@ class Order:
         views = [self._place(x.finding)[0] for x in found]
         return step if all(view is not None and first_row(view, step) is not None for view in views) else 0
 
-    def _rank(self, finding: Finding) -> int | None:
-        if finding.stream not in self._ranks:
-            view, _ = self._place(finding)
-            self._ranks[finding.stream] = None if view is None else own_rank(view)
-        return self._ranks[finding.stream]
+    def _rank(self, process: str) -> int | None:
+        """A process's own, as it was told to a collective."""
+        if process not in self._ranks:
+            found = (own_rank(p) for trace in self._traces for p in trace.processes if p.name == process)
+            self._ranks[process] = next((rank for rank in found if rank is not None), None)
+        return self._ranks[process]
+
+    @cached_property
+    def _views(self) -> tuple[dict[str, StreamView], dict[str, StreamView]]:
+        """The streams of both sides by their names."""
+        a, b = ({s.name: StreamView(p, s) for p in trace.processes for s in p.streams} for trace in self._traces)
+        return a, b
 
     def _place(self, finding: Finding) -> tuple[StreamView | None, int | None]:
         """The stream of a finding and its row, on a side that has it."""
-        for trace, row in zip(self._traces, (finding.a_index, finding.b_index), strict=True):
-            for process in trace.processes if row is not None else ():
-                for stream in process.streams:
-                    if stream.name == finding.stream:
-                        return StreamView(process, stream), row
+        for views, row in zip(self._views, (finding.a_index, finding.b_index), strict=True):
+            if row is not None and finding.stream in views:
+                return views[finding.stream], row
         return None, None
 
 
-def _reached(y: Placed, before: Mapping[Placed, Sequence[Placed]]) -> list[Placed]:
-    """All that precede ``y``, directly or by way of others, in no order."""
-    found, left = dict.fromkeys(before[y]), list(before[y])
+def _reached(n: int, before: Sequence[Sequence[int]]) -> set[int]:
+    """All that precede ``n``, directly or by way of others."""
+    found, left = set[int](), [n]
     while left:
-        more = [x for x in before[left.pop()] if x not in found]
-        found.update(dict.fromkeys(more))
+        more = set(before[left.pop()]) - found
+        found |= more
         left += more
-    return list(found)
+    return found
 
 
 def _received_from(finding: Finding, origins: list[str]) -> Finding:

@@ -89,7 +89,7 @@ def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -
         undecided = f"{name} ran {max(rows):,} ops: too many to compare without their order"
     else:
         try:
-            matched = _common(_heap(a), _heap(b))
+            matched = Heap.of(a).common(Heap.of(b))
         except HoleError as hole:
             undecided = f"ops of {name} cannot be read: {hole}"
         else:
@@ -101,26 +101,32 @@ def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -
     return PoolResult(name, matched, rows, (len(a), len(b)), "threads", undecided)
 
 
-def _heap(views: Sequence[StreamView]) -> NDArray[np.uint64]:
-    """What each row of all ``views`` is and computed."""
-    parts = [results(view, at, min(at + _AT_ONCE, view.rows)) for view in views for at in range(0, view.rows, _AT_ONCE)]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+@dataclass(frozen=True, eq=False)
+class Heap:
+    """What the rows of some streams are and computed, without an order."""
+
+    results: NDArray[np.uint64]
+    """Ascending, each once."""
+    counts: NDArray[np.int64]
+
+    @staticmethod
+    def of(views: Sequence[StreamView]) -> Heap:
+        """Raises HoleError where rows cannot be read."""
+        spans = [(view, at) for view in views for at in range(0, view.rows, _AT_ONCE)]
+        parts = [results(view, at, min(at + _AT_ONCE, view.rows)) for view, at in spans]
+        return Heap(*np.unique(np.concatenate(parts or [np.empty(0, np.uint64)]), return_counts=True))
+
+    def count(self, result: int) -> int:
+        """How many rows are and computed this, of ``results``."""
+        at = int(np.searchsorted(self.results, np.uint64(result)))
+        return int(self.counts[at]) if at < len(self.results) and int(self.results[at]) == result else 0
+
+    def common(self, other: Heap) -> int:
+        """Size of what two heaps share, repeated entries counted as often as both have them."""
+        _, own, others = np.intersect1d(self.results, other.results, assume_unique=True, return_indices=True)
+        return int(np.minimum(self.counts[own], other.counts[others]).sum())
 
 
 def results(view: StreamView, start: int, stop: int) -> NDArray[np.uint64]:
     """What rows ``start`` to ``stop`` are and computed, whoever was the first to read their inputs."""
     return view.read(start, stop).hashes.results
-
-
-def occurrences(views: Sequence[StreamView], result: int) -> int:
-    """How many rows of all ``views`` have this of ``results``."""
-    spans = [(view, at) for view in views for at in range(0, view.rows, _AT_ONCE)]
-    return sum(int((results(v, at, min(at + _AT_ONCE, v.rows)) == np.uint64(result)).sum()) for v, at in spans)
-
-
-def _common(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
-    """Size of what two heaps share, repeated entries counted as often as both have them."""
-    kinds_a, counts_a = np.unique(a, return_counts=True)
-    kinds_b, counts_b = np.unique(b, return_counts=True)
-    _, in_a, in_b = np.intersect1d(kinds_a, kinds_b, assume_unique=True, return_indices=True)
-    return int(np.minimum(counts_a[in_a], counts_b[in_b]).sum())

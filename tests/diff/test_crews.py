@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from rltrace.diff import compare
+from rltrace.diff import compare, crews, pools
 from rltrace.diff.crews import crew_name
 from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.pools import results
+from rltrace.diff.view import StreamView
 from rltrace.testing import TraceBuilder
 
 TASKS = ("one", "two", "three", "four")
@@ -126,3 +130,22 @@ def test_a_thread_that_ended_early(tmp_path: Path, changed: dict[str, bool]) -> 
     found = compare(watched(tmp_path / "a", 5, **changed), watched(tmp_path / "b", 3, **changed))
     assert found.verdict is Verdict.DIVERGED
     assert found.first is not None and found.first.stream == "rank0/main/thread:watch"
+
+
+def test_threads_are_read_as_often_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors that all differ: each is held against all others together, not against each of them."""
+    asked = []
+
+    def counted(view: StreamView, start: int, stop: int) -> NDArray[np.uint64]:
+        asked.append(view.name)
+        return results(view, start, stop)
+
+    for module in (pools, crews):
+        monkeypatch.setattr(module, "results", counted)
+    reads = []
+    for count in (5, 20):
+        a, b = (trace(tmp_path / f"{side}{count}", *([f"{side} {k}"] for k in range(count))) for side in "ab")
+        assert len(compare(a, b).unordered) == count
+        reads.append(len(asked) / count)
+        asked.clear()
+    assert reads[0] == reads[1] > 0
