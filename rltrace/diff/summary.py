@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rltrace.diff.model import Marked, ProcessSummary, Side, Structure
-from rltrace.trace.reader import ProcessTrace, Trace
+from rltrace.trace.reader import Birth, ProcessTrace, Trace
 
 FINISHED = ("complete", "stopped")
 """States of a process whose recording was ended in order."""
@@ -17,9 +17,14 @@ def is_finished(process: ProcessTrace, level: str) -> bool:
 
 
 def side_of(trace: Trace) -> Side:
-    processes = tuple(process_of(p) for p in trace.processes)
+    processes = (*map(process_of, trace.processes), *map(_failed, (b for b in trace.births if b.failed)))
     steps = sum(p.step_count for p in trace.processes)
     return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
+
+
+def _failed(birth: Birth) -> ProcessSummary:
+    """A process that computed, maybe, and could not be recorded."""
+    return ProcessSummary(birth.name, birth.state, 0, birth.why, (), None)
 
 
 def process_of(process: ProcessTrace) -> ProcessSummary:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from rltrace.identity import portable_path
+from rltrace.record.children import own_number
 from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -37,11 +38,11 @@ POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futur
 """Modules whose processes take tasks as timing has it."""
 
 
-def process_name() -> str:
+def process_name(trace: str = "") -> str:
     """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``.
 
     One that takes tasks as timing has it is ``rank0/pool:1``.
-
+    ``trace``: where the process that started this one has left its number, if it has started several.
     What starts the ranks is ``launcher:torchrun``; it has no rank itself.
     """
     own = rank()
@@ -54,7 +55,9 @@ def process_name() -> str:
     if starter is not None and not own:
         return f"launcher:{starter}"
     if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
-        return f"rank{own or '0'}/child:{Path(portable_path(sys.argv[0] or 'python')).name}"
+        number = own_number(trace) if trace else None
+        more = f"#{number}" if number is not None and number > 1 else ""
+        return f"rank{own or '0'}/child:{Path(portable_path(sys.argv[0] or 'python')).name}{more}"
     return f"rank{own or '0'}/main"
 
 

@@ -29,6 +29,7 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import window
 from rltrace.record.aliases import Aliases
 from rltrace.record.boundaries.watch import Boundaries
+from rltrace.record.children import Children
 from rltrace.record.commit import Committer
 from rltrace.record.compiled import CompiledCalls, keep_compiler_out
 from rltrace.record.composites import Composites
@@ -80,7 +81,7 @@ class Session:
         self._finished = False
         self._closed = threading.Event()
         self._trace = Path(options.trace)
-        self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name()))
+        self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._companion = companion and companion(self._writer.name)
         keeper, make_stream = _keeping(options, self._process)
@@ -98,6 +99,7 @@ class Session:
         self._compiled = CompiledCalls(self._process)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
+        self._children = Children(options.trace, token)
         self._terminations = Terminations(options.trace)
         self._answering = Answering(options.trace, self._terminated)
         self._steps = StepCounter(self._process.digests, self)
@@ -128,6 +130,7 @@ class Session:
             self._begin_rows()
         self._boundaries.watch()
         self._endings.watch()
+        self._children.watch()
         self._terminations.watch()
         if multiprocessing.parent_process() is not None:
             self._answering.begin()
@@ -215,6 +218,7 @@ class Session:
         self._modules.remove()
         self._boundaries.ignore()
         self._endings.ignore()
+        self._children.ignore()
         self._terminations.ignore()
         if not but_subclasses:
             self._subclasses.ignore()
@@ -478,7 +482,7 @@ def start(options: RecordOptions, token: str, companion: Callable[[str], Compani
     """Start to record this process; called once, by the bootstrap, when torch has been imported."""
     forks.forget()
     if threading.current_thread() is not threading.main_thread():
-        name = f"{process_name()}/thread:{threading.current_thread().name}"
+        name = f"{process_name(options.trace)}/thread:{threading.current_thread().name}"
     else:
         name = None
     session = Session(options, token, name, companion)

@@ -44,6 +44,15 @@ class Birth:
     state: str
     """"running" (it may still begin) or "never-recorded"."""
     why: str | None
+    failed: bool = False
+    """The recorder tried to start there and could not; else the process never imported torch, as far as is known."""
+
+    @property
+    def name(self) -> str:
+        """What it ran, without the arguments: ``python train.py``."""
+        argv = self.record.get("argv")
+        words = [str(word).rpartition("/")[2] for word in argv[:2]] if isinstance(argv, list) else []
+        return " ".join(words) or self.token
 
 
 class Trace:
@@ -218,15 +227,21 @@ class Trace:
             return Birth(token, {}, NEVER_RECORDED, f"its birth record {why}")
         if is_alive(record):
             return Birth(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
-        return Birth(token, record, NEVER_RECORDED, self._why_not(token, record))
+        failure = self._failure(token)
+        if failure is not None:
+            return Birth(token, record, NEVER_RECORDED, f"the recorder could not start: {failure}", failed=True)
+        why = "it is a fork that ran no op" if record.get("forked") else "it left nothing but its birth"
+        return Birth(token, record, NEVER_RECORDED, why)
 
-    def _why_not(self, token: str, record: Record) -> str:
-        """Why nothing is recorded of a process that has ended, as far as it left word."""
+    def _failure(self, token: str) -> str | None:
+        """Why the recorder could not start in a process; None: it left no word of that."""
+        if not self.folder.holds(f"{BIRTHS}/{token}.failed"):
+            return None
         try:
             note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
         except UnreadableError:
-            return "it is a fork that ran no op" if record.get("forked") else "it left nothing but its birth"
-        return f"the recorder could not start: {note.get('why', 'for a reason that cannot be read')}"
+            note = {}
+        return str(note.get("why", "for a reason that cannot be read"))
 
 
 def open_trace(path: Path | str) -> Trace:

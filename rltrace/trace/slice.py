@@ -146,7 +146,7 @@ def _copy_root(trace: Trace, building: Path) -> None:
     for key in ("", "journal/", f"{BIRTHS}/", f"{PROCESSES}/"):
         _copy_document(trace, building, key)
     for name in trace.folder.names(BIRTHS):
-        if name != "zarr.json" and name.endswith((".json", ".name")):
+        if name != "zarr.json" and name.endswith((".json", ".name", ".failed")):
             write_whole(os.fspath(building / BIRTHS / name), _read(trace, f"{BIRTHS}/{name}", LONGEST_BIRTH))
 
 

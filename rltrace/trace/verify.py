@@ -222,7 +222,7 @@ class _Work:
         for key, _ in self._documents():
             yield f"{key}zarr.json"
         for name in self.trace.folder.names(BIRTHS):
-            if name.endswith((".json", ".name", ".failed")):
+            if name.endswith((".json", ".name", ".failed", ".children")):
                 yield f"{BIRTHS}/{name}"
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"

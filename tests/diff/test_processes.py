@@ -9,7 +9,10 @@ import pytest
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.model import Verdict
+from rltrace.report.json import comparison_json
+from rltrace.report.text import render_comparison
 from rltrace.testing import TraceBuilder
+from rltrace.trace.births import note_failure, write_birth
 
 Child = tuple[str, str, Sequence[str]]
 """Name it got, its argument, what it computed."""
@@ -101,3 +104,20 @@ def test_another_task_of_a_pools_process_leaves_it_open(tmp_path: Path) -> None:
     found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", "ab", "cx"))
     assert found.verdict is Verdict.UNKNOWN
     assert "of the ops of rank0/pool, 2 of A and 2 of B" in found.why
+
+
+def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
+    """In the text and in JSON, though all that was recorded is equal; what never imported torch is not."""
+    sides = []
+    for name in ("a", "b"):
+        path = trace(tmp_path / name)
+        write_birth(path, {"pid": 0, "argv": ["python", "-c"]})
+        note_failure(path, write_birth(path, {"pid": 0, "argv": ["python", "/x/eval.py"]}), "ImportError: no rltrace")
+        sides.append(path)
+    found = compare(*sides)
+    assert found.verdict is Verdict.IDENTICAL
+    why = "the recorder could not start: ImportError: no rltrace"
+    for side in ("a", "b"):
+        _, missing = comparison_json(found)[side]["processes"]
+        assert (missing["name"], missing["state"], missing["why"]) == ("python eval.py", "never-recorded", why)
+    assert " ".join(render_comparison(found, color=False).split()).count(f"python eval.py: never-recorded, {why}") == 2
