@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch.nn.modules import module as torch_module
 
 from rltrace.identity import portable_key
 from rltrace.record.identity_table import IdentityTable
+from rltrace.record.module_hooks import tell
 from rltrace.record.sites import Anchor
 from rltrace.record.tables import Tables
 
@@ -184,12 +184,16 @@ class ModuleStack:
         self._outer: list[tuple[int, int]] = []
         self.current = 0
         """Id in table "modules" of the innermost module being called; 0: none."""
+        self.on_outermost: Callable[[FrameType], None] | None = None
+        """Told of the call of a module within no other one, by the frame that called it."""
         self._starts: list[int] = []
         self._modules: list[int] = []
 
     def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         """``module`` is being called; ``frame`` runs until that call ends."""
         outer, anchors = self.current, self._anchors
+        if not self._outer and self.on_outermost is not None and frame.f_back is not None:
+            self.on_outermost(frame.f_back)
         self._outer.append((outer, len(anchors)))
         anchors.append(Anchor(frame))
         found = self._names.known.get(id(module))
@@ -244,11 +248,7 @@ class ModuleCalls:
         self._names = names
         self._stack_of_thread = stack_of_thread
         self._fail = fail
-        self._hooks: list[Any] = [
-            torch_module.register_module_module_registration_hook(_unless_traced(names.registered)),
-            torch_module.register_module_parameter_registration_hook(_unless_traced(names.born)),
-            torch_module.register_module_buffer_registration_hook(_unless_traced(names.born)),
-        ]
+        self._stop_hooks = tell(names)
         self._original: Any = None
 
     def roots(self) -> list[tuple[str, torch.nn.Module]]:
@@ -260,7 +260,8 @@ class ModuleCalls:
     def watch(self) -> None:
         if self._original is None:
             self._original = torch.nn.Module.__call__
-            torch.nn.Module.__call__ = _watched(self._original, self._stack_of_thread, self._fail)  # type: ignore[method-assign]
+            _watching.stack_of_thread, _watching.fail = self._stack_of_thread, self._fail
+            torch.nn.Module.__call__ = _watched(self._original)  # type: ignore[method-assign]
 
     def ignore(self) -> None:
         if self._original is not None:
@@ -269,35 +270,34 @@ class ModuleCalls:
 
     def remove(self) -> None:
         self.ignore()
-        for hook in self._hooks:
-            hook.remove()
+        self._stop_hooks()
 
 
-def _unless_traced(note: Callable[..., None]) -> Callable[..., None]:
-    """``note`` as a function that torch's compiler can read, and that does nothing in what it makes of it."""
+class _Watching:
+    """What the stand-in for a module's call works with. Not its own: the compiler looks at all that a function holds,
+    and does not know what to make of a method."""
 
-    def hook(*args: Any) -> None:
-        if not torch.compiler.is_dynamo_compiling():
-            note(*args)
-
-    return hook
+    stack_of_thread: Callable[[], ModuleStack | None]
+    fail: Callable[[Exception], None]
 
 
-def _watched(call: Any, stack_of_thread: Callable[[], ModuleStack | None], fail: Callable[[Exception], None]) -> Any:
-    get_frame = sys._getframe
-    is_traced = torch.compiler.is_dynamo_compiling
+_watching = _Watching()
+_get_frame = sys._getframe
+_is_traced = torch.compiler.is_dynamo_compiling
 
+
+def _watched(call: Any) -> Any:
     @functools.wraps(call)
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if is_traced():  # the compiler reads this function as the program's own, and would stumble over frames
+        if _is_traced():  # the compiler reads this function as the program's own, and would stumble over frames
             return call(self, *args, **kwargs)
-        stack = stack_of_thread()
+        stack = _watching.stack_of_thread()
         if stack is None:
             return call(self, *args, **kwargs)
         try:
-            stack.enter(self, get_frame())
+            stack.enter(self, _get_frame())
         except Exception as error:  # the recorder's own: the program must not notice
-            fail(error)
+            _watching.fail(error)
             return call(self, *args, **kwargs)
         try:
             return call(self, *args, **kwargs)

@@ -7,6 +7,7 @@ Keeps code objects alive, never frames: a frame would keep the program's tensors
 from __future__ import annotations
 
 import linecache
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -132,7 +133,7 @@ class Sites:
         content = (code.co_filename, code.co_qualname, line, source)
         found = self._by_content.get(content)
         if found is None:
-            file, function = portable_path(code.co_filename), code.co_qualname
+            file, function = portable_path(code.co_filename), _RESUMED.sub(r"\1", code.co_qualname)
             internal = file.startswith(_NOT_THE_USERS) or code.co_filename.startswith("<frozen ")
             payload = {
                 "file": file,
@@ -150,5 +151,8 @@ class Sites:
 def _is_recorder(code: CodeType) -> bool:
     return code.co_filename.startswith(_HERE)
 
+
+_RESUMED = re.compile(r"\btorch_dynamo_resume_in_(.+)_at_\d+\b")
+"""How torch's compiler calls the rest of a function past a place where it paused: by a line number, too."""
 
 _HERE = f"{Path(__file__).resolve().parent.parent}/"
