@@ -23,7 +23,8 @@ def join(one: Outcome, other: Outcome) -> Outcome:
     states = {arm.state for arm in arms}
     whole = one if any(found.matters is not None for found in one.classes) else other
     classes = whole.classes or one.classes or other.classes
-    both = replace(whole, arms=arms, classes=classes, trials=one.trials + other.trials, flaky=one.flaky + other.flaky)
+    trials, flaky = one.trials + other.trials, one.flaky + other.flaky
+    both = replace(whole, arms=arms, classes=classes, advice=(), trials=trials, flaky=flaky)
     failed = next((arm for arm in arms if arm.state is ArmState.FAILED), None)
     if failed is not None:
         return replace(both, word=Word.UNRESOLVED, because=failed.result)
