@@ -38,7 +38,7 @@ from rltrace.diff.processes import pooled, process_pairs
 from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
-from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure
+from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure, whole_told
 from rltrace.diff.verdict import Evidence, as_if_complete, decide
 from rltrace.diff.view import StreamView
 from rltrace.diff.walk import Progress
@@ -206,6 +206,7 @@ class _Comparing:
             search=self._search(),
             holes=holes,
             marked=whole_marked([result.marked for _, result in self.streams]),
+            told=whole_told([result.told for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},

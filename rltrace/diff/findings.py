@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.kernels import kernel_text
-from rltrace.diff.model import Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
+from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Rows
@@ -85,7 +85,9 @@ def row_at(view: StreamView, index: int) -> RowAt:
     return RowAt(view, *view.row(index))
 
 
-def make_finding(a: RowAt | None, b: RowAt | None, decided: Decided, identical_before: int) -> Finding:
+def make_finding(
+    a: RowAt | None, b: RowAt | None, decided: Decided, identical_before: int, *, boundary: Boundary | None = None
+) -> Finding:
     """The finding at a row of A, of B, or of both."""
     shown = a or b
     assert shown is not None
@@ -110,6 +112,7 @@ def make_finding(a: RowAt | None, b: RowAt | None, decided: Decided, identical_b
         identical_before=identical_before,
         because=decided.because,
         received=decided.received,
+        boundary=boundary,
     )
 
 

@@ -91,6 +91,20 @@ class Received:
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """Where something came in from outside of torch that differs."""
+
+    name: str
+    """``environment 3``."""
+    owner: str | None
+    """What kind of environment it is: ``Hopper-v5``; None where that is not known."""
+    count: Pair[int]
+    """Which of its steps, or of its resets, from 1."""
+    cells: tuple[tuple[str, Pair[str]], ...]
+    """What differs of it, by name."""
+
+
+@dataclass(frozen=True)
 class Finding:
     """One place where two traces differ."""
 
@@ -123,6 +137,8 @@ class Finding:
     """``same-kernel`` only: whether the op was seen to repeat itself; None: not tried."""
     received: Received | None = None
     """Where the difference came in from other processes: this stream only passes it on."""
+    boundary: Boundary | None = None
+    """Where it came in with an event: what an environment returned, a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +261,17 @@ class Drift:
 
 
 @dataclass(frozen=True)
+class Told:
+    """Events, such as what environments returned: differences in them alone are no verdict."""
+
+    differing: int = 0
+    first: str | None = None
+    """The first differing one, for people."""
+    whole: bool = True
+    """False: counted among the rows that were read only."""
+
+
+@dataclass(frozen=True)
 class Marked:
     """Rows that may hold memory nobody wrote: differences in them alone are no verdict."""
 
@@ -290,6 +317,7 @@ class Comparison:
     search: Search
     holes: tuple[Hole, ...]
     marked: Marked
+    told: Told
     curves: tuple[CurvePoint, ...]
     compared: Mapping[str, int]
     """Per stream: how many rows were compared."""
@@ -303,6 +331,8 @@ class Comparison:
     """What else has to be known to read the verdict right, a sentence each."""
     later: tuple[Finding, ...] = ()
     """The first finding of each stream of other processes that is known to come after ``first`` or ``unordered``."""
+    drift: tuple[Drift, ...] = ()
+    """The series that differ, in the order in which one sees them part."""
     strict: bool = False
     """Asked for as well that no op was added, removed or reordered."""
     so_far: Verdict = Verdict.UNKNOWN
@@ -314,5 +344,3 @@ class Comparison:
         if self.verdict is Verdict.UNKNOWN:
             return None
         return self.verdict is Verdict.IDENTICAL or (self.verdict is Verdict.SAME_VALUES and not self.strict)
-    drift: tuple[Drift, ...] = ()
-    """The series that differ, in the order in which one sees them part."""

@@ -5,23 +5,19 @@ Owns the order of these and the account of one pair of streams; decides nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from rltrace.diff.boundaries import came_in
 from rltrace.diff.curves import curve_points
-from rltrace.diff.findings import RowAt
 from rltrace.diff.hunks import HunkCounter
-from rltrace.diff.model import CurvePoint, EnvironmentDifference, Finding, Marked, Probe, Structure
+from rltrace.diff.marked import MarkedRows, count_marked
+from rltrace.diff.model import Cause, CurvePoint, EnvironmentDifference, Finding, Marked, Probe, Structure, Told
 from rltrace.diff.search import MARKED, STRUCTURE, VALUES, Bisection, Unreadable, Watch
 from rltrace.diff.tail import harmless_tail, judge_tail
 from rltrace.diff.view import StreamView
 from rltrace.diff.walk import Progress, Walk
-from rltrace.errors import HoleError
-from rltrace.trace.schema import RowFlag
-
-MARKED_SCAN = 1 << 18
-"""Rows that are read at most to count marked ones, where nothing else needs them read."""
 
 
 @dataclass
@@ -49,6 +45,7 @@ class StreamResult:
     looked_at: tuple[int, int] = (0, 0)
     """Rows of both sides that were compared or proven equal."""
     marked: Marked = field(default_factory=lambda: Marked(0, 0, None))
+    told: Told = field(default_factory=Told)
     probes: tuple[Probe, ...] = ()
     curves: tuple[CurvePoint, ...] = ()
 
@@ -62,6 +59,8 @@ class StreamResult:
         """Every op that both sides recorded is the same op at the same place, and nothing was added."""
         counts = self.structure
         extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.elsewhere
+        if self.told.differing:
+            return False
         return self.same_rows or (self.first is None and self.undecided is None and not extra)
 
     @property
@@ -88,7 +87,7 @@ def compare_streams(
         search = Bisection(a, b, watch=watch)
         base_or_none = _search(search, result)
         if base_or_none is None:
-            return replace(result, marked=_count_marked(search, result))
+            return _with_marked(result, count_marked(search, min(result.looked_at), MarkedRows(whole=True)))
         base = base_or_none
         same_structure = a.rows == b.rows and search.first_structure.row is None
     walk = Walk(a, b, base, settings, in_step=search is not None, progress=progress).run()
@@ -96,11 +95,10 @@ def compare_streams(
     if result.value is None and result.undecided is None:
         _take_tail(result, walk)
     result.drew_alone = walk.draws.any_alone
+    _go_back(result, walk, search)
+    _with_marked(result, walk.marked if search is None else count_marked(search, walk.base, walk.marked))
     if search is not None:
-        result.marked = _count_marked(search, result, walk)
         result.probes = tuple(search.probes)
-    else:
-        result.marked = Marked(walk.marked_rows, walk.marked_differing, walk.marked_first, whole=False)
     if result.value is not None:
         result.curves = curve_points(a, b, result.value, same_structure)
     return result
@@ -128,6 +126,28 @@ def _search(search: Bisection, result: StreamResult) -> int | None:
         result.looked_at = (a.rows, b.rows)
         return None
     return min(rows) if rows else search.shorter
+
+
+def _go_back(result: StreamResult, walk: Walk, search: Bisection | None) -> None:
+    """Where what differs came in with an event, that is the first difference of values."""
+    decisive = result.decisive
+    if decisive is None:
+        return
+    in_step = search is not None and search.first_structure.row is None and walk.base > 0
+    first = search.first(MARKED, before=walk.base).row if search is not None and in_step else None
+    if in_step and first is None and decisive.a_index == walk.base:
+        return  # no event before it differs
+    origin = came_in(walk.scene, decisive, walk.done[0], first)
+    if origin is None:
+        return
+    result.value, result.harmful = (origin, None) if origin.cause is Cause.OUTSIDE else (result.value, origin)
+    if result.first is None or result.first.identical_before >= origin.identical_before or result.first is decisive:
+        result.first = origin
+
+
+def _with_marked(result: StreamResult, rows: MarkedRows) -> StreamResult:
+    result.marked, result.told = rows.marked, rows.told
+    return result
 
 
 def _take_walk(result: StreamResult, walk: Walk, same_structure: bool) -> None:
@@ -166,40 +186,3 @@ def _add_harmless(result: StreamResult, hunks: HunkCounter, longer: StreamView, 
 
 def _same_windows(a: StreamView, b: StreamView) -> bool:
     return a.process.windows == b.process.windows
-
-
-# --- marked rows ----------------------------------------------------------------------------------------------
-
-
-def _count_marked(search: Bisection, result: StreamResult, walk: Walk | None = None) -> Marked:
-    """Rows that may hold unwritten memory, and how many of them differ, as far as they are read anyway or cheaply."""
-    if walk is not None and walk.marked_differing:
-        return Marked(walk.marked_rows, walk.marked_differing, walk.marked_first, whole=False)
-    end = walk.base if walk is not None else min(result.looked_at)
-    first = search.first(MARKED, before=end)
-    if first.row is None:
-        rows = walk.marked_rows if walk is not None else 0
-        return Marked(rows, 0, None, whole=False)
-    if walk is not None:
-        return Marked(walk.marked_rows + 1, 1, _words(search.a, first.row), whole=False)
-    return _scan_marked(search, first.row, end)
-
-
-def _scan_marked(search: Bisection, start: int, end: int) -> Marked:
-    """Count from the first marked row that differs on."""
-    rows = differing = 0
-    stop = min(end, start + MARKED_SCAN)
-    try:
-        for at in range(start, stop, 1 << 16):
-            a = search.a.read(at, min(at + (1 << 16), stop))
-            b = search.b.read(at, min(at + (1 << 16), stop))
-            rows += int(a.flags(RowFlag.MARKED).sum())
-            differing += int(np.sum(a.hashes.marked != b.hashes.marked))
-    except HoleError:
-        stop = start
-    return Marked(rows, differing, _words(search.a, start), whole=stop == end)
-
-
-def _words(view: StreamView, row: int) -> str:
-    rows, place = view.row(row)
-    return f"{RowAt(view, rows, place)}, row {row:,}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltrace.diff.model import Marked, ProcessSummary, Side, Structure
+from rltrace.diff.model import Marked, ProcessSummary, Side, Structure, Told
 from rltrace.trace.reader import Birth, ProcessTrace, Trace
 
 FINISHED = ("complete", "stopped")
@@ -40,6 +40,11 @@ def whole_structure(parts: list[Structure]) -> Structure:
     only_a, only_b = sum(p.only_a for p in parts), sum(p.only_b for p in parts)
     reordered, steps = sum(p.reordered for p in parts), sum(p.reordered_steps for p in parts)
     return Structure(only_a, only_b, reordered, hunks, all(p.whole for p in parts), steps)
+
+
+def whole_told(parts: list[Told]) -> Told:
+    first = next((p.first for p in parts if p.first), None)
+    return Told(sum(p.differing for p in parts), first, all(p.whole for p in parts if p.differing))
 
 
 def whole_marked(parts: list[Marked]) -> Marked:

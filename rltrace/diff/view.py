@@ -20,7 +20,7 @@ from rltrace.errors import HoleError
 from rltrace.trace.prefix import Keyed, RowHashes, row_hashes
 from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step
+from rltrace.trace.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
 
 LEFT_OUT = "these rows are not in this slice"
 
@@ -87,6 +87,12 @@ class Stretch:
     def flags(self, mask: RowFlag) -> NDArray[np.bool_]:
         """Which rows have any of these flags."""
         found: NDArray[np.bool_] = (self.rows.column(Column.FLAGS) & np.uint32(mask)) != 0
+        return found
+
+    @cached_property
+    def unwritten(self) -> NDArray[np.bool_]:
+        """Which rows are ops that may hold bytes that no op wrote."""
+        found: NDArray[np.bool_] = self.flags(RowFlag.MARKED) & (self.rows.column(Column.KIND) == Kind.OP)
         return found
 
     def cut(self, start: int, stop: int) -> Stretch:
@@ -266,7 +272,7 @@ class StreamView:
         """``aten.addmm.default``, or the name of the event that the row is."""
         kind = int(rows.columns[i, Column.KIND])
         if kind != Kind.OP:
-            return Kind(kind).name.lower().replace("_", "-") if kind in list(Kind) else f"kind {kind}"
+            return event_name(kind)
         return str(self.payload("ops", int(rows.columns[i, Column.OP])))
 
     def module(self, rows: Rows, i: int) -> str:
@@ -282,13 +288,13 @@ class StreamView:
             if isinstance(f, dict) and not f.get("internal")
         )
 
-    def kernel(self, rows: Rows, i: int) -> dict[str, object]:
-        """Kernel evidence of a row; empty where there is none."""
-        payload = self.payload("kernels", int(rows.columns[i, Column.KERNEL]))
-        return payload if isinstance(payload, dict) else {}
     def is_inside_torch(self, rows: Rows, i: int) -> bool:
         """Whether torch called the op of a row, not the program itself: the innermost frame is torch's."""
         numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
         frame = self.payload("frames", numbers[0]) if isinstance(numbers, list) and numbers else None
         return isinstance(frame, dict) and bool(frame.get("internal"))
 
+    def kernel(self, rows: Rows, i: int) -> dict[str, object]:
+        """Kernel evidence of a row; empty where there is none."""
+        payload = self.payload("kernels", int(rows.columns[i, Column.KERNEL]))
+        return payload if isinstance(payload, dict) else {}

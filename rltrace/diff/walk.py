@@ -7,7 +7,7 @@ is no news. Reads a bounded number of rows at a time, so memory stays flat howev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from rltrace.diff.cuts import (
 from rltrace.diff.draws import DRAWS, Draws
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
+from rltrace.diff.marked import MarkedRows
 from rltrace.diff.matching import Matching
 from rltrace.diff.model import Cause, EnvironmentDifference, Finding
 from rltrace.diff.onesided import bytes_used_by_matched, control_flow
@@ -37,7 +38,6 @@ from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.diff.window import context_before, first_unequal
 from rltrace.errors import HoleError
-from rltrace.trace.schema import RowFlag
 
 CHUNKS_FOR_ORDER = 24
 """Chunks that are read at most to show which ops changed places, where digests prove that nothing else differs."""
@@ -75,9 +75,8 @@ class Walk:
     equal: int = 0
     elsewhere: int = 0
     """Matched rows that are called from another place in the code, or in another module."""
-    marked_rows: int = 0
-    marked_differing: int = 0
-    marked_first: str | None = None
+    marked: MarkedRows = field(default_factory=MarkedRows)
+    """Of the matched rows that were read."""
     trailing: tuple[int, int] = (0, 0)
     """Rows at the very end that only one side has; 0 where neither or both have some."""
 
@@ -339,11 +338,7 @@ class Walk:
         self.matched += len(at_a)
         self.equal += len(at_a)
         self.elsewhere += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
-        self.marked_rows += int(a.flags(RowFlag.MARKED)[at_a].sum())
-        differing = np.flatnonzero(a.hashes.marked[at_a] != b.hashes.marked[at_b])
-        self.marked_differing += len(differing)
-        if len(differing) and self.marked_first is None:
-            self.marked_first = str(RowAt(self.a, a.rows, int(at_a[differing[0]])))
+        self.marked.take(a, at_a, b, at_b)
 
     def _stop(self, why: str, hole: Unreadable | None) -> None:
         if self.value is None:

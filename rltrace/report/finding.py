@@ -13,13 +13,15 @@ __all__ = ["INPUTS", "MOST_OUTPUTS", "WIDTH", "cut", "finding_lines", "ordinal",
 
 WIDTH = 80
 MOST_OUTPUTS = 2
+MOST_CELLS = 6
+"""Of an event that differs."""
 
 
 def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
     """A heading, and a line for each thing that is known."""
     yield style.bold(title)
     if finding.op is not None:
-        yield f"  op       {style.bold(finding.op)}"
+        yield f"  {'event ' if finding.boundary else 'op    '}   {style.bold(finding.op)}"
         yield f"  row      {rows(finding)} of {finding.stream}"
     yield from wrapped(when(finding), "           ", "  when     ")
     if finding.module:
@@ -28,7 +30,8 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
         yield from _site_lines(site, "  site     " if number == 0 else "  from     ")
     yield from _evidence(finding)
     yield from wrapped(f"{finding.cause.value}: {sentence(finding.because)}", "           ", "  cause    ")
-    if finding.op is not None and (finding.a_index is not None and finding.b_index is not None):
+    both = finding.a_index is not None and finding.b_index is not None
+    if finding.op is not None and both and finding.boundary is None:
         yield from wrapped(INPUTS[finding.inputs_match], "           ", "  inputs   ")
 
 
@@ -42,6 +45,9 @@ def _evidence(finding: Finding) -> Iterator[str]:
         kernel = finding.kernel.a or finding.kernel.b
         if kernel:
             yield from wrapped(kernel, "           ", "  kernel   ")
+    elif finding.boundary is not None:
+        for name, pair in finding.boundary.cells[:MOST_CELLS]:
+            yield from _pair(name, pair)
     else:
         yield from _pair("kernel", finding.kernel)
         yield from _outputs(finding.outputs)
@@ -70,6 +76,9 @@ def _pair(label: str, pair: Pair[str]) -> Iterator[str]:
     if pair.a == pair.b:
         yield from wrapped(f"{pair.a} on both sides", "           ", f"  {label:<8} ")
         return
+    if len(label) > 8:
+        yield f"  {label}"
+        label = ""
     yield from wrapped(f"A  {pair.a or '-'}", "              ", f"  {label:<8} ")
     yield from wrapped(f"B  {pair.b or '-'}", "              ", "           ")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rltrace.diff.model import Comparison, Drift, Finding, Hunk, Received, Side, Site
+from rltrace.diff.model import Boundary, Comparison, Drift, Finding, Hunk, Received, Side, Site
 
 SCHEMA = "rltrace.diff/1"
 
@@ -47,6 +47,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         },
         "holes": [vars(hole) for hole in comparison.holes],
         "marked": vars(marked),
+        "told": vars(comparison.told),
         "curves": [
             {"name": point.name, "step": point.step, "a": number_json(point.a), "b": number_json(point.b)}
             for point in comparison.curves
@@ -117,7 +118,13 @@ def finding_json(finding: Finding | None) -> dict[str, Any] | None:
         "because": finding.because,
         "repeats": finding.repeats,
         "received": None if finding.received is None else _received(finding.received),
+        "boundary": None if finding.boundary is None else _boundary(finding.boundary),
     }
+
+
+def _boundary(boundary: Boundary) -> dict[str, Any]:
+    cells = [{"name": name, "a": pair.a, "b": pair.b} for name, pair in boundary.cells]
+    return {"name": boundary.name, "owner": boundary.owner, "count": vars(boundary.count), "cells": cells}
 
 
 def _received(received: Received) -> dict[str, Any]:

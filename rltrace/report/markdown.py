@@ -32,6 +32,7 @@ from rltrace.report.telling import (
     structure_counts,
     structure_remarks,
     titled_findings,
+    told_text,
     when,
 )
 
@@ -245,8 +246,9 @@ def _drift(comparison: Comparison) -> Lines:
 
 
 def _remarks(comparison: Comparison) -> Lines:
-    marked = marked_text(comparison)
-    found = [f"- {prose(sentence(f'memory that no op had written: {marked}'))}"] if marked else []
+    told, marked = told_text(comparison), marked_text(comparison)
+    found = [f"- {prose(sentence(f'what environments returned, and files held: {told}'))}"] if told else []
+    found += [f"- {prose(sentence(f'memory that no op had written: {marked}'))}"] if marked else []
     found += [f"- cannot be read: {hole.side.upper()}, {prose(hole_text(hole))}" for hole in comparison.holes[:MOST]]
     found += [f"- {prose(sentence(note))}" for note in comparison.notes[:MOST]]
     if found:

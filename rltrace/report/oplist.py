@@ -18,9 +18,10 @@ from rltrace.errors import HoleError, LeftOutError
 from rltrace.report.rowmask import RowMask, step_bounds
 from rltrace.report.words import Words
 from rltrace.select import Range, Selector
+from rltrace.trace.events import Event, event_of
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step
+from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step, event_name
 
 FLAGS = {
     RowFlag.MARKED: "marked",
@@ -71,6 +72,8 @@ class OpLine:
     kernel: str
     flags: tuple[str, ...]
     """"marked", "view", "allocation"."""
+    event: Event | None = None
+    """What a row that is no op tells."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +143,15 @@ def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
     kind, flags = int(columns[Column.KIND]), rows.flags(i)
     stack = words.stack(int(columns[Column.SITE]))
     rng = rows.rng(i)
+    skeleton = words.skeleton(int(columns[Column.SCALARS]))
+    event = None if kind in (Kind.OP, Kind.WINDOW) else event_of(rows, i, skeleton)
     return OpLine(
         stream=stream,
         row=rows.first + i,
-        kind=_name(Kind, kind),
+        kind=event_name(kind),
         step=int(columns[Column.STEP]),
-        phase=_name(Phase, int(columns[Column.PHASE])),
-        op=words.op(int(columns[Column.OP])) if kind == Kind.OP else _name(Kind, kind),
+        phase=_phase_name(int(columns[Column.PHASE])),
+        op=words.op(int(columns[Column.OP])) if kind == Kind.OP else event_name(kind),
         inputs=_inputs(rows, i, words),
         module=words.module(int(columns[Column.MODULE])),
         site=stack[0] if stack else None,
@@ -155,7 +160,8 @@ def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
         rng=None if rng is None else f"{rng:016x}",
         value=rows.value(i),
         kernel=words.kernel(int(columns[Column.KERNEL])),
-        flags=tuple(word for flag, word in FLAGS.items() if flag in flags),
+        flags=tuple(word for flag, word in FLAGS.items() if flag in flags) if event is None else (),
+        event=event,
     )
 
 
@@ -178,9 +184,9 @@ def _inputs(rows: Rows, i: int, words: Words) -> tuple[OpInput, ...]:
     return tuple(inputs)
 
 
-def _name(names: type[Kind] | type[Phase], number: int) -> str:
-    """The lower-case name of a number; ``kind 9`` for one that a newer version of the format may have added."""
+def _phase_name(number: int) -> str:
+    """``phase 9`` for one that a newer version of the format may have added."""
     try:
-        return names(number).name.lower().replace("_", "-")
+        return Phase(number).name.lower()
     except ValueError:
-        return f"{names.__name__.lower()} {number}"
+        return f"phase {number}"

@@ -10,6 +10,7 @@ import math
 
 from rltrace.diff.model import Site
 from rltrace.report.oplist import HoleLine, Line, OpInput, OpLine, Value
+from rltrace.trace.events import COUNT, FLOAT, INTEGER, Cell, Event
 
 
 def line_text(line: Line) -> str:
@@ -22,7 +23,7 @@ def line_text(line: Line) -> str:
         f"step {line.step}",
         f"{line.phase:<9}",
         f"{line.op:<28}",
-        " ".join(tensor.layout for tensor in line.inputs) or "-",
+        " ".join(tensor.layout for tensor in line.inputs) or (line.event.what if line.event else "") or "-",
         line.module or "-",
         _site_text(line.site),
         _results(line),
@@ -53,7 +54,16 @@ def line_json(line: Line) -> dict[str, object]:
         "value": value_json(line.value),
         "kernel": line.kernel,
         "flags": list(line.flags),
-    }
+    } | ({} if line.event is None else {"event": event_json(line.event)})
+
+
+def event_json(event: Event) -> dict[str, object]:
+    """What it happened to, the cells that are compared, and evidence; digests as 16 hex digits."""
+    told: dict[str, dict[str, object]] = {"told": {}, "evidence": {}}
+    for cell in event.cells:
+        number = cell.letter in (COUNT, INTEGER, FLOAT)
+        told["evidence" if cell.is_evidence else "told"][cell.name] = value_json(cell.value) if number else cell.text
+    return {"what": event.what, **told}
 
 
 def value_json(value: Value) -> object:
@@ -66,6 +76,8 @@ def value_json(value: Value) -> object:
 
 
 def _results(line: OpLine) -> str:
+    if line.event is not None:
+        return "-> " + (" ".join(map(cell_text, line.event.cells)) or "-")
     parts = [*line.outputs]
     if line.rng:
         parts.append(f"rng={line.rng}")
@@ -73,6 +85,12 @@ def _results(line: OpLine) -> str:
         parts.append(f"value={line.value!r}")
     parts += [f"({flag})" for flag in line.flags]
     return "-> " + (" ".join(parts) or "-")
+
+
+def cell_text(cell: Cell) -> str:
+    """``reward=1.0``; what is evidence alone in brackets."""
+    text = f"{cell.name.replace(' ', '-')}={cell.text}"
+    return f"[{text}]" if cell.is_evidence else text
 
 
 def _site_text(site: Site | None) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rltrace.report.words import Words
 from rltrace.select import Condition, Key, Range, Selector
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Kind, Phase
+from rltrace.trace.schema import Column, Kind, Phase, event_name
 
 Mask = NDArray[np.bool_]
 
@@ -42,6 +42,7 @@ class RowMask:
         self._words = words
         self._steps = steps
         self._lookups: dict[Condition, Mask] = {}
+        self._events: dict[Condition, Mask] = {}
         self._clauses = [
             [condition for condition in clause if condition.key is not Key.STREAM]
             for clause in selector.clauses
@@ -81,7 +82,17 @@ class RowMask:
             self._lookups[condition] = np.array([matches(i) for i in range(size)] + [False], bool)
         lookup = self._lookups[condition]
         held = lookup[np.minimum(rows.column(column), size)]
-        return held & (rows.column(Column.KIND) == Kind.OP) if column is Column.OP else held
+        if column is not Column.OP:
+            return held
+        kinds = rows.column(Column.KIND)
+        return np.where(kinds == Kind.OP, held, self._names_event(condition)[np.minimum(kinds, len(Kind))])
+
+    def _names_event(self, condition: Condition) -> Mask:
+        """By kind of row, whether an event of it is meant: ``op=environment-step``."""
+        if condition not in self._events:
+            named = [kind > Kind.OP and condition.matches_name(event_name(kind)) for kind in range(len(Kind))]
+            self._events[condition] = np.array([*named, False], bool)
+        return self._events[condition]
 
     def _source(self, condition: Condition) -> tuple[Column, int, Callable[[int], bool]]:
         """Where a condition's names stand: the column, how many entries, and whether entry ``i`` meets it."""

@@ -81,7 +81,7 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
 def before_it(finding: Finding) -> str:
     """How far the two sides were identical."""
     unit = "ops" if finding.op is not None else "steps"
-    is_origin = finding.op is not None and finding.cause is not Cause.ENDED
+    is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.boundary is None
     masked = "; later origins are masked until lockstep" if is_origin else ""
     return f"{finding.identical_before:,} identical {unit} before it{masked}."
 
@@ -175,6 +175,18 @@ def marked_text(comparison: Comparison) -> str:
     shown = shown_finding(comparison)
     origin = shown is not None and shown.cause is Cause.UNINITIALISED
     return text if origin else f"{text} That alone is no verdict."
+
+
+def told_text(comparison: Comparison) -> str:
+    """What became of events that differ; "" where none does, or the finding tells of it."""
+    told, shown = comparison.told, shown_finding(comparison)
+    if not told.differing or (shown is not None and shown.boundary is not None):
+        return ""
+    least = "" if told.whole else "at least "
+    events = "1 event differs" if told.differing == 1 else f"{told.differing:,} events differ"
+    first = f", the first is the {told.first}" if told.first else ""
+    text = f"{least}{events} in what came in from outside of torch{first}."
+    return text if comparison.verdict is Verdict.DIVERGED else f"{text} That alone is no verdict."
 
 
 def hole_text(hole: Hole) -> str:

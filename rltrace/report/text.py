@@ -29,6 +29,7 @@ from rltrace.report.telling import (
     structure_counts,
     structure_remarks,
     titled_findings,
+    told_text,
 )
 
 SHOWN = 20
@@ -46,6 +47,7 @@ def render_comparison(comparison: Comparison, *, color: bool) -> str:
         _environment(comparison, style),
         _curves(comparison, style),
         _drift(comparison, style),
+        _told(comparison, style),
         _marked(comparison, style),
         _holes(comparison, style),
         _notes(comparison, style),
@@ -164,6 +166,13 @@ def _drift(comparison: Comparison, style: Style) -> Iterator[str]:
         lines += [f"  {cut(drift.name, WIDTH - 2)}", *wrapped(account(drift), "      ")]
         lines += wrapped(f"by {growing(drift)}", "      ") if len(drift.growth) > 1 else []
     yield from _limited(lines)
+
+
+def _told(comparison: Comparison, style: Style) -> Iterator[str]:
+    text = told_text(comparison)
+    if text:
+        yield style.bold("What environments returned, and files held")
+        yield from wrapped(sentence(text))
 
 
 def _marked(comparison: Comparison, style: Style) -> Iterator[str]:

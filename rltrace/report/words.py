@@ -28,6 +28,10 @@ class Words:
     def op(self, number: int) -> str:
         return str(self._payload("ops", number, "?"))
 
+    def skeleton(self, number: int) -> object:
+        """What the arguments of an op are, numbers and tensors aside; of an event, the names of its cells."""
+        return self._payload("scalars", number, None)
+
     def module(self, number: int) -> str:
         return str(self._payload("modules", number, "?"))
 

@@ -62,6 +62,14 @@ class Kind(IntEnum):
     VALUE = 9  # a number that the program, or a library, was seen to have
 
 
+def event_name(kind: int) -> str:
+    """``environment-step``; ``kind 99`` for one that a newer version of the format may have added."""
+    try:
+        return Kind(kind).name.lower().replace("_", "-")
+    except ValueError:
+        return f"kind {kind}"
+
+
 class Phase(IntEnum):
     """What the program was doing. Shown and filtered on, never part of identity."""
 

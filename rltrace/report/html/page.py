@@ -35,6 +35,7 @@ from rltrace.report.telling import (
     shown_finding,
     structure_counts,
     structure_remarks,
+    told_text,
 )
 
 MOST, MOST_STREAMS = 100, 20
@@ -234,14 +235,15 @@ def _process(process: ProcessSummary) -> Element:
 
 def _remarks(comparison: Comparison) -> Element | None:
     """What has to be known to read the verdict right."""
-    marked = marked_text(comparison)
+    told, marked = told_text(comparison), marked_text(comparison)
     holes = [el("li", side(hole.side.upper()), " ", hole_text(hole)) for hole in comparison.holes[:MOST]]
-    if not (marked or holes or comparison.notes):
+    if not (told or marked or holes or comparison.notes):
         return None
     return section(
         "remarks",
         "To know",
         el("ul", [el("li", sentence(note)) for note in comparison.notes]) if comparison.notes else None,
+        [el("h3", "What environments returned, and files held"), el("p", sentence(told))] if told else None,
         [el("h3", "Memory that no op had written"), el("p", sentence(marked))] if marked else None,
         [el("h3", "Parts that cannot be read"), el("ul", holes)] if holes else None,
         more(len(comparison.holes) - MOST, "parts"),
