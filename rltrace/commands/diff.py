@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--confirm",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Outcome of an experiment on A and B, for the interface to draw.  [default: the one beside B, if any]",
+    help="Outcome of an experiment on A and B, to be told after the verdict.  [default: the one beside B, if any]",
 )
 @click.pass_context
 def command(
@@ -70,12 +70,14 @@ def command(
     if can_open() and not (no_tui or asked):
         comparison = show_diff(a, b, strict=strict, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
-    return _print(a, b, form, strict, tolerance, color)
+    return _print(a, b, form, strict, tolerance, color, confirm)
 
 
-def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str) -> int:
+def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str, confirm: Path | None) -> int:
     from rltrace.diff import compare
+    from rltrace.experiment.confirm.told import told_of
 
+    told = told_of(a, b, confirm)
     progress = Progress() if progress_visible() else None
     try:
         comparison = compare(a, b, strict=strict, tolerance=tolerance, progress=progress)
@@ -91,6 +93,10 @@ def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: s
 
         colored = use_color(color)
         emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
+        if told is not None:
+            from rltrace.report.confirm import told_lines
+
+            emit("\n".join(["", *told_lines(told, color=colored)]), color=colored)
     return _status(comparison)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rltrace.diff.model import Verdict
+from rltrace.experiment.confirm.told import Told
 from rltrace.experiment.outcome import Arm, ArmState, OriginClass, Outcome, Word
 from rltrace.experiment.recipe import Recipe
 from rltrace.report.finding import wrapped
@@ -59,13 +60,34 @@ def _where_lines(in_place: bool, work: str) -> Iterator[str]:
     yield f"  traces and output go to {work}"
 
 
+def told_lines(told: Told, *, color: bool) -> Iterator[str]:
+    """The outcome in a few lines, after a comparison of the same traces."""
+    yield "Experiment"
+    if told.outcome is None:
+        yield from wrapped(told.trouble, "  ")
+        return
+    style, outcome = Style(color), told.outcome
+    word = word_of(outcome)
+    yield f"  {style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])}"
+    if outcome.because:
+        yield from wrapped(_sentence(outcome.because), "  ")
+    yield f"  (rltrace confirm; all of it is in {told.path})"
+
+
+def word_of(outcome: Outcome) -> str:
+    """``CONFIRMED``; of one that has no word, whether it runs or ended without one."""
+    if outcome.word is not None:
+        return outcome.word.value.upper()
+    return "NOT FINISHED" if outcome.because else "RUNNING"
+
+
 def arm_line(arm: Arm) -> str:
     """One arm, as it changes: ``A0: A again, unchanged: is A in 2 runs of 2``."""
     return f"{arm.name.value.replace('<-', '←')}: {arm.what}: {arm.result or STATES[arm.state]}"
 
 
 def _head(outcome: Outcome, style: Style) -> Iterator[str]:
-    word = "NOT FINISHED" if outcome.word is None else outcome.word.value.upper()
+    word = word_of(outcome)
     yield style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
     if outcome.because:
         yield from wrapped(_sentence(outcome.because), "  ")
