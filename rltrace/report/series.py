@@ -190,31 +190,39 @@ def _cause(cause: PartingCause, sides: Sequence[Side]) -> str:
 
 
 def _scalers(side: Side) -> str:
-    numbers = ", ".join(map(str, side.scalers))
-    return f"scaler{'s' if len(side.scalers) > 1 else ''} {numbers}"
+    return f"scaler{'s' if len(side.scalers) > 1 else ''} {_and(side.scalers)}"
 
 
 def _all_scalers(parting: Parting) -> str:
-    numbers = sorted(number for side in parting.sides for number in side.scalers)
-    return f"Scalers {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    return f"Scalers {_and(sorted(number for side in parting.sides for number in side.scalers))}"
+
+
+def _and(numbers: Sequence[int]) -> str:
+    """``0, 1 and 2``."""
+    *before, last = map(str, numbers)
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def scaler_text(scaler: Scaler) -> str:
     """What became of a scaler, and of the learning rates behind it."""
-    found = f"{scaler.overflows:,} of {scaler.updates:,} updates found infinities"
+    found = f"{_count(scaler.overflows)} of {scaler.updates:,} updates found infinities"
     told = [f"scale {scaler.first:g} … {scaler.last:g}", found, *map(optimizer_text, scaler.optimizers)]
     return "; ".join(told)
 
 
 def optimizer_text(optimizer: ScaledOptimizer) -> str:
-    """``env0's SGD #0 skipped 1 of 6 attempts: learning rate 0.1, 0.08333 in effect``."""
+    """``actor's SGD #0 skipped 1 of 6 attempts, learning rate 0.1, 0.08333 on average``."""
     owner = f"{optimizer.owner}'s " if optimizer.owner else ""
-    skipped = f"skipped {optimizer.skipped:,} of {optimizer.attempts:,} attempts"
+    skipped = f"skipped {_count(optimizer.skipped)} of {optimizer.attempts:,} attempts"
     text = f"{owner}{optimizer.name} #{optimizer.ordinal} {skipped}"
     if optimizer.rate is None:
         return text
     effect = f", {optimizer.effective:.4g} on average" if optimizer.skipped and optimizer.effective is not None else ""
     return f"{text}, learning rate {optimizer.rate:.4g}{effect}"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "none"
 
 
 # --- two traces -------------------------------------------------------------------------------------------------------

@@ -128,8 +128,8 @@ def test_partings_in_words() -> None:
     skipping = side(1, step=5, after=8.0, found_inf=True)
     assert parting_text(Parting("rank0/main", 3, PartingCause.FOUND_INF, (side(0, 2), skipping))) == (
         "Scalers 0, 1 and 2 are the same for 2 updates (16) and part at update 3 (steps 4 and 5): infinities were found"
-        " in the gradients of scaler 1, none in those of scalers 0, 2. The scale after it: 32 in scalers 0, 2, 8 in"
-        " scaler 1."
+        " in the gradients of scaler 1, none in those of scalers 0 and 2. The scale after it: 32 in scalers 0 and 2,"
+        " 8 in scaler 1."
     )
     start = Parting("rank0/main", 0, PartingCause.START, (side(0, after=16.0), side(1, after=8.0)))
     assert parting_text(start, named=True) == "rank0/main: Scalers 0 and 1 start apart: scaler 0 at 16, scaler 1 at 8."

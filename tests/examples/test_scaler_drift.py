@@ -1,0 +1,36 @@
+"""``docs/examples/scaler_drift.md``: one of several gradient scalers skips steps; both ways out of it work."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from shown import PAGES, differs, run, shown_on
+
+
+def test_page(folder: Path) -> None:
+    """The scalers part where infinities are found in one; shared it cannot part, and alone each does as it did."""
+    shown = shown_on(PAGES / "scaler_drift.md")
+    now = [run(one.command, folder) for one in shown]
+    assert [one.status for one in now] == [1 if one.command.endswith("--check") else 0 for one in shown]
+    for one, other in zip(shown, now, strict=True):
+        assert not differs(one.output, other.output), differs(one.output, other.output)
+
+    told = json.loads(run("rltrace series drift.zarr --format json --svg scalers.svg 2>/dev/null", folder).output)
+    (trace,) = told["traces"]
+    (parting,) = trace["partings"]
+    assert parting["cause"] == "found_inf"
+    assert {tuple(side["scalers"]): side["found_inf"] for side in parting["sides"]} == {(0, 2): False, (1,): True}
+    calm, nervous, other = (scaler["optimizers"][0] for scaler in trace["scalers"])
+    assert calm["skipped"] == other["skipped"] == 0 < nervous["skipped"]
+    assert nervous["effective"] < nervous["rate"] == calm["effective"]
+    ET.parse(folder / "scalers.svg")
+
+    alone = json.loads(run("rltrace series alone0.zarr alone1.zarr --format json", folder).output)
+    among = {s["name"]: s["points"] for s in trace["series"]}
+    for number, trace in enumerate(alone["traces"]):
+        scale = next(series["points"] for series in trace["series"] if series["name"] == "scaler:0/scale")
+        assert [value for _, value in scale] == [value for _, value in among[f"scaler:{number}/scale"]]
+    shared = json.loads(run("rltrace series shared.zarr --format json", folder).output)["traces"][0]
+    assert len(shared["scalers"]) == 1 and shared["partings"] == []
