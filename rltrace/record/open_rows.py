@@ -85,3 +85,10 @@ class OpenRows:
         if arrival is None:
             return OUTSIDE_READ
         return pack_link(Origin.OUTSIDE, self._arrivals - arrival + 1, read=True)
+
+    def enter_phase(self, phase: Phase) -> None:
+        self.phase = phase_bits(phase)
+
+    @property
+    def current_phase(self) -> Phase:
+        return Phase(self.phase >> PHASE_SHIFT & 0xFF)

@@ -13,6 +13,7 @@ from rltrace.record.generators import Drawn
 from rltrace.record.kernels import Kernels
 from rltrace.record.layouts import Layouts
 from rltrace.record.modules import ModuleNames
+from rltrace.record.phases import Phases
 from rltrace.record.sites import Sites
 from rltrace.record.storages import Storages
 from rltrace.record.tables import Tables
@@ -42,3 +43,5 @@ class ProcessState:
         """Of the last attempt that has ended: ordinal of its optimizer, that optimizer's own count."""
         self.phase = Phase.OTHER
         """What the program says it is doing."""
+        self.phases = Phases()
+        """What it is seen to do."""

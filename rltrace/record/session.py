@@ -103,9 +103,9 @@ class Session:
         self._terminations = Terminations(options.trace)
         self._answering = Answering(options.trace, self._terminated)
         self._steps = StepCounter(self._process.digests, self)
+        self._boundaries = Boundaries(self, self._process.digests)
         self._series = Series(self._process.tables, self._streams.place_here, self._committer.hurry)
         self._committer.series = self._series
-        self._boundaries = Boundaries(self, self._process.digests)
         self._scalers = Scalers(self._series, self.fail)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
@@ -125,10 +125,10 @@ class Session:
         self._streams.open_main()
         self._committer.start()
         self._steps.install()
+        self._boundaries.watch()
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self._begin_rows()
-        self._boundaries.watch()
         self._endings.watch()
         self._children.watch()
         self._terminations.watch()
@@ -212,11 +212,11 @@ class Session:
         self._steps.remove()
         if self._stance is not None:
             self._stance.end()
+        self._boundaries.ignore()
         self._aliases.ignore()
         self._composites.ignore()
         self._compiled.ignore()
         self._modules.remove()
-        self._boundaries.ignore()
         self._endings.ignore()
         self._children.ignore()
         self._terminations.ignore()
@@ -313,7 +313,7 @@ class Session:
     def _end_step(self, attempt: Attempt) -> None:
         process, own = self._process, self._streams.here()
         if own is not None:
-            own.phase = phase_bits(process.phase)
+            own.phase = phase_bits(process.phase)  # other, unless the program says what it is doing
             own.end_attempt()
         stream = own or self._streams.main
         ended = process.step
@@ -403,6 +403,13 @@ class Session:
             return False
         return True
 
+    def environment_phase(self, environment: str, frame: FrameType) -> Phase:
+        """An environment was stepped or reset by the calling thread, in ``frame``; what that was part of."""
+        stream = self._streams.here()
+        if stream is None:
+            return Phase.ROLLOUT
+        return self._process.phases.environment_event(stream, environment, frame)
+
     def count_step(self) -> None:
         """``rltrace.step()``: a step that no torch optimizer marks."""
         self._steps.count_manual()
@@ -417,18 +424,22 @@ class Session:
     @contextlib.contextmanager
     def in_phase(self, phase: Phase) -> Iterator[None]:
         """``with rltrace.phase("rollout")``."""
-        before = self._process.phase
+        process = self._process
+        said = process.phase
         self._streams.set_phase(phase)
+        process.phases.said += 1
         try:
             yield
         finally:
-            self._streams.set_phase(before)
+            process.phases.said -= 1
+            self._streams.set_phase(said)
 
     def backward_begins(self, frame: FrameType) -> bool:
         """Every op of a backward pass has the stack of the call that started it."""
         stream = self._streams.here()
         if stream is None or not self._recording:
             return False
+        self._process.phases.backward_begins(stream)
         stream.modules.begin_backward(frame)
         return True
 

@@ -195,7 +195,9 @@ class Streams:
             births = self._names[wanted] = self._names.get(wanted, 0) + 1
             name = wanted if births == 1 else f"{wanted}#{births}"
             stream = self._make_stream(self._process, len(self._all), name, self._committer)
-            stream.phase = phase_bits(self._process.phase)
+            first = Phase.OTHER if self._all or self._process.step else Phase.INIT
+            stream.phase = phase_bits(self._process.phase if self._process.phases.said else first)
+            stream.modules.on_outermost = functools.partial(self._process.phases.module_called, stream)
             self._all.append(stream)
             self._committer.add(stream)
             return stream

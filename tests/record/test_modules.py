@@ -264,7 +264,7 @@ def test_checkpointed_forwards_have_their_own_modules(record: Record) -> None:
     got = record(program)
     assert modules(got.named("exp")) == ["Block.first"] * 2
     assert modules(got.named("cos")) == ["Block.second"]
-    assert {row.phase for row in got.named("exp")} == {Phase.OTHER, Phase.BACKWARD}
+    assert {row.phase for row in got.named("exp")} == {Phase.FORWARD, Phase.BACKWARD}
 
 
 def test_reentrant_checkpoints_too(record: Record) -> None:

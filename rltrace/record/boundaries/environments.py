@@ -22,10 +22,8 @@ from rltrace.record.boundaries.contents import Contents
 from rltrace.record.boundaries.register import Environment, Register
 from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.record.events import EventForm
+from rltrace.trace.events import NONE
 from rltrace.trace.schema import Kind
-
-NO_SEED: Final = 2**64 - 1
-"""In place of a seed, where none was given."""
 
 _STEP: Final = ("action", "observation")
 _ENDS: Final = (("terminated", "truncated"), ("done",))
@@ -54,7 +52,7 @@ class Teller(Protocol):
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
     ) -> bool: ...
 
-    def environment(self, environment: Environment, steps: int) -> None:
+    def environment(self, environment: Environment, steps: int, frame: FrameType) -> None:
         """So many steps of an environment, or a reset (0), have just been made by the calling thread."""
 
     def fail(self, error: Exception) -> None: ...
@@ -131,7 +129,7 @@ class Environments:
     def _stepped(self, before: Before, result: Any, frame: FrameType) -> None:
         environment = before.environment
         environment.steps += 1
-        self._teller.environment(environment, 1)
+        self._teller.environment(environment, 1, frame)
         if not before.told or not isinstance(result, tuple) or len(result) not in (4, 5):
             return
         observation, reward, *ends = result[:-1]
@@ -156,7 +154,7 @@ class Environments:
     def _was_reset(self, before: Before, result: Any, frame: FrameType) -> None:
         environment = before.environment
         environment.resets += 1
-        self._teller.environment(environment, 0)
+        self._teller.environment(environment, 0, frame)
         if not before.told:
             return
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
@@ -174,13 +172,13 @@ class Environments:
 def seed_of(seed: Any) -> int:
     """A seed as a count; of several, as one number that stands for them."""
     if seed is None:
-        return NO_SEED
+        return NONE
     try:
-        return int(seed) % NO_SEED
+        return int(seed) % NONE
     except (TypeError, ValueError):
         from rltrace.identity import portable_key
 
-        return portable_key("seeds", str(seed)) % NO_SEED
+        return portable_key("seeds", str(seed)) % NONE
 
 
 def _base_of(env: Any) -> Any:

@@ -103,7 +103,7 @@ class Vectors:
         count = int(vector.num_envs)
         environment.steps += is_step
         environment.resets += not is_step
-        self._teller.environment(environment, count if is_step else 0)
+        self._teller.environment(environment, count if is_step else 0, frame)
         if not self._teller.is_told():
             return
         told = _told(result, is_step)

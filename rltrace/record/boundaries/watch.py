@@ -21,6 +21,7 @@ from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.record.boundaries.vectors import Vectors
 from rltrace.record.digests import TensorDigests
 from rltrace.record.events import EventForm
+from rltrace.trace.schema import Phase
 
 
 class Listener(Protocol):
@@ -33,6 +34,9 @@ class Listener(Protocol):
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
     ) -> bool: ...
 
+    def environment_phase(self, environment: str, frame: FrameType) -> Phase:
+        """What a step or a reset of an environment was part of."""
+
     def fail(self, error: Exception) -> None: ...
 
 
@@ -42,7 +46,7 @@ class Boundaries:
     def __init__(self, listener: Listener, digests: TensorDigests) -> None:
         self._listener = listener
         self.environment_steps = 0
-        """Made so far; a vector of n environments makes n at a time."""
+        """Made so far, evaluations aside; a vector of n environments makes n at a time."""
         self._states = GeneratorStates()
         shared = Register(), Contents(_beside_the_program(digests)), self._states, Here(), self
         environments, vectors = Environments(*shared), Vectors(*shared)
@@ -84,8 +88,10 @@ class Boundaries:
             form, evidence=evidence, digests=digests, integers=integers, floats=floats, frame=frame
         )
 
-    def environment(self, environment: Environment, steps: int) -> None:
-        self.environment_steps += steps
+    def environment(self, environment: Environment, steps: int, frame: FrameType) -> None:
+        phase = self._listener.environment_phase(environment.name, frame)
+        if phase is not Phase.EVALUATION:
+            self.environment_steps += steps
 
     def fail(self, error: Exception) -> None:
         self._listener.fail(error)

@@ -71,7 +71,7 @@ def test_all_is_undone_and_what_the_program_put_in_its_place_stays(record: Recor
 
 
 def test_copies_and_pickles_of_environments_are_as_ever(record: Record) -> None:
-    """Deep copies, pickles, and classes pickled by value, as child processes get them: nothing of the recorder in them."""
+    """Deep copies, pickles, and classes pickled by value as child processes get them: the recorder is not in them."""
     kept: list[Any] = []
 
     def program() -> None:

@@ -13,7 +13,7 @@ from recorded import Record
 from toy_environments import Doubled, Walk, events
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.record.boundaries.environments import NO_SEED
+from rltrace.trace.events import NONE
 from rltrace.trace.schema import Kind, Step
 
 
@@ -165,7 +165,7 @@ def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> No
     random.seed(0)
     np.random.seed(0)
     unseeded, seeded, first, second, _, again = events(record(program))
-    assert (unseeded.cells["seed"], unseeded.cells["own generator"]) == (NO_SEED, 0)
+    assert (unseeded.cells["seed"], unseeded.cells["own generator"]) == (NONE, 0)
     assert seeded.cells["own generator"] > 1
     assert first.cells["own generator"] == again.cells["own generator"] != second.cells["own generator"]
     assert (first.cells["Python generator"], first.cells["NumPy generator"]) == (1, 1)

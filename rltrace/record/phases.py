@@ -1,0 +1,164 @@
+"""Which phase a thread is in, told by what the program does: nothing of it is asked of the program.
+
+Owns the rules, and what is remembered for them. A phase is what ops are shown as and filtered by: evidence, never
+identity, and in no digest. Nothing here runs per op. It is set when something happens: an environment is stepped, an
+outermost module is called, a backward pass begins, an optimizer's attempt ends.
+
+- ``init`` until the first of these.
+- ``rollout`` from an event of an environment on that the program trains on, ``evaluation`` from one of another.
+- ``forward`` from the call of a module on whose results a backward pass follows, before another environment event.
+- ``other`` after a backward pass and after an attempt, until the next of these.
+
+Whether a backward pass will follow is not known at the call. It is known of the last time that the call came from
+there, by the few frames around it; of the first time, gradients being recorded is what tells. What Stable-Baselines3
+does is known by its functions. ``rltrace.phase`` overrides all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from rltrace.trace.schema import Phase
+
+if TYPE_CHECKING:
+    from rltrace.record.stream import StreamRecorder
+
+FRAMES: Final = 6
+"""Around a call, that tell it from others."""
+
+MOST: Final = 50_000
+"""Calls that are remembered."""
+
+KNOWN: Final = {
+    "evaluate_policy": Phase.EVALUATION,
+    "collect_rollouts": Phase.ROLLOUT,
+    "train": Phase.FORWARD,
+}
+"""Functions of Stable-Baselines3, and what they do."""
+
+LIBRARIES: Final = ("stable_baselines3/", "sb3_contrib/")
+
+Call = tuple[int, ...]
+
+
+class Phases:
+    """The rules for one process."""
+
+    def __init__(self) -> None:
+        self.said = 0
+        """How many ``rltrace.phase`` blocks the program is in."""
+        self._learned: dict[Call, Phase] = {}
+        self._certain: dict[Call, Phase | None] = {}
+        """Of calls from a function of a library, or from a constructor (None: whatever it is then goes on)."""
+        self._waiting: dict[int, dict[Call, None]] = {}
+        """By stream: calls since the last environment event or backward pass, in order."""
+        self._codes: list[CodeType] = []
+        """Kept alive: their ``id()`` stands in keys."""
+        self._trained_on: set[str] = set()
+        """Environments that a backward pass followed on."""
+        self._since_backward: dict[str, None] = {}
+        """Environments with an event since the last backward pass."""
+        self._has_stepped = False
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def module_called(self, stream: StreamRecorder, frame: FrameType) -> None:
+        """An outermost module is called, from ``frame``."""
+        if self.said or stream.current_phase is Phase.OPTIMIZER:
+            return
+        with_gradients = torch.is_grad_enabled()
+        call = _call(frame, with_gradients)
+        if call not in self._certain:
+            self._meet(call, frame)
+        waiting = self._waiting.get(stream.number)
+        if waiting is None:
+            waiting = self._waiting[stream.number] = {}
+        waiting[call] = None
+        phase = self._certain.get(call, Phase.OTHER)
+        if phase is Phase.OTHER:
+            phase = self._learned.get(call) or self._guess(stream, with_gradients)
+        if phase is not None:
+            stream.enter_phase(phase)
+
+    def environment_event(self, stream: StreamRecorder, environment: str, frame: FrameType) -> Phase:
+        """Something has happened to an environment, seen from ``frame``; what it was part of."""
+        self._has_stepped = True
+        self._since_backward[environment] = None
+        known = next(_library_phases(frame), None)
+        strange = bool(self._trained_on) and environment not in self._trained_on
+        phase = Phase.EVALUATION if known is Phase.EVALUATION or (known is None and strange) else Phase.ROLLOUT
+        self._learn(stream, phase)
+        if not self.said:
+            stream.enter_phase(phase)
+        return phase
+
+    def backward_begins(self, stream: StreamRecorder) -> None:
+        """What is computed from here on until something else happens is neither forward nor rollout."""
+        self._learn(stream, Phase.FORWARD)
+        if self._since_backward:
+            met = self._trained_on.intersection(self._since_backward)
+            if not met:  # the first backward pass on them, or environments that took the place of others
+                self._trained_on.update(self._since_backward)
+            self._since_backward.clear()
+        if not self.said and stream.current_phase is not Phase.OPTIMIZER:
+            stream.enter_phase(Phase.OTHER)
+
+    # --- what is known of calls ---------------------------------------------------------------------------------------
+
+    def _guess(self, stream: StreamRecorder, with_gradients: bool) -> Phase | None:
+        """Of a call that nothing is known of yet; None: whatever it is then goes on."""
+        if with_gradients or not self._has_stepped:
+            return Phase.FORWARD
+        return None if stream.current_phase in _BETWEEN_STEPS else Phase.ROLLOUT
+
+    def _learn(self, stream: StreamRecorder, phase: Phase) -> None:
+        waiting = self._waiting.get(stream.number)
+        if waiting:
+            self._learned.update(dict.fromkeys(waiting, phase))
+            waiting.clear()
+
+    def _meet(self, call: Call, frame: FrameType) -> None:
+        """The first time: what the whole stack tells of it."""
+        if len(self._codes) > MOST:
+            for table in (self._learned, self._certain, self._codes, self._waiting):
+                table.clear()
+        near: list[CodeType] = []
+        at: FrameType | None = frame
+        while at is not None and len(near) < FRAMES:
+            near.append(at.f_code)
+            at = at.f_back
+        self._codes += near
+        phase: Phase | None = next(_library_phases(frame), Phase.OTHER)
+        if phase is Phase.OTHER and any(code.co_name == "__init__" for code in near):
+            phase = None
+        self._certain[call] = phase
+
+
+_BETWEEN_STEPS: Final = (Phase.ROLLOUT, Phase.EVALUATION)
+
+
+def _call(frame: FrameType, with_gradients: bool) -> Call:
+    """What tells one place that calls from another: a few frames, and whether gradients are recorded."""
+    parts = [int(with_gradients)]
+    at: FrameType | None = frame
+    for _ in range(FRAMES):
+        if at is None:
+            break
+        parts += id(at.f_code), at.f_lasti
+        at = at.f_back
+    return tuple(parts)
+
+
+def _library_phases(frame: FrameType) -> Iterator[Phase]:
+    """What functions of a library on the stack say, the innermost first."""
+    at: FrameType | None = frame
+    while at is not None:
+        code = at.f_code
+        phase = KNOWN.get(code.co_name)
+        if phase is not None and any(library in code.co_filename for library in LIBRARIES):
+            yield phase
+        at = at.f_back
