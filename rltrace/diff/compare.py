@@ -214,8 +214,8 @@ class _Comparing:
             advice=self._advice(verdict, decisive, holes),
             decisive=decisive if verdict is Verdict.DIVERGED else None,
             notes=tuple(self.notes),
-            later=self.order.later(firsts),
             drift=drift,
+            later=self.order.later(firsts),
             strict=self.strict,
             so_far=so_far,
         )
