@@ -41,6 +41,12 @@ FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markd
 )
 @click.option("--with-host", is_flag=True, help="Show the machine's name and folders.")
 @click.option("--with-arguments", is_flag=True, help="Show the arguments of the recorded commands.")
+@click.option(
+    "--confirm",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Outcome of an experiment on A and B, for the page.  [default: the one beside B, if any]",
+)
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
@@ -50,6 +56,7 @@ def command(
     form: str | None,
     with_host: bool,
     with_arguments: bool,
+    confirm: Path | None,
     force: bool,
     quiet: bool,
 ) -> int:
@@ -75,7 +82,7 @@ def command(
         check_output(output, force)
     progress = Progress() if progress_visible() else None
     try:
-        text, comparison = _report(a, b, chosen, Asked(with_host, with_arguments), progress)
+        text, comparison = _report(a, b, chosen, Asked(with_host, with_arguments), confirm, progress)
     finally:
         if progress:
             progress.clear()
@@ -97,18 +104,23 @@ def _form_of(output: Path) -> str:
     return form
 
 
-def _report(a: Path, b: Path, form: str, asked: Asked, progress: Progress | None) -> tuple[str, Comparison]:
+def _report(
+    a: Path, b: Path, form: str, asked: Asked, confirm: Path | None, progress: Progress | None
+) -> tuple[str, Comparison]:
     if form == "markdown":
         from rltrace.diff import compare
         from rltrace.report.markdown import comparison_markdown
 
         comparison = compare(a, b, progress=progress)
         return comparison_markdown(comparison, asked), comparison
+    from rltrace.experiment.confirm.told import told_of
     from rltrace.report.html.page import html_page
     from rltrace.report.material import gather
 
+    told = told_of(a, b, confirm)
     material = gather(a, b, progress)
-    return html_page(material, asked, version=version("rltrace-debugger")), material.comparison
+    outcome = None if told is None else told.outcome
+    return html_page(material, asked, version=version("rltrace-debugger"), outcome=outcome), material.comparison
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:

@@ -81,6 +81,14 @@ def word_of(outcome: Outcome) -> str:
     return "NOT FINISHED" if outcome.because else "RUNNING"
 
 
+def steps_text(outcome: Outcome) -> str:
+    """The horizon: ``steps 37 to 38``; "" where it is not known."""
+    first, end = outcome.first_step, outcome.end_step
+    if first is None or end is None:
+        return ""
+    return f"step {first:,}" if end - 1 == first else f"steps {first:,} to {end - 1:,}"
+
+
 def arm_line(arm: Arm) -> str:
     """One arm, as it changes: ``A0: A again, unchanged: is A in 2 runs of 2``."""
     return f"{arm.name.value.replace('<-', '←')}: {arm.what}: {arm.result or STATES[arm.state]}"
@@ -94,10 +102,7 @@ def _head(outcome: Outcome, style: Style) -> Iterator[str]:
     yield ""
     yield f"  A  {outcome.a}"
     yield f"  B  {outcome.b}"
-    end = outcome.end_step
-    if outcome.first_step is not None and end is not None:
-        last = end - 1
-        steps = f"step {last:,}" if last == outcome.first_step else f"steps {outcome.first_step:,} to {last:,}"
+    if steps := steps_text(outcome):
         yield f"  over {steps}"
 
 

@@ -15,9 +15,11 @@ from importlib.resources import files
 from itertools import islice
 
 from rltrace.diff.model import Comparison, Pair, ProcessSummary, Side, Verdict
+from rltrace.experiment.outcome import Outcome
 from rltrace.report.html.around import around_section
 from rltrace.report.html.course import curves_section, search_section, timeline_section
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
+from rltrace.report.html.experiment import experiment_section
 from rltrace.report.html.finding import finding_sections
 from rltrace.report.html.parts import code, commands, facts, more, muted, row, section, side, table
 from rltrace.report.material import Material, Run
@@ -41,12 +43,15 @@ from rltrace.report.telling import (
 MOST, MOST_STREAMS = 100, 20
 
 
-def html_page(material: Material, asked: Asked = NOTHING, *, version: str = "") -> str:
-    """The page, a whole document. Hides folders, the machine and command arguments unless ``asked``."""
+def html_page(material: Material, asked: Asked = NOTHING, *, version: str = "", outcome: Outcome | None = None) -> str:
+    """The page, a whole document. Hides folders, the machine and command arguments unless ``asked``. ``outcome``: of an
+    experiment on the two, where there was one.
+    """
     outgoing = Outgoing(asked, material.comparison.a.path, material.comparison.b.path)
     shown = replace(outgoing.of(material), to_record=tuple(outgoing.command(line) for line in material.to_record))
     runs = Pair(*(_launch(run, outgoing, asked) for run in (material.runs.a, material.runs.b)))
-    parts = [part for part in _sections(shown, runs) if part is not None]
+    experiment = None if outcome is None else experiment_section(outgoing.of(outcome))
+    parts = [part for part in _sections(shown, runs, experiment) if part is not None]
     body = el("body", _header(shown.comparison), _contents(parts), el("main", parts), _footer(asked, version))
     title = (
         f"rltrace: {HEADLINES[shown.comparison.verdict]}, {shown.comparison.a.path} against {shown.comparison.b.path}"
@@ -78,9 +83,12 @@ def _head(title: str) -> Element:
     )
 
 
-def _sections(material: Material, runs: Pair[list[tuple[str, Content]]]) -> Iterator[Element | None]:
+def _sections(
+    material: Material, runs: Pair[list[tuple[str, Content]]], experiment: Element | None
+) -> Iterator[Element | None]:
     comparison = material.comparison
     yield from finding_sections(material)
+    yield experiment
     yield _next(comparison)
     yield timeline_section(material)
     yield curves_section(material)
