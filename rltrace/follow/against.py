@@ -38,6 +38,9 @@ EARLY = 1 << 26
 MOST_MARKED = 1 << 14
 """Rows that differ in memory that nobody may have written, and are remembered."""
 
+MOST_READS = 1 << 16
+"""Inputs of ops that A does not run, of which is remembered what they were."""
+
 TOO_LARGE = f"it wrote over it, and more than {EARLY >> 20} MiB are not copied before each such op"
 
 
@@ -54,6 +57,8 @@ class AgainstStream(KeepingStream):
         self._ids = Ids(watch.a, process.tables)
         self._partners = Partners()
         self._marked_rows: set[int] = set()
+        self._reads: dict[tuple[int, int], int] = {}
+        """What ops of this step that A does not run read, by row and place."""
         self._step = -1
         self._step_rows: StepRows | None = None
 
@@ -78,6 +83,7 @@ class AgainstStream(KeepingStream):
         self._watch.tally.only_a += self.missed()
         self._step = self.process.step
         self._step_rows = None
+        self._reads.clear()
         if self._reference is None:
             return
         try:
@@ -161,6 +167,7 @@ class AgainstStream(KeepingStream):
         self._partners.add(self.row, None if i == NO_ROW else rows.rows.first + i)
         if i == NO_ROW:
             tally.only_here += 1
+            self._remember_reads(self._here(fixed, content))
             return
         if not same:
             here = self._here(fixed, content)
@@ -176,7 +183,13 @@ class AgainstStream(KeepingStream):
 
     @property
     def _around(self) -> Surroundings:
-        return Surroundings(self._partners.of, self._marked_rows.__contains__)
+        return Surroundings(self._partners.of, self._marked_rows.__contains__, lambda *key: self._reads.get(key))
+
+    def _remember_reads(self, here: Here) -> None:
+        """An op that A does not run may be the first of a step to read what others read after it."""
+        if len(self._reads) < MOST_READS:
+            inputs = enumerate(here.inputs())
+            self._reads.update({(here.row, at): link.digest for at, link in inputs if link.digest is not None})
 
     def _content(self, fixed: tuple[int, int, int, int, int, int, int]) -> Content:
         _, structure, _, _, scalars, flags, digests = fixed

@@ -73,6 +73,8 @@ class Surroundings:
     """A's row of an earlier row of the program."""
     is_marked: Callable[[int], bool]
     """Whether an earlier row of the program differs in memory that nobody may have written."""
+    read_here: Callable[[int, int], int | None]
+    """Digest of an input, by row and place, that an earlier op which A does not run read; None: not known."""
 
 
 def judge(rows: Rows, i: int, called: tuple[int, int], here: Here, around: Surroundings) -> Judged | Marked | None:
@@ -90,11 +92,12 @@ def judge(rows: Rows, i: int, called: tuple[int, int], here: Here, around: Surro
             if None not in (a.digest, b.digest) and a.digest != b.digest:
                 return _other_bytes(place, a, b)
     same_number = repr(rows.value(i)) == repr(here.number)
+    if marked:
+        alike = rows.outputs(i) == list(here.outputs) and same_number and _reads_alike(inputs_a, inputs_b)
+        return None if alike else Marked()
     if rows.outputs(i) == list(here.outputs) and same_number:
         return None
-    if marked:
-        return Marked()
-    return _other_results(rows.first + i, inputs_a, here, inputs_b, around)
+    return _other_results(_Pair(rows, i, here, around), inputs_a, inputs_b)
 
 
 def _other_bytes(place: int, a: Link, b: Link) -> Judged:
@@ -105,29 +108,74 @@ def _other_bytes(place: int, a: Link, b: Link) -> Judged:
     return Judged(Cause.UNKNOWN, InputsMatch.DIFFER, why)
 
 
-def _other_results(row_a: int, inputs_a: list[Link], here: Here, inputs_b: list[Link], around: Surroundings) -> Judged:
+def _reads_alike(inputs_a: list[Link], inputs_b: list[Link]) -> bool:
+    return [link.digest for link in inputs_a] == [link.digest for link in inputs_b]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The two rows."""
+
+    rows: Rows
+    i: int
+    here: Here
+    around: Surroundings
+
+    def digest_a(self, link: Link) -> int | None:
+        """What A's op read there, by itself or by the op that read the very same view before it."""
+        if link.digest is not None or not link.known:
+            return link.digest
+        return self._digest_in_a(self.rows.first + self.i - link.distance, link.slot)
+
+    def digest_b(self, link: Link) -> int | None:
+        """The same of the program's op. What a matched op read, A's read as well."""
+        if link.digest is not None or not link.known or link.slot is None:
+            return link.digest
+        row = self.here.row - link.distance
+        partner = self.around.partner(row)
+        return self.around.read_here(row, link.slot) if partner is None else self._digest_in_a(partner, link.slot)
+
+    def _digest_in_a(self, row: int, slot: int | None) -> int | None:
+        """What a row of A read, if it is one of this step."""
+        i = row - self.rows.first
+        if slot is None or not 0 <= i < len(self.rows):
+            return None
+        links = list(self.rows.inputs(i))
+        return links[slot].digest if slot < len(links) else None
+
+
+def _other_results(pair: _Pair, inputs_a: list[Link], inputs_b: list[Link]) -> Judged:
     """The results differ and nothing that was digested before them does."""
     known = InputsMatch.READ
     for place, (a, b) in enumerate(zip(inputs_a, inputs_b, strict=False)):
         if Origin.OVERWRITTEN in (a.distance, b.distance) or None not in (a.digest, b.digest):
             continue
-        if a.distance <= 0 or b.distance <= 0 or a.known or b.known:
-            known = InputsMatch.UNKNOWN
-            continue
-        writer = here.row - b.distance
-        if around.is_marked(writer):
-            why = f"input {place} was written by row {writer:,}, which possibly read memory that no op had written"
-            return Judged(Cause.UNINITIALISED, InputsMatch.DIFFER, why)
-        if around.partner(writer) != row_a - a.distance:
-            rows = f"row {writer:,} here, {row_a - a.distance:,} in A"
-            why = f"input {place} was last written by another op than in A ({rows})"
-            return Judged(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
-        known = InputsMatch.LINKED if known is InputsMatch.READ else known
+        told = _linked(pair, place, a, b)
+        if isinstance(told, Judged):
+            return told
+        known = InputsMatch.UNKNOWN if InputsMatch.UNKNOWN in (known, told) else told
     if known is InputsMatch.UNKNOWN:
-        why = "its results differ, and of some of its inputs only what is known is equal"
+        why = "its results differ, and not all of its inputs could be compared"
         return Judged(Cause.UNKNOWN, known, why)
     why = "its inputs match, since every op before it gave what it gave in A, and its results differ"
     return Judged(Cause.COMPUTATION, known, why)
+
+
+def _linked(pair: _Pair, place: int, a: Link, b: Link) -> Judged | InputsMatch:
+    """Whether an input matches that was not read on both sides, by who wrote it or read it before."""
+    read_a, read_b = pair.digest_a(a), pair.digest_b(b)
+    if read_a is not None and read_b is not None:
+        return InputsMatch.LINKED if read_a == read_b else _other_bytes(place, a, b)
+    if a.distance <= 0 or b.distance <= 0 or a.known or b.known:
+        return InputsMatch.UNKNOWN
+    row_a, row_b = pair.rows.first + pair.i - a.distance, pair.here.row - b.distance
+    if pair.around.is_marked(row_b):
+        why = f"input {place} was written by row {row_b:,}, which possibly read memory that no op had written"
+        return Judged(Cause.UNINITIALISED, InputsMatch.DIFFER, why)
+    if pair.around.partner(row_b) != row_a:
+        why = f"input {place} was last written by another op than in A (row {row_b:,} here, {row_a:,} in A)"
+        return Judged(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
+    return InputsMatch.LINKED
 
 
 def _numbers(rows: Rows, i: int) -> tuple[list[int], bytes]:
