@@ -133,7 +133,7 @@ def number_of(value: object) -> float | OnDevice | None:
     if kind is float or kind is int:
         return _float(value)
     try:
-        with unseen():
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # as ``unseen``, at half its price
             return _of_tensor(value) if isinstance(value, Tensor) else _float(_scalar(value))
     except Exception:  # whatever it is, a number cannot be had of it, and the program is to go on
         return None
