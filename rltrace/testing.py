@@ -213,6 +213,36 @@ class StreamBuilder:
         self.rows += 1
         return self.rows - 1
 
+    def event(
+        self,
+        kind: Kind,
+        what: str,
+        site: Frame | Sequence[Frame] = SITE,
+        owner: str = "",
+        phase: Phase | str = Phase.OTHER,
+        counts: Mapping[str, int] | None = None,
+        evidence: Mapping[str, object] | None = None,
+        digests: Mapping[str, object] | None = None,
+        integers: Mapping[str, int] | None = None,
+        floats: Mapping[str, float] | None = None,
+    ) -> int:
+        """Add a row that is no op, a cell for each name; returns its index in the stream."""
+        cells = {"n": counts or {}, "e": evidence or {}, "d": digests or {}, "i": integers or {}, "f": floats or {}}
+        row = self.op(
+            "",
+            site,
+            outputs=[*cells["n"].values(), *cells["e"].values(), *cells["d"].values()],
+            module=owner,
+            phase=phase,
+            integers=list((integers or {}).values()),
+            floats=list((floats or {}).values()),
+            flags=RowFlag.MARKED,
+            scalars=[what, *([f"{name}=", letter] for letter, named in cells.items() for name in named)],
+            kind=kind,
+        )
+        self._columns[-1][Column.FLAGS] |= (len(cells["n"]) + len(cells["e"])) << GENERATOR_SHIFT
+        return row
+
     def end_step(
         self,
         optimizer: str = "Adam",
@@ -363,7 +393,7 @@ class TraceBuilder:
         self.processes: dict[str, ProcessBuilder] = {}
         self.main = self.process(process, alive=alive)
         self.stream = self.main.stream
-        self.op = self.main.stream().op
+        self.op, self.event = self.main.stream().op, self.main.stream().event
         self.end_step = self.main.stream().end_step
         self.window = self.main.stream().window
         self.commit = self.main.stream().commit
