@@ -1,0 +1,96 @@
+"""What PyTorch says of an op: that it need not repeat itself, and what setting makes it.
+
+Owns a table of operators, from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on
+2026-11-21; modules and functions there, the operators that they run here), and of CPU operators that were measured not
+to repeat themselves on several threads (docs/decisions.md). It is advice, no cause: a verdict never rests on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.diff.model import Cause, Finding
+
+CPU, CUDA = "cpu", "cuda"
+ONE_THREAD = "1 thread"
+
+SETTING = "torch.use_deterministic_algorithms(True)"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of some operators on some devices."""
+
+    devices: tuple[str, ...]
+    why: str
+    """A clause: why two calls need not agree."""
+    has_form: bool
+    """Whether it has a deterministic form, which the setting chooses; else the setting makes it raise an error."""
+
+
+_ATOMICS = "it adds up through atomic operations, in the order in which GPU threads come"
+_THREADS = "with accumulate=True its threads add up in the order in which they come"
+_DUPLICATES = "where an index comes twice, the thread that is last wins"
+_CHOICE = "cuDNN may choose another algorithm from call to call, and some of them add up through atomic operations"
+
+TABLE: dict[str, tuple[Known, ...]] = {}
+
+
+def _known(known: Known, *operators: str) -> None:
+    for name in operators:
+        TABLE[name] = (*TABLE.get(name, ()), known)
+
+
+_known(Known((CPU,), _THREADS, True), "index_put", "_index_put_impl", "_unsafe_index_put", "put")
+_known(Known((CUDA,), _DUPLICATES, True), "index_put", "_index_put_impl", "_unsafe_index_put", "index_copy", "scatter")
+_known(Known((CPU,), _DUPLICATES, True), "index_copy")
+_known(Known((CUDA,), _CHOICE, True), "convolution", "cudnn_convolution", "cudnn_convolution_transpose")
+_known(Known((CUDA,), _CHOICE, True), "convolution_backward")
+_known(
+    Known((CUDA,), _ATOMICS, True),
+    "scatter_add", "index_add", "scatter_reduce", "embedding_dense_backward", "index_select_backward",
+    "replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward",
+    "max_pool3d_with_indices_backward", "repeat_interleave_backward",
+)  # fmt: skip
+_known(
+    Known((CUDA,), _ATOMICS, False),
+    "avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward",
+    "adaptive_max_pool2d_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
+    "upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward",
+    "upsample_trilinear3d_backward", "reflection_pad1d_backward", "reflection_pad2d_backward",
+    "reflection_pad3d_backward", "nll_loss2d_forward", "_ctc_loss_backward", "grid_sampler_2d_backward",
+    "grid_sampler_3d_backward", "histc", "bincount", "put", "_embedding_bag_dense_backward",
+)  # fmt: skip
+_known(Known((CUDA,), "the order in which blocks are added up is not fixed", False), "cumsum")
+_known(Known((CUDA,), "of several equal numbers any index may come out", False), "median")
+_known(Known((CPU, CUDA), _DUPLICATES, False), "max_unpool2d", "max_unpool3d")
+
+
+def known_of(op: str, device: str) -> Known | None:
+    """What is known of an operator (``aten.index_put_.default``) on a kind of device; None: nothing."""
+    parts = op.split(".")
+    if len(parts) < 2 or parts[0] != "aten":
+        return None
+    return next((known for known in TABLE.get(parts[1].removesuffix("_"), ()) if device in known.devices), None)
+
+
+def advice_text(finding: Finding) -> str | None:
+    """A sentence on the op of a finding that may rest on its not repeating itself; None: nothing is known, or it ran on
+    one thread both times.
+    """
+    if finding.op is None or finding.cause not in (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION):
+        return None
+    kernels = [text for text in (finding.kernel.a, finding.kernel.b) if text]
+    device = CUDA if any(text.startswith(CUDA) for text in kernels) else CPU
+    if device == CPU and kernels and all(text.endswith(ONE_THREAD) for text in kernels):
+        return None
+    known = known_of(finding.op, device)
+    if known is None:
+        return None
+    form = (
+        f"{SETTING} chooses a form that does, and takes longer"
+        if known.has_form
+        else f"it has no deterministic form, so {SETTING} raises an error there"
+    )
+    threads = "; one thread (OMP_NUM_THREADS=1) does as well" if device == CPU else ""
+    return f"PyTorch does not promise that {finding.op} repeats itself: {known.why}; {form}{threads}"

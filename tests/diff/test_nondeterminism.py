@@ -1,0 +1,72 @@
+"""What PyTorch says of an op stands beside the verdict as advice: where it holds, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rltrace.diff.compare import compare
+from rltrace.diff.model import Cause, Finding, Pair
+from rltrace.diff.nondeterminism import SETTING, TABLE, advice_text, known_of
+from rltrace.testing import TraceBuilder
+
+
+@pytest.fixture(scope="module")
+def finding(tmp_path_factory: pytest.TempPathFactory) -> Finding:
+    """``index_put_`` that gave something else, on two threads of a CPU."""
+    folder = tmp_path_factory.mktemp("traces")
+    for name in ("a", "b"):
+        builder = TraceBuilder(folder / f"{name}.zarr")
+        builder.op("aten.zeros.default", outputs=["zeros"])
+        builder.op("aten.index_put_.default", outputs=[f"sum {name}"])
+        builder.finish()
+    found = compare(folder / "a.zarr", folder / "b.zarr").decisive
+    assert found is not None
+    return replace(found, cause=Cause.SAME_KERNEL, kernel=Pair("ATen AVX2, 2 threads", "ATen AVX2, 2 threads"))
+
+
+def test_every_operator_is_one_of_torch() -> None:
+    """No name in the table is a slip: torch has the operator, or it is known under that name of its backward pass."""
+    others = {"repeat_interleave_backward", "_ctc_loss_backward"}
+    for name in TABLE:
+        found = hasattr(torch.ops.aten, name) or hasattr(torch.ops.aten, f"{name}_")
+        assert found or name in others, name
+
+
+def test_advice_on_a_cpu(finding: Finding) -> None:
+    """Why, the setting, and one thread as the other way."""
+    text = advice_text(finding)
+    assert text is not None
+    assert "aten.index_put_.default" in text
+    assert SETTING in text
+    assert "OMP_NUM_THREADS=1" in text
+
+
+def test_one_thread_needs_none(finding: Finding) -> None:
+    """On one thread of a CPU there is no order to be lost."""
+    assert advice_text(replace(finding, kernel=Pair("ATen AVX2, 1 thread", "ATen AVX512, 1 thread"))) is None
+
+
+@pytest.mark.parametrize("cause", [Cause.OUTSIDE, Cause.RNG, Cause.ARGUMENTS, Cause.CONTROL_FLOW, Cause.UNKNOWN])
+def test_other_causes_need_none(finding: Finding, cause: Cause) -> None:
+    """Where the difference came from elsewhere, the op is not to blame."""
+    assert advice_text(replace(finding, cause=cause)) is None
+
+
+def test_on_a_gpu(finding: Finding) -> None:
+    """Another device has other ops; one without a deterministic form is told so."""
+    cuda = replace(finding, op="aten.cumsum.default", kernel=Pair("cuda", "cuda"))
+    text = advice_text(cuda)
+    assert text is not None
+    assert "no deterministic form" in text
+    assert "OMP_NUM_THREADS" not in text
+    assert known_of("aten.cumsum.default", "cpu") is None
+
+
+def test_unknown_operators() -> None:
+    """Custom operators and unknown names have none."""
+    assert known_of("mine.cumsum.default", "cuda") is None
+    assert known_of("aten.add.Tensor", "cuda") is None
+    assert known_of("window", "cpu") is None
