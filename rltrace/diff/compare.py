@@ -32,6 +32,7 @@ from rltrace.diff.model import (
     Search,
     Verdict,
 )
+from rltrace.diff.nondeterminism import advice_text
 from rltrace.diff.order import Order, Placed
 from rltrace.diff.pools import PoolResult, compare_pools, compare_processes, is_pool
 from rltrace.diff.processes import pooled, process_pairs
@@ -185,6 +186,7 @@ class _Comparing:
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
+        self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
         so_far, _ = decide(as_if_complete(evidence))
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += filter(None, (left_elsewhere(a, b) for a, b in self.pairs))
