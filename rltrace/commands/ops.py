@@ -40,10 +40,13 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
 
     selector = parse_selectors(selectors)
     wanted = parse_range(steps) if steps is not None else None
-    unreadable = 0
-    lines = islice(list_ops(open_trace(trace), selector, wanted), limit)
+    unreadable, opened = 0, open_trace(trace)
+    lines = islice(list_ops(opened, selector, wanted), limit)
     while batch := list(islice(lines, BATCH)):
         emit("\n".join(line_text(line) if form == "text" else json.dumps(line_json(line)) for line in batch))
         unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine) and line.damaged)
+    for process in opened.processes:
+        if process.state == "running":
+            narrate(f"{process.name} is still being recorded; these were its ops up to op {process.after_op:,}")
     if unreadable:
         narrate(f"{counted(unreadable, 'row')} could not be read", hint=f"rltrace verify {trace}")

@@ -111,6 +111,8 @@ class Journal:
     """Of the last good frame."""
     size: int = 0
     """Where the last good frame ends."""
+    alive: bool = False
+    """Whether its process still ran when it was read, as far as can be known; it may have been written on since."""
     length: int = 0
     """Bytes of the file when it was read."""
     ends: dict[int, int] = field(default_factory=dict)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from rltrace.trace.arrays import ROWS, TABLES
 from rltrace.trace.attempts import Attempts, Samples
-from rltrace.trace.births import is_alive
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
 from rltrace.trace.packing import StepPart
@@ -136,7 +135,7 @@ class ProcessTrace:
             return NEVER_RECORDED
         if self._ended is not None:
             return self._ended
-        return RUNNING if is_alive(self.birth) else KILLED
+        return RUNNING if self.journal.alive else KILLED
 
     @property
     def told_its_end(self) -> bool:

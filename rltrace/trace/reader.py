@@ -133,12 +133,20 @@ class Trace:
 
     def _read_journals(self) -> dict[int, Journal]:
         """The journal of every process folder, an empty one where none can be read."""
-        found = {}
-        for number in sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name)):
-            try:
-                found[number] = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
-            except UnreadableError as error:
-                found[number] = Journal(unreadable=str(error))
+        numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name))
+        return {number: self._read_journal(number) for number in numbers}
+
+    def _read_journal(self, number: int) -> Journal:
+        """One journal; of a process that ended while it was read, all that it left."""
+        try:
+            found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+            birth = birth_of(found)
+            if birth and not any(record["type"] == "end" for record in found.records):
+                found.alive = is_alive(birth)
+                if not found.alive:
+                    found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+        except UnreadableError as error:
+            return Journal(unreadable=str(error))
         return found
 
     def _is_of_another_launch(self, journal: Journal) -> bool:

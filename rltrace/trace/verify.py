@@ -30,7 +30,7 @@ from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import parse_birth
 from rltrace.trace.files import PARTIAL, UnreadableError
-from rltrace.trace.process import COMPLETE, STOPPED, ProcessTrace
+from rltrace.trace.process import COMPLETE, RUNNING, STOPPED, ProcessTrace
 from rltrace.trace.proof import StreamProof
 from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
@@ -165,8 +165,11 @@ class _Work:
     def check_leftovers(self) -> None:
         """Name the files that nothing speaks of."""
         known = set(self._known())
+        running = [process for process in self.trace.processes if process.state == RUNNING]
+        self.notes += [f"{p.name} is still being recorded; what it wrote since was not looked at" for p in running]
+        growing = tuple(f"{process.base}/" for process in running)
         for key in _walk(self.trace.folder.root):
-            if key in known:
+            if key in known or key.startswith(growing):
                 continue
             if key.endswith(PARTIAL):
                 self.notes.append(f"{key} was being written when its process ended; it is no part of the trace")

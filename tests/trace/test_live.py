@@ -1,0 +1,143 @@
+"""A trace that is still being written: what is read is its beginning, and says that it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rltrace.commands.main import main
+from rltrace.testing import plain_entries, random_rows
+from rltrace.trace import reader
+from rltrace.trace.births import write_birth
+from rltrace.trace.journal import Journal
+from rltrace.trace.reader import open_trace
+from rltrace.trace.verify import verify
+from rltrace.trace.writer import ProcessWriter, create_trace
+
+ROWS = 40
+
+
+@contextmanager
+def recording(trace: Path) -> Iterator[Callable[[str], None]]:
+    """A process that commits, and does what it is told: "commit", "end" (and exits), "die"."""
+    create_trace(trace, {"command": ["train"]})
+    orders, order = os.pipe()
+    answers, answer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _record(trace, orders, answer)
+        finally:
+            os._exit(1)
+    os.close(answer)
+    gone = []
+
+    def tell(what: str) -> None:
+        os.write(order, what[:1].encode())
+        if what == "commit":
+            assert os.read(answers, 1) == b"!"
+        else:
+            gone.append(os.waitpid(child, 0))
+
+    try:
+        assert os.read(answers, 1) == b"!"
+        yield tell
+    finally:
+        if not gone:
+            tell("die")
+        for end in (orders, order, answers):
+            os.close(end)
+
+
+def _record(trace: Path, orders: int, answer: int) -> None:
+    birth = {"name": "rank0/main"}
+    writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
+    writer.facts("op", "dispatch", {})
+    stream, generator, row = writer.stream("rank0/main"), np.random.default_rng(0), 0
+    entries = plain_entries()
+    while True:
+        writer.commit(stream, random_rows(generator, row, ROWS), entries)
+        row, entries = row + ROWS, []
+        os.write(answer, b"!")
+        match os.read(orders, 1):
+            case b"e":
+                writer.close("complete", {})
+                os._exit(0)
+            case b"d":
+                os._exit(0)
+
+
+def test_a_reader_stays_where_it_was(tmp_path: Path) -> None:
+    """What is committed later, and that the process ends, a trace that was opened before does not show."""
+    with recording(tmp_path / "t") as tell:
+        first = open_trace(tmp_path / "t")
+        tell("commit")
+        second = open_trace(tmp_path / "t")
+        tell("end")
+        for trace, commits in ((first, 1), (second, 2)):
+            (process,) = trace.processes
+            assert (process.state, process.after_op) == ("running", commits * ROWS)
+            assert len(process.streams[0].read(0, commits * ROWS)) == commits * ROWS
+            assert "is still recording" in (process.why or "")
+            assert trace.holes == ()
+    (process,) = open_trace(tmp_path / "t").processes
+    assert (process.state, process.after_op) == ("complete", 2 * ROWS)
+
+
+@pytest.mark.parametrize(("end", "state"), [("end", "complete"), ("die", "killed")])
+def test_a_process_that_ends_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, state: str
+) -> None:
+    """Its end is seen where it was written; it is not taken for a death."""
+    with recording(tmp_path / "t") as tell:
+        parse, parsed = reader.parse_journal, 0
+
+        def parse_and_end(data: bytes) -> Journal:
+            nonlocal parsed
+            parsed += 1
+            if parsed == 2:  # the first is the launch's
+                tell("commit")
+                tell(end)
+            return parse(data)
+
+        monkeypatch.setattr(reader, "parse_journal", parse_and_end)
+        (process,) = open_trace(tmp_path / "t").processes
+    assert (process.state, process.after_op) == (state, 2 * ROWS)
+
+
+def test_every_verb_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``ops`` lists a beginning and says that it is one; ``info`` and ``verify`` name the state, and see no damage."""
+    path = tmp_path / "t"
+    with recording(path) as tell:
+        tell("commit")
+        assert main(["ops", str(path)]) == 0
+        shown = capsys.readouterr()
+        assert len(shown.out.splitlines()) == 2 * ROWS
+        assert shown.err == f"rltrace: rank0/main is still being recorded; these were its ops up to op {2 * ROWS}\n"
+        assert main(["info", str(path)]) == 0
+        assert f"rank0/main  running after op {2 * ROWS}" in capsys.readouterr().out
+        assert main(["verify", str(path)]) == 0
+        assert "running" in capsys.readouterr().out
+
+
+def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed while the trace is checked is neither damage nor a leftover."""
+    with recording(tmp_path / "t") as tell:
+        opened = reader.open_trace
+
+        def open_and_go_on(path: Path) -> reader.Trace:
+            trace = opened(path)
+            for _ in range(3):
+                tell("commit")
+            return trace
+
+        monkeypatch.setattr("rltrace.trace.verify.open_trace", open_and_go_on)
+        found = verify(tmp_path / "t")
+    assert found.damage == ()
+    assert not [note for note in found.notes if "never committed" in note]
+    assert any("still being recorded" in note for note in found.notes)
