@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from rltrace.record.boundaries.checkpoints import Checkpoints
 from rltrace.record.boundaries.classes import Around, Subclasses
 from rltrace.record.boundaries.contents import Contents
 from rltrace.record.boundaries.environments import Environments, Here
@@ -48,8 +49,10 @@ class Boundaries:
         self.environment_steps = 0
         """Made so far, evaluations aside; a vector of n environments makes n at a time."""
         self._states = GeneratorStates()
-        shared = Register(), Contents(_beside_the_program(digests)), self._states, Here(), self
+        contents = Contents(_beside_the_program(digests))
+        shared = Register(), contents, self._states, Here(), self
         environments, vectors = Environments(*shared), Vectors(*shared)
+        self._checkpoints = Checkpoints(contents, self)
         self._changed: list[Subclasses] = []
         roots = {
             "gymnasium.core": ("Env", environments.methods),
@@ -57,14 +60,17 @@ class Boundaries:
             "gymnasium.vector.vector_env": ("VectorEnv", vectors.methods),
             "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vectors.methods),
         }
-        self._imported = Imported({name: self._watching(*what) for name, what in roots.items()}, self.fail)
+        told = {name: self._watching(*what) for name, what in roots.items()}
+        self._imported = Imported(told | {"safetensors.torch": self._watch_safetensors}, self.fail)
 
     def watch(self) -> None:
         self._states.begin()
+        self._checkpoints.watch()
         self._imported.watch()
 
     def ignore(self) -> None:
         self._imported.ignore()
+        self._checkpoints.ignore()
         while self._changed:
             self._changed.pop().ignore()
 
@@ -75,6 +81,9 @@ class Boundaries:
             changed.watch()
 
         return told
+
+    def _watch_safetensors(self, module: ModuleType) -> None:
+        self._checkpoints.watch_function("safetensors.torch.load_file", module, name="load_file")
 
     # --- what the boundaries tell -------------------------------------------------------------------------------------
 
