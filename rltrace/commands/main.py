@@ -32,6 +32,7 @@ VERBS = {
     "info": "What a trace holds: machine, versions, streams, states.",
     "ops": "List the recorded ops, one line each.",
     "series": "Numbers that move in time: curves, learning rates, gradient scalers; of one run or two.",
+    "doctor": "What chooses kernels here, and what stands in the way of the same bits.",
     "verify": "Check every byte of a trace.",
     "slice": "Cut a window out of a trace, to carry elsewhere.",
 }
