@@ -25,6 +25,9 @@ from rltrace.trace.schema import Column, Kind, Origin, RowFlag
 LONGEST_TRAIL = 256
 """How many marked rows are followed back to the first one."""
 
+COMPILED = "inductor."
+"""How the operators of regions that torch.compile has made begin."""
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -59,7 +62,7 @@ def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
         return Judged(a, b, strangers)
     if difference.structure or difference.arguments:
         return Judged(a, b, Decided(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
-    return Judged(a, b, _noting_overlap(_of_kernel(scene, a, b, known), a, b))
+    return Judged(a, b, _noting_region(_noting_overlap(_of_kernel(scene, a, b, known), a, b), a))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -206,6 +209,14 @@ def _noting_overlap(decided: Decided, a: RowAt, b: RowAt) -> Decided:
         return decided
     why = f"{decided.because}; it writes memory that it reads as well (source and destination overlap), so its result"
     return replace(decided, because=f"{why} depends on the order in which a kernel goes through it")
+
+
+def _noting_region(decided: Decided, a: RowAt) -> Decided:
+    """What torch.compile has made is one op: that it gave something else is known, and no more."""
+    if not a.op.startswith(COMPILED):
+        return decided
+    inside = "what happens inside of a compiled region was not seen; record --compile eager runs it op by op"
+    return replace(decided, because=f"{decided.because}; {inside}")
 
 
 def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:

@@ -83,9 +83,14 @@ def shape_of(tensor: torch.Tensor) -> list[object]:
     if tensor.is_nested:
         return ["nested"]
     try:
-        return list(map(int, tensor.shape))
+        return [size if type(size) is int else _size(size) for size in tensor.shape]
     except RuntimeError:  # a lazy module's parameter before its first call
         return ["uninitialized"]
+
+
+def _size(size: Any) -> object:
+    """One that is no plain number. A symbol must not be asked for its value: it would have one from then on."""
+    return str(size) if isinstance(size, torch.SymInt) else int(size)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

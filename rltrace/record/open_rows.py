@@ -6,6 +6,7 @@ Owns these fields and the layout of the flat arrays. Reads no tensor.
 from __future__ import annotations
 
 from array import array
+from threading import get_ident
 
 from rltrace.record.modules import ModuleStack
 from rltrace.record.process import ProcessState
@@ -38,6 +39,8 @@ class OpenRows:
         self.process = process
         self.number = number
         self.name = name
+        self.owner = get_ident()
+        """The thread whose rows these are."""
         self.row = 0
         """Rows finished so far, from the start of the stream."""
         self.limit = 0

@@ -94,16 +94,19 @@ class Sites:
             number = self._prefixes[key] = self._last_prefix
         return number
 
-    def make(self, key: tuple[int, ...], innermost: FrameType, below: FrameType | None = None) -> int:
+    def make(self, key: tuple[int, ...], innermost: FrameType | None, below: FrameType | None = None) -> int:
         """Intern a stack not seen before; ``key`` is its walk.
 
-        ``below``: where the stack goes on when ``innermost`` is on another thread, which works for that one.
+        ``below``: where the stack goes on when ``innermost`` is on another thread, which works for that one; such a
+        thread may have no frames of its own.
         """
         if len(self._codes) > MOST_CODES:
             for table in (self.known, self._codes, self._frames, self._prefixes):
                 table.clear()
         frames: list[Frame] = []
-        frame: FrameType | None = innermost
+        frame = below if innermost is None else innermost
+        if innermost is None:
+            below = None
         while frame is not None:
             found = self._frame(frame)
             if not _is_recorder(frame.f_code):

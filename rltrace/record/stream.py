@@ -20,6 +20,7 @@ from xxhash import xxh3_64_intdigest
 
 from rltrace.record import storages as storage_rules
 from rltrace.record.arguments import INT64, take_apart, tensor_parts
+from rltrace.record.beside import BesideError, is_no_row
 from rltrace.record.calls import Call
 from rltrace.record.events import Happening, RowTaker
 from rltrace.record.open_rows import OVERWRITTEN, PHASE_SHIFT, phase_bits
@@ -129,7 +130,13 @@ class StreamRecorder(Reading, Writing, Happening):
                 flags |= _BACKWARD
 
             stack: list[int] = []
-            frame: Any = _get_frame(1)
+            frame: Any
+            try:
+                frame = _get_frame(1)
+            except ValueError:  # a thread without Python below: the autograd engine's own, or a TorchScript fork's
+                if node is None:
+                    raise BesideError from None
+                frame = None
             first = frame
             below = None
             if self.anchors:
@@ -155,7 +162,10 @@ class StreamRecorder(Reading, Writing, Happening):
                 site = process.sites.make(site_key, first, below)
             del first, frame, below
         except Exception as error:
-            process.fail(error)
+            if is_no_row(error, self, _by, tensors):
+                self._take_back(tensors, links, integers, floats)
+            else:
+                process.fail(error)
             return func(*args, **kwargs) if kwargs else func(*args)
         except BaseException:  # Ctrl-C, between two statements above
             self._interrupted(None, tensors)
@@ -207,7 +217,7 @@ class StreamRecorder(Reading, Writing, Happening):
         """An output that no argument aliases: digest it and follow its storage."""
         try:
             layout = self._layouts[out.dtype, out.shape, out.stride(), out.is_cpu or out.device]
-        except (KeyError, RuntimeError):
+        except (KeyError, RuntimeError, TypeError):
             layout = self.process.layouts.of(out)
         small = layout.small
         try:

@@ -77,6 +77,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "streams": [_stream(stream) for stream in process.streams],
         "optimizers": _optimizers(process),
         "values": _values(process),
+        "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
         "facts": dict(process.facts),
     }
 
@@ -210,6 +211,9 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
         yield f"  steps   {name}  {_counted(optimizer['attempts'], 'attempt')}{skipped}"
+    if process["compiled"]:
+        kinds = _counted(process["compiled"], "kind")
+        yield f"  opaque  {kinds} of compiled region: each call is one op, what happens inside was not seen"
     yield from _value_lines(process["values"])
 
 

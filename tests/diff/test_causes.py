@@ -365,3 +365,19 @@ def test_a_label_for_the_profiler_is_told_as_its_line(record: Record) -> None:
     assert comparison.verdict is Verdict.SAME_VALUES
     assert comparison.first is not None
     assert comparison.first.because == "only B runs it; there A goes on with optimizer.step() at train.py:29 (train)"
+
+
+def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: Path) -> None:
+    """Inputs match, outputs differ: the kernels are compared as ever, and the way to see more is named."""
+    kernel = {"library": "Inductor", "names": ["extern_kernels.mm", "cpp_fused_sin_0"], "code": "aa"}
+    paths = []
+    for side, code in (("a", "aa"), ("b", "bb")):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        stream = trace.process("rank0/main").stream()
+        stream.op("aten.ones.default", outputs=["x"])
+        stream.op("inductor.compiled_graph", inputs=[0], outputs=[f"y {side}"], kernel={**kernel, "code": code})
+        paths.append(trace.finish())
+    found = value_of(compare(*paths))
+    assert found.cause is Cause.KERNEL
+    assert "code aa against bb" in found.because
+    assert "--compile eager" in found.because

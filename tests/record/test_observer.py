@@ -449,3 +449,55 @@ def test_recording_imports_no_compiler(record: Record) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]", result.stdout
+
+
+def test_symbolic_shapes_stay_symbols(record: Record) -> None:
+    """Ops on shapes that are not known yet are no rows, and nothing asks a symbol for its value."""
+
+    def program() -> list[Any]:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x) @ x.t() * x.shape[0] + torch.ones(x.shape[0], x.shape[0])
+
+        graph = make_fx(scaled, tracing_mode="symbolic")(torch.randn(2, 3))
+        exported = torch.export.export(
+            nn.Linear(3, 2), (torch.randn(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+        )
+        symbols = [str(node.meta["val"].shape) for node in exported.graph.nodes if "val" in node.meta]
+        assert any("s" in shape for shape in symbols)
+        return [graph(torch.randn(5, 3)), exported.module()(torch.randn(4, 3))]
+
+    ops = same(record, program)
+    assert "sin" in ops and "addmm" in ops
+
+
+def test_a_thread_without_python_is_of_the_stream_where_backward_is(record: Record) -> None:
+    """The autograd engine's own threads have no frames: such an op has the site of the call of backward."""
+    import sys
+
+    from rltrace.record.sites import Sites
+    from rltrace.record.tables import Tables
+
+    sites = Sites(Tables())
+    frame = sys._getframe()
+    assert sites.make((1,), None, frame) == sites.make((2,), frame)
+
+
+def test_threads_of_torchscript_break_nothing(record: Record) -> None:
+    """What a TorchScript fork runs on a thread of its own computes the same, and no row is spoilt by it."""
+
+    def program() -> list[Any]:
+        @torch.jit.script
+        def part(x: torch.Tensor) -> torch.Tensor:
+            return x.sin().sum()
+
+        @torch.jit.script
+        def both(x: torch.Tensor) -> torch.Tensor:
+            a = torch.jit.fork(part, x)
+            b = torch.jit.fork(part, x * 2)
+            return torch.jit.wait(a) + torch.jit.wait(b)
+
+        return [both(torch.randn(100)) for _ in range(3)]
+
+    assert same(record, program).count("randn") == 3
