@@ -93,7 +93,7 @@ class OriginClass:
     """Whether the outcome needs it (it is in the minimal set); None: not tried."""
     stream: str
     first_row: int | None
-    """Row of A of the first of them."""
+    """Row of A0 of the first of them."""
     first_step: int | None
     max_ulp: int | None = None
     """The largest distance of two elements; None: no floating-point numbers, or not measured."""
@@ -104,6 +104,8 @@ class OriginClass:
     """Its label in A, as ``rltrace replay --kinds`` takes it."""
     kinds_b: tuple[str, ...] = ()
     """Labels of the same ops in B."""
+    row_in_a: int | None = None
+    """Row of trace A of the first of them, where A0 has other steps; None: A has no ops of these steps."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ def _class(found: Mapping[str, Any]) -> OriginClass:
         parts=tuple(map(str, found.get("parts") or ())),
         kind=str(found.get("kind") or ""),
         kinds_b=tuple(map(str, found.get("kinds_b") or ())),
+        row_in_a=_maybe(int, found, "row_in_a"),
     )
 
 

@@ -39,7 +39,7 @@ OUTCOME = Outcome(
     (
         OriginClass(
             "aten.mm.default", Pair("ATen AVX2", "ATen AVX512"), Site("train.py", 20, "train", "x = w1 @ o"),
-            3, 0.75, True, "rank0/main", 25, 1, 3, 1e-7,
+            3, 0.75, True, "rank0/main", 4, 1, 3, 1e-7, row_in_a=25,
         ),
         OriginClass("aten.sub.Tensor", Pair(None, None), None, 1, 0.25, False, "rank0/main", None, None),
     ),

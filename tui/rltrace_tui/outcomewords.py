@@ -11,6 +11,7 @@ from textwrap import wrap
 from textual.content import Content
 
 from rltrace.experiment.outcome import ArmState, OriginClass, Outcome, Word
+from rltrace.report.confirm import steps_text, word_of
 from rltrace.report.finding import sentence
 from rltrace_tui.words import Lines, labelled, plain
 
@@ -40,7 +41,7 @@ def headline(outcome: Outcome | None) -> tuple[str, str]:
     """The word, and its colour."""
     if outcome is None:
         return "NO EXPERIMENT", "$text-muted"
-    return ("RUNNING", "$text-accent") if outcome.word is None else (outcome.word.value.upper(), WORDS[outcome.word])
+    return word_of(outcome), "$text-accent" if outcome.word is None else WORDS[outcome.word]
 
 
 def arm_lines(outcome: Outcome, width: int) -> Lines:
@@ -60,9 +61,8 @@ def arm_lines(outcome: Outcome, width: int) -> Lines:
     word, style = headline(outcome)
     lines += [Content(""), Content.assemble((word, f"bold {style}"))]
     lines += labelled("because", sentence(outcome.because), width) if outcome.because else []
-    if outcome.first_step is not None:
-        end = "the end" if outcome.end_step is None else f"step {outcome.end_step:,}"
-        lines += labelled("horizon", f"step {outcome.first_step:,} to {end}", width)
+    if steps := steps_text(outcome):
+        lines += labelled("horizon", steps, width)
     if outcome.trials:
         flaky = f", {outcome.flaky:,} of them came out otherwise when repeated" if outcome.flaky else ""
         lines += labelled("trials", f"{outcome.trials:,}{flaky}", width)

@@ -134,7 +134,7 @@ class ReplayScreen(Reasoned, Screen[None]):
     def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         assert self._outcome is not None
         kind = self._outcome.classes[event.option_index]
-        if kind.first_row is None or kind.stream not in self._work.streams:
-            self.notify("it is not recorded where its first op is", severity="warning")
+        if kind.row_in_a is None or kind.stream not in self._work.streams:
+            self.notify("it is not recorded where its first op is in A", severity="warning")
         else:
-            host(self).show_ops_at(kind.stream, kind.first_row, None)
+            host(self).show_ops_at(kind.stream, kind.row_in_a, None)

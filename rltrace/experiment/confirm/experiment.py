@@ -18,6 +18,7 @@ from rltrace.diff.model import Cause, Comparison
 from rltrace.experiment.confirm.bench import Bench, Ran, Side
 from rltrace.experiment.confirm.controls import run_control
 from rltrace.experiment.confirm.horizon import Parting, agrees, has_own_arguments, same_place
+from rltrace.experiment.confirm.places import row_in
 from rltrace.experiment.confirm.state import state_difference
 from rltrace.experiment.confirm.words import (
     classes_of,
@@ -43,6 +44,8 @@ WHAT = {
     ArmName.B_FROM_A: "B with A's values",
     ArmName.A_FROM_B: "A with B's values",
 }
+AS_ASKED = ("ended with status 0", "ended with status 125")
+"""How a replay ends that ``--until`` ended; 125, where an injection did not happen."""
 CONTROLS: dict[Side, ArmName] = {"a": ArmName.A0, "b": ArmName.B0}
 
 
@@ -155,7 +158,7 @@ class Experiment:
         ran = self._bench.replay("lockstep", "b", self._path("A0"))
         account = self._whole(ArmName.B_FROM_A, ran)
         self._rows = {kind.kind: kind.rows for kind in account.other}
-        self._update(classes=classes_of(account.other))
+        self._update(classes=self._classes(account))
         found = compare(self._trace("A0"), self._open(ran))
         own_arguments = has_own_arguments(found) and self.outcome.by_state and self._same("A0", ran)
         if not agrees(found) and not own_arguments:
@@ -199,11 +202,19 @@ class Experiment:
         self._arm(name, ArmState.RUNNING, what=f"{WHAT[name]} at {' or '.join(selectors)}")
         ran = self._bench.replay("B-from-A", "b", self._path("A0"), selectors=selectors)
         account = self._whole(name, ran)
-        self._update(classes=classes_of(account.other))
+        self._update(classes=self._classes(account))
         if not self._same("A0", ran):
             raise self._not_repaired(compare(self._trace("A0"), self._open(ran)), "with A's values there")
         self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A")
         return self.outcome.classes
+
+    def _classes(self, account: Account) -> tuple[OriginClass, ...]:
+        """The kinds of an account, with their place in trace A."""
+        a, a0, first = self._question.a, self._trace("A0"), self._question.parting.horizon.first
+        return tuple(
+            replace(found, row_in_a=row_in(a, a0, found.stream, found.first_row or 0, first))
+            for found in classes_of(account.other)
+        )
 
     def _trials(self) -> Trials:
         subject = {**self.outcome.subject, "horizon": [self.outcome.first_step, self.outcome.end_step]}
@@ -294,6 +305,8 @@ class Experiment:
             raise self._unresolved(name, ran.refused or "the replay left no account of what it put in")
         if not ran.account.complete:
             text = missing_text(ran.account, "B" if name is ArmName.A_FROM_B else "A")
+            if ran.how not in AS_ASKED:
+                text += f"; the run {ran.how}, and what it printed is in {ran.trace.with_suffix('.out')}"
             if self._question.parting.finding.cause is Cause.CONTROL_FLOW:
                 text += "; control flow parts on something that no op computes: there is no value to put in for it"
             raise self._unresolved(name, text)

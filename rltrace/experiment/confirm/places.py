@@ -1,0 +1,39 @@
+"""Where an op of a control is in the trace that it repeats, which may hold other steps: by the step both begin at.
+
+Owns that one question. Reads the table of steps alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rltrace.trace.reader import ProcessTrace, Trace
+from rltrace.trace.schema import Step
+from rltrace.trace.stream import StreamTrace
+
+
+def row_in(trace: Trace, control: Trace, stream: str, row: int, step: int) -> int | None:
+    """The row of ``trace`` that is ``row`` of a stream of ``control``, both being the same from the beginning of
+    ``step`` on; None: the trace has no such row, or it is not known where the step begins.
+    """
+    there, here = _stream(trace, stream), _stream(control, stream)
+    if there is None or here is None:
+        return None
+    begins = _begins(*there, step), _begins(*here, step)
+    if begins[0] is None or begins[1] is None:
+        return None
+    found = row - begins[1] + begins[0]
+    return found if row >= begins[1] and found < there[1].rows else None
+
+
+def _stream(trace: Trace, name: str) -> tuple[ProcessTrace, StreamTrace] | None:
+    return next(((p, s) for p in trace.processes for s in p.streams if s.name == name), None)
+
+
+def _begins(process: ProcessTrace, stream: StreamTrace, step: int) -> int | None:
+    """The row of a stream at which a step begins; None where the stream did not end the one before."""
+    if step == 0:
+        return 0
+    steps = process.steps
+    ended = steps[(steps[:, Step.STEP] == np.uint64(step - 1)) & (steps[:, Step.STREAM] == stream.index)]
+    return int(ended[0, Step.END_ROW]) if len(ended) else None

@@ -1,0 +1,44 @@
+"""An op of a control is found in the trace that it repeats, though the two hold other steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltrace.experiment.confirm.places import row_in
+from rltrace.testing import TraceBuilder
+from rltrace.trace.reader import Trace, open_trace
+
+STEPS = 6
+
+
+def made(path: Path, first: int, end: int) -> Trace:
+    """A run of six steps of three ops each, of which these are recorded op by op."""
+    builder = TraceBuilder(path)
+    for step in range(STEPS):
+        for nth in range(3 if first <= step < end else 0):
+            builder.op("aten.mm.default", outputs=[f"{step}.{nth}"])
+        builder.end_step()
+    return open_trace(builder.finish())
+
+
+@pytest.mark.parametrize(
+    ("a", "control", "step", "row", "found"),
+    [
+        ((0, STEPS), (0, STEPS), 0, 4, 4),
+        ((0, STEPS), (3, 5), 3, 0, 9),
+        ((0, STEPS), (3, 5), 3, 4, 13),
+        ((2, STEPS), (3, 5), 3, 4, 7),
+        ((3, 4), (3, 5), 3, 2, 2),
+        ((3, 4), (3, 5), 3, 4, None),  # of a step that A does not hold
+        ((0, 0), (3, 5), 3, 0, None),  # A has no ops
+    ],
+)
+def test_row(
+    tmp_path: Path, a: tuple[int, int], control: tuple[int, int], step: int, row: int, found: int | None
+) -> None:
+    """By the step at which the control's window begins; no row where A has none there."""
+    traces = made(tmp_path / "a.zarr", *a), made(tmp_path / "a0.zarr", *control)
+    assert row_in(*traces, "rank0/main", row, step) == found
+    assert row_in(*traces, "rank0/main/thread:other", row, step) is None
