@@ -16,6 +16,7 @@ from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.schema import LIMIT
 
 NOT_REPRODUCIBLE = "is not reproducible"
+WELL = "ended with status 0"
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,16 @@ def run_control(bench: Bench, name: str, side: Side, trace: Trace, called: str, 
         if not same:
             return Control(
                 first,
-                f"{called} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command"
+                f"{called} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command{_ending(ran)}"
                 f" {parts_from(found, called)}; rltrace check tells how often it does",
             )
     assert first is not None
     return Control(first, _missing_values(open_trace(first.trace)))
+
+
+def _ending(ran: Ran) -> str:
+    """How a run ended, where that is not how one ends that goes well."""
+    return "" if ran.how == WELL else f", which {ran.how} (what it printed is in {ran.trace.with_suffix('.out')}),"
 
 
 def _missing_values(trace: Trace) -> str | None:
