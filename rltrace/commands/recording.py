@@ -144,7 +144,7 @@ def _conclude(
 def _say_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
     found = ending.recorded
     complain(f"nothing was recorded; the command {ending.how}", hint="" if found.failures else advice(found, command))
-    if found.processes == 0 and not found.waiting:
+    if found.processes == 0 and not found.waiting and ending.trouble is None:  # it is the one that was made here
         discard(trace)
 
 

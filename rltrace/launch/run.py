@@ -7,6 +7,7 @@ status. The launcher ends after the command and never because of it.
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from rltrace.launch.environment import child_environment
 from rltrace.launch.outcome import Recorded, recorded
 from rltrace.launch.signals import Relay, ignore_children, waiting_for_children
 from rltrace.record.options import RecordOptions
-from rltrace.trace.root import end_launch
+from rltrace.trace.journal import first_digest
+from rltrace.trace.root import JOURNAL, end_launch
 
 
 class CannotStartError(RecordError):
@@ -58,7 +60,7 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
     CannotStartError where the system refuses to start the command.
     """
     with waiting_for_children() as ignored, Relay() as relay:
-        began = time.monotonic()
+        began, launch = time.monotonic(), first_digest(os.fspath(Path(options.trace, JOURNAL)))
         try:
             # open files that the shell passed on (<(...), a jobserver) are the command's too
             child = subprocess.Popen(
@@ -73,7 +75,7 @@ def run(command: Sequence[str], options: RecordOptions, facts: Mapping[str, Fact
         code = child.wait()
         seconds = time.monotonic() - began
         status, signal = (code, None) if code >= 0 else (None, -code)
-        trouble = _write_ending(Path(options.trace), status, signal, seconds)
+        trouble = _write_ending(Path(options.trace), launch, status, signal, seconds)
         return Ending(status, signal, seconds, recorded(Path(options.trace)), trouble)
 
 
@@ -91,10 +93,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _write_ending(trace: Path, status: int | None, signal: int | None, seconds: float) -> str | None:
+def _write_ending(
+    trace: Path, launch: int | None, status: int | None, signal: int | None, seconds: float
+) -> str | None:
     name = None if signal is None else signal_name(signal)
     try:
-        end_launch(trace, {"status": status, "signal": name, "seconds": round(seconds, 3)})
+        end_launch(trace, {"status": status, "signal": name, "seconds": round(seconds, 3)}, launch)
     except RecordError as error:
         return str(error)
     return None

@@ -49,11 +49,16 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
         raise record_error(f"the trace {path} cannot be made", error) from error
 
 
-def end_launch(path: Path, ending: Mapping[str, object]) -> None:
-    """Write down how the launch ended, and how far every process had come. Raises RecordError."""
+def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = None) -> None:
+    """Write down how the launch ended, and how far every process had come. Raises RecordError.
+
+    ``launch``: digest of its first record; where another one stands there by now, nothing is written.
+    """
     log = Path(path) / JOURNAL
     try:
         found = parse_journal(log.read_bytes())
+        if launch is not None and launch != next(iter(found.ends.values()), None):
+            raise RecordError(f"{path} is another recording's trace by now")
         journal = JournalWriter(os.fspath(log), resume=found.digest, size=found.size)
         heads = heads_record(Path(path, PROCESSES), JOURNAL)
         journal.append([heads, {"type": "exit", "time": time.time(), **ending}])

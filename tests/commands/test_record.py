@@ -314,6 +314,19 @@ def test_trace_that_the_program_removed(folder: Path) -> None:
     assert b"the trace cannot be read" in result.stderr
 
 
+def test_trace_that_another_recording_has_replaced(folder: Path) -> None:
+    """It is left alone, though nothing of the own command was recorded."""
+    code = (
+        "from rltrace.trace.root import create_trace; from pathlib import Path;"
+        "create_trace(Path('t.zarr'), {'command': ['another']}, force=True)"
+    )
+    result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", PYTHON, "-c", code)
+    assert result.returncode == 125
+    assert b"another recording's trace by now" in result.stderr
+    trace = open_trace(folder / "t.zarr")
+    assert (trace.launch["command"], trace.exit) == (["another"], None)
+
+
 def test_process_that_outlives_its_command(folder: Path) -> None:
     """A process left in the background may record yet: its trace stays, and the message says so."""
     (folder / "hold.py").write_text("open('started', 'w').write('x\\n')\nopen('finish').read()\n")
