@@ -1,0 +1,79 @@
+"""``rltrace doctor``: what chooses kernels here, and what stands in the way of the same bits.
+
+Owns the options, and the short run that the facts are taken from.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rltrace.commands.console import ExitCode, color_option, emit, use_color
+from rltrace.errors import RecordError, UsageError
+from rltrace.launch.command import Found, look_up
+
+if TYPE_CHECKING:
+    from rltrace.fingerprint.obstacles import Fact
+
+FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available() else 'cpu') + 1"
+"""Runs an op, on a GPU if there is one: what torch decides when it is first asked is decided then."""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE", help="Tell of the process of this trace.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@color_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
+def command(trace: Path | None, form: str, color: str, command: tuple[str, ...]) -> int:
+    """What chooses kernels here (processor, libraries, threads, switches), and what stands in the way of the same bits.
+
+    Of a fresh Python with torch in it, or of CMD as it is once its first optimizer step is done (it is ended then; a
+    program without one runs to its end), or of the process that TRACE recorded.
+    """
+    from rltrace.fingerprint.obstacles import obstacles
+    from rltrace.report.doctor import doctor_json, render_doctor
+
+    if trace is not None and command:
+        raise UsageError("--trace and a command exclude each other: a trace tells of the command that it recorded")
+    facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", FIRST_OP))
+    found = obstacles(facts)
+    if form == "json":
+        emit(json.dumps(doctor_json(facts, found), indent=2, allow_nan=False))
+    else:
+        colored = use_color(color)
+        emit(render_doctor(facts, found, color=colored), color=colored)
+    return ExitCode.IDENTICAL
+
+
+def _facts_of(path: Path) -> Mapping[str, Fact]:
+    from rltrace.trace.reader import open_trace
+
+    trace = open_trace(path)
+    if not trace.processes:
+        raise UsageError(f"{path} tells of no process: nothing was recorded")
+    known = (str, int, float, bool, type(None))
+    return {name: value for name, value in trace.processes[0].facts.items() if isinstance(value, known)}
+
+
+def _facts_now(command: tuple[str, ...]) -> Mapping[str, Fact]:
+    """Of the command's first process, in a short recording."""
+    from rltrace.experiment.runs import Job, Runner
+
+    found = look_up(command[0])
+    if found is not Found.EXECUTABLE:
+        raise UsageError(f"{command[0]} cannot be run: {found.value}")
+    with tempfile.TemporaryDirectory(prefix="rltrace-") as folder, Runner() as runner:
+        trace = Path(folder, "doctor.zarr")
+        options = ("--level", "step", "--until", "0")
+        job = Job("doctor", command, Path.cwd(), None, trace, Path(folder, "output"), options)
+        (ended,) = runner.run([job])
+        try:
+            return _facts_of(trace)
+        except UsageError:
+            raise RecordError(f"the command {ended.how} before it had loaded torch") from None

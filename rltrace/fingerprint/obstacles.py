@@ -1,0 +1,194 @@
+"""What stands in the way of the same bits: in a second run on this machine, and on another machine.
+
+Owns the rules, from facts (``rltrace.fingerprint.facts``) to sentences: what it is, why, how to change it, what that
+costs. Pure; what is not known is passed over. Sources: PyTorch's notes on reproducibility and on CUDA semantics, the
+documentation of oneMKL (conditional numerical reproducibility) and of oneDNN (run-time controls), and measurements of
+this project (docs/doctor.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+Fact = str | int | float | bool | None
+Facts = Mapping[str, Fact]
+
+
+class Scope(StrEnum):
+    """Where the bits may be other ones."""
+
+    HERE = "here"
+    """In a second run on this machine."""
+    ELSEWHERE = "elsewhere"
+    """On another machine, be it of the same kind."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One thing that may change bits."""
+
+    scope: Scope
+    what: str
+    """The fact, as it stands: ``2 threads``."""
+    why: str
+    how: str
+    """What to set, in one or several of: a variable, a line of Python."""
+    cost: str = ""
+    """What that takes; empty: nothing to speak of."""
+
+
+Rule = Callable[[Facts], Iterator[Obstacle]]
+
+
+def obstacles(facts: Facts) -> tuple[Obstacle, ...]:
+    """Those of a process, the ones that matter in a second run here first."""
+    found = [obstacle for rule in _RULES for obstacle in rule(facts)]
+    return tuple(sorted(found, key=lambda obstacle: obstacle.scope is Scope.ELSEWHERE))
+
+
+def _hashes(facts: Facts) -> Iterator[Obstacle]:
+    if facts.get("python.hash_randomization"):
+        yield Obstacle(
+            Scope.HERE,
+            "PYTHONHASHSEED is not set",
+            "sets of strings have another order in every run: what iterates over one runs its ops in another order, or"
+            " draws for another one first",
+            "PYTHONHASHSEED=0",
+        )
+
+
+def _threads(facts: Facts) -> Iterator[Obstacle]:
+    count = facts.get("torch.threads")
+    deterministic = facts.get("flag.deterministic_algorithms")
+    if isinstance(count, int) and count > 1 and deterministic is False:
+        yield Obstacle(
+            Scope.HERE,
+            f"{count} threads, and deterministic algorithms are off",
+            "some ops add up in the order in which their threads come: index_put_(accumulate=True), the gradient of"
+            " x[index]",
+            "torch.use_deterministic_algorithms(True), or OMP_NUM_THREADS=1",
+            "these ops take longer, those without a deterministic form raise an error; one thread slows all large ops",
+        )
+    if isinstance(count, int) and "env.OMP_NUM_THREADS" not in facts:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            f"the number of threads ({count}) follows from the number of cores",
+            "sums are split among threads: with another number of them batch norm, products and convolutions give other"
+            " last bits",
+            f"OMP_NUM_THREADS={count}",
+        )
+
+
+def _cpu_kernels(facts: Facts) -> Iterator[Obstacle]:
+    capability = facts.get("cpu.capability")
+    if isinstance(capability, str) and "env.ATEN_CPU_CAPABILITY" not in facts:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            f"ATen's kernels are chosen by the processor: {capability} here",
+            "another instruction set has other vector widths: softmax, layer norm, sigmoid, pow, Adam and random"
+            " numbers come out with other bits",
+            "ATEN_CPU_CAPABILITY=avx2 on every machine",
+            "slower where the processor could do more",
+        )
+    if facts.get("torch.mkl") and "env.MKL_CBWR" not in facts:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "MKL chooses its code path by the processor (MKL_CBWR is not set)",
+            "products, exp, tanh, sqrt and decompositions come out with other bits on another processor, whatever"
+            " ATEN_CPU_CAPABILITY says",
+            "MKL_CBWR=AVX2 on every machine; MKL_CBWR=COMPATIBLE where processors of several makers take part",
+            "slower products; COMPATIBLE much slower",
+        )
+    if facts.get("torch.onednn") and not {"env.ONEDNN_MAX_CPU_ISA", "env.DNNL_MAX_CPU_ISA"} & facts.keys():
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "oneDNN chooses its kernels by the processor (ONEDNN_MAX_CPU_ISA is not set)",
+            "convolutions, gelu, recurrent layers and products in bfloat16 come out with other bits on another one",
+            "ONEDNN_MAX_CPU_ISA=AVX2 on every machine",
+            "slower where the processor could do more",
+        )
+
+
+def _cuda(facts: Facts) -> Iterator[Obstacle]:
+    if not facts.get("cuda.devices"):
+        return
+    deterministic = facts.get("flag.deterministic_algorithms")
+    if deterministic is False:
+        yield Obstacle(
+            Scope.HERE,
+            "deterministic algorithms are off",
+            "scatter_add, index_add, many backward passes and some reductions add up through atomic operations, in"
+            " whatever order",
+            "torch.use_deterministic_algorithms(True), and CUBLAS_WORKSPACE_CONFIG=:4096:8",
+            "these ops take longer; ops without a deterministic form raise an error",
+        )
+    if deterministic and "env.CUBLAS_WORKSPACE_CONFIG" not in facts:
+        yield Obstacle(
+            Scope.HERE,
+            "CUBLAS_WORKSPACE_CONFIG is not set",
+            "cuBLAS may choose another algorithm where several streams share its workspace",
+            "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+            "24 MiB of device memory",
+        )
+    if facts.get("flag.cudnn.benchmark"):
+        yield Obstacle(
+            Scope.HERE,
+            "cuDNN's benchmark is on",
+            "it times several algorithms and takes the fastest, which need not be the same one in the next run",
+            "torch.backends.cudnn.benchmark = False",
+            "convolutions may be slower",
+        )
+    if facts.get("flag.cudnn.deterministic") is False and not deterministic:
+        yield Obstacle(
+            Scope.HERE,
+            "cuDNN may use algorithms that do not repeat themselves",
+            "some of its backward convolutions add up through atomic operations",
+            "torch.backends.cudnn.deterministic = True",
+            "convolutions may be slower",
+        )
+    yield from _precision(facts)
+    yield Obstacle(
+        Scope.ELSEWHERE,
+        f"kernels are chosen for this GPU ({facts['cuda.devices']}), cuDNN {facts.get('cuda.cudnn')} and cuBLAS of CUDA"
+        f" {facts.get('torch.cuda')}",
+        "another GPU, or another version of a library, has other kernels, tile sizes and orders of adding up; no"
+        " setting makes two kinds of GPU agree bit for bit",
+        "the same GPU, driver, CUDA, cuDNN and PyTorch on both machines",
+    )
+
+
+def _precision(facts: Facts) -> Iterator[Obstacle]:
+    names = [n for n in ("cuda.matmul.tf32", "cudnn.tf32") if facts.get(f"flag.{n}") is True]
+    if names:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            f"TF32 is allowed ({' and '.join('products' if 'matmul' in name else 'convolutions' for name in names)})",
+            "GPUs that have it round inputs to 10 bits, others do not",
+            "torch.backends.cuda.matmul.allow_tf32 = False; torch.backends.cudnn.allow_tf32 = False",
+            "products and convolutions in float32 are several times slower",
+        )
+    for kind in ("fp16", "bf16"):
+        if facts.get(f"flag.cuda.matmul.{kind}_reduced") is True:
+            yield Obstacle(
+                Scope.ELSEWHERE,
+                f"products in {kind} may be summed in {kind}",
+                "which of them are depends on the kernel that cuBLAS chooses for shape and GPU",
+                f"torch.backends.cuda.matmul.allow_{kind}_reduced_precision_reduction = False",
+                "some products are slower",
+            )
+
+
+def _memory(facts: Facts) -> Iterator[Obstacle]:
+    if facts.get("flag.deterministic_algorithms") is False and facts.get("flag.fill_uninitialized_memory") is True:
+        yield Obstacle(
+            Scope.HERE,
+            "torch.empty gives memory as it is",
+            "a program that reads it before it has written it computes with whatever was there",
+            "torch.use_deterministic_algorithms(True) fills it; rltrace diff names such reads as uninitialised",
+            "every torch.empty is written once more",
+        )
+
+
+_RULES: tuple[Rule, ...] = (_hashes, _threads, _memory, _cuda, _cpu_kernels)

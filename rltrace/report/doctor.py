@@ -1,0 +1,78 @@
+"""What ``rltrace doctor`` says: what chooses the kernels of a process, and what stands in the way of the same bits.
+
+Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/doctor.md). Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rltrace.fingerprint.obstacles import Fact, Obstacle, Scope
+from rltrace.report.finding import wrapped
+from rltrace.report.style import Style
+
+SCHEMA = "rltrace.doctor/1"
+
+Facts = Mapping[str, Fact]
+
+SHOWN = {
+    "processor": ("host.cpu", "host.isa"),
+    "cores": ("host.cores_allowed", "host.cores"),
+    "GPU": ("cuda.devices", "cuda.gpus"),
+    "driver": ("cuda.driver",),
+    "torch": ("torch.version",),
+    "CUDA": ("torch.cuda",),
+    "cuDNN": ("cuda.cudnn",),
+    "MKL": ("torch.mkl",),
+    "oneDNN": ("torch.onednn",),
+    "ATen": ("cpu.capability",),
+    "threads": ("torch.threads",),
+}
+"""What is shown of the facts, and the facts that it is made of; of alternatives the first that is known."""
+
+TITLES = {
+    Scope.HERE: "In the way of the same bits in a second run here",
+    Scope.ELSEWHERE: "In the way of the same bits on another machine",
+}
+
+
+def render_doctor(facts: Facts, found: Sequence[Obstacle], *, color: bool) -> str:
+    """The text, without a newline at the end."""
+    style = Style(color)
+    sections = (_chooses(facts, style), _flags(facts), *(_obstacles(scope, found, style) for scope in Scope))
+    return "\n\n".join(text for section in sections if (text := "\n".join(section)))
+
+
+def doctor_json(facts: Facts, found: Sequence[Obstacle]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "facts": dict(facts), "obstacles": [asdict(obstacle) for obstacle in found]}
+
+
+def _chooses(facts: Facts, style: Style) -> Iterator[str]:
+    yield style.bold("What chooses the kernels here")
+    for name, keys in SHOWN.items():
+        value = next((facts[key] for key in keys if facts.get(key) is not None), None)
+        if value is not None:
+            yield from wrapped(str(value), " " * 13, f"  {name:<11}")
+
+
+def _flags(facts: Facts) -> Iterator[str]:
+    """Switches and variables, as far as they are not what torch comes with."""
+    variables = [f"{key.removeprefix('env.')}={value}" for key, value in facts.items() if key.startswith("env.")]
+    switches = [key.removeprefix("flag.") for key, value in facts.items() if key.startswith("flag.") and value is True]
+    if variables:
+        yield from wrapped(" ".join(variables), " " * 13, "  variables  ")
+    if switches:
+        yield from wrapped(", ".join(switches), " " * 13, "  on         ")
+
+
+def _obstacles(scope: Scope, found: Sequence[Obstacle], style: Style) -> Iterator[str]:
+    mine = [obstacle for obstacle in found if obstacle.scope is scope]
+    yield style.bold(TITLES[scope]) if mine else f"{TITLES[scope]}: nothing that is known"
+    for obstacle in mine:
+        yield from wrapped(obstacle.what, "    ", "  ")
+        yield from wrapped(f"{obstacle.why}.", " " * 6)
+        yield from wrapped(obstacle.how, " " * 12, "      set   ")
+        if obstacle.cost:
+            yield from wrapped(obstacle.cost, " " * 12, "      cost  ")

@@ -1,0 +1,81 @@
+"""``rltrace doctor`` as a person uses it: of a fresh Python, of a command, of a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltrace.commands.main import main
+from rltrace.testing import TraceBuilder
+
+RLTRACE = Path(sys.executable).parent / "rltrace"
+
+PROGRAM = """
+import torch
+torch.use_deterministic_algorithms(True)
+weight = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(10**9):
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> Any:
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(
+        [str(RLTRACE), "doctor", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_of_a_command(tmp_path: Path) -> None:
+    """The settings that the program makes count; it is ended after its first step, and leaves nothing behind."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    text = run(tmp_path, "--format", "json", "--", sys.executable, "train.py", MKL_CBWR="COMPATIBLE")
+    found = json.loads(text)
+    assert found["schema"] == "rltrace.doctor/1"
+    assert found["facts"]["flag.deterministic_algorithms"] is True
+    assert found["facts"]["torch.threads"] == 1
+    told = " ".join(obstacle["what"] for obstacle in found["obstacles"])
+    assert "PYTHONHASHSEED" not in told
+    assert "MKL chooses" not in told
+    assert {obstacle["scope"] for obstacle in found["obstacles"]} <= {"elsewhere"}
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_of_a_fresh_python(tmp_path: Path) -> None:
+    """Both questions, each with an answer."""
+    text = run(tmp_path, PYTHONHASHSEED="random")
+    assert "What chooses the kernels here" in text
+    assert "PYTHONHASHSEED is not set" in text
+    assert "In the way of the same bits on another machine" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is run: the facts stand in the trace."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.main.fact("torch.threads", 6)
+    builder.main.fact("flag.deterministic_algorithms", False)
+    builder.op("aten.ones.default", outputs=["x"])
+    path = str(builder.finish())
+    assert main(["doctor", "--trace", path]) == 0
+    assert "6 threads" in capsys.readouterr().out
+    assert main(["doctor", "--trace", path, "--", "true"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_what_cannot_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that is not there, and one that never loads torch."""
+    assert main(["doctor", "--", str(tmp_path / "nothing")]) == 2
+    assert "cannot be run" in capsys.readouterr().err
+    assert main(["doctor", "--", "true"]) == 2
+    assert "rltrace: error" in capsys.readouterr().err
