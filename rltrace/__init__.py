@@ -7,6 +7,7 @@ The library's public surface; importing it imports neither torch nor zarr:
     rltrace.step()                      a step that no torch optimizer marks has ended
     with rltrace.phase("rollout"):      what the ops inside are shown as
     rltrace.watch("return", total)      one more number of a series, to be drawn and compared (docs/series.md)
+    rltrace.environment()               variables for processes that would not inherit what records this one
 
 ``step``, ``phase`` and ``watch`` do nothing where nothing is being recorded, so they may stay in a program.
 """
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from rltrace import record
 
-__all__ = ["phase", "record", "step", "watch"]
+__all__ = ["environment", "phase", "record", "step", "watch"]
 
 
 def step() -> None:
@@ -48,3 +49,15 @@ def watch(name: str, value: object) -> None:
     session = record.current_session()
     if session is not None:
         session.watch(name, value)
+
+
+def environment() -> dict[str, str]:
+    """The variables by which a process that this one has started elsewhere is recorded with it; empty outside of a
+    recording by ``rltrace record``.
+
+    Children inherit them. Workers of a Ray cluster that runs already do not, and are given them:
+    ``ray.init(runtime_env={"env_vars": rltrace.environment()})``.
+    """
+    from rltrace.launch.environment import handed_down
+
+    return handed_down()

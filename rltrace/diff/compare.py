@@ -40,6 +40,7 @@ from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
 from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure, whole_told
+from rltrace.diff.unrecorded import unrecorded
 from rltrace.diff.verdict import Evidence, as_if_complete, decide
 from rltrace.diff.view import StreamView
 from rltrace.diff.walk import Progress
@@ -193,6 +194,7 @@ class _Comparing:
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += logged_otherwise(drift)
+        self.notes += dict.fromkeys([*unrecorded(self.a), *unrecorded(self.b)])
         holes = self._holes()  # what a series lacks is told as well, and decides nothing
         return Comparison(
             verdict=verdict,

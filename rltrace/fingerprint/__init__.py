@@ -35,6 +35,7 @@ _LATE: Mapping[str, Callable[[], Facts]] = {
     "threads": libraries.torch_threads,
     "flags": libraries.torch_flags,
     "cuda": libraries.cuda,
+    "ray": libraries.ray,
 }
 
 

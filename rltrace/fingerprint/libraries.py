@@ -183,6 +183,15 @@ def _model(information: Path) -> str:
     return ""
 
 
+def ray() -> Facts:
+    """That the process has to do with Ray, whose workers need not inherit what records it; nothing otherwise."""
+    worker: Any = getattr(sys.modules.get("ray._private.worker"), "global_worker", None)
+    if getattr(worker, "mode", None) == 1:
+        return {"ray.role": "worker"}
+    was_driver = getattr(worker, "gcs_error_subscriber", None) is not None  # stays when it has been shut down
+    return {"ray.role": "driver"} if was_driver or getattr(worker, "mode", None) is not None else {}
+
+
 def _torch() -> Any:
     """The loaded torch; None while it is not, or not yet wholly, there."""
     torch = sys.modules.get("torch")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rltrace.fingerprint import LAUNCHER_FACTS, Fact
-from rltrace.record.options import DEPTH, PARENT_RANK, RecordOptions
+from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE, RecordOptions
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
@@ -37,3 +37,11 @@ def child_environment(
     before = [entry for entry in child.get("PYTHONPATH", "").split(os.pathsep) if entry != bootstrap]
     child["PYTHONPATH"] = os.pathsep.join([bootstrap, *before]) if before != [""] else bootstrap
     return child
+
+
+def handed_down(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What of a recorded process's ``environment`` a process needs to be recorded with it; empty where none is."""
+    if VARIABLE not in environment:
+        return {}
+    names = (VARIABLE, BIRTHS, LAUNCHER_FACTS, DEPTH, PARENT_RANK, "PYTHONPATH")
+    return {name: environment[name] for name in names if name in environment}

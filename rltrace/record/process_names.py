@@ -18,6 +18,7 @@ from typing import Any
 from rltrace.identity import portable_path
 from rltrace.record.children import own_number
 from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
+from rltrace.record.ray_workers import ray_role
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
 """Variables in which launchers tell a process its rank, the surest first: torchrun's, Open MPI's, other MPIs',
@@ -41,7 +42,7 @@ POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futur
 def process_name(trace: str = "") -> str:
     """``rank0/main``; a multiprocessing child ``rank0/worker:1``; another program ``rank0/child:eval.py``.
 
-    One that takes tasks as timing has it is ``rank0/pool:1``.
+    One that takes tasks as timing has it is ``rank0/pool:1``, an actor of Ray's ``rank0/ray:Learner``.
     ``trace``: where the process that started this one has left its number, if it has started several.
     What starts the ranks is ``launcher:torchrun``; it has no rank itself.
     """
@@ -51,6 +52,9 @@ def process_name(trace: str = "") -> str:
         return f"rank{own or '0'}/{'pool' if _serves_a_pool(process) else 'worker'}:{_number(process) or '?'}"
     if getattr(process, "_inheriting", False):  # spawned, and not yet told what it is to run
         return f"rank{own or '0'}/{'pool' if _will_serve_a_pool() else 'worker'}:{_number(process)}"
+    ray = ray_role()
+    if ray is not None:
+        return f"rank{own or '0'}/{ray}"
     starter = launcher()
     if starter is not None and not own:
         return f"launcher:{starter}"

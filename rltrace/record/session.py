@@ -52,6 +52,7 @@ from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
 from rltrace.record.subclasses import SubclassCalls
 from rltrace.record.terminations import SECONDS, Answering, Terminations
+from rltrace.record.thread_names import running_before
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
 from rltrace.trace.valuerecords import Asked
@@ -118,7 +119,7 @@ class Session:
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
-        self._facts = {"digest": ALGORITHM, **fingerprint.start()}
+        self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
         if self._asked is not None:
             self._writer.keeps(self._asked)

@@ -37,6 +37,25 @@ class ThreadNames:
         return thread.name if given is None or given[0] != thread.name else given[1]
 
 
+HELPERS = frozenset(
+    {"rltrace", "ray", "IPython", "ipykernel", "ipyparallel", "tqdm", "wandb", "debugpy", "_pydevd_bundle"}
+)
+"""Packages whose threads run nothing of the program's."""
+
+
+def running_before() -> dict[str, str]:
+    """A fact: the threads that run as recording begins, other than the one that begins it. None of them is recorded."""
+    own = threading.current_thread()
+    names = {_lasting_name(t) for t in threading.enumerate() if t is not own and not _package(t) & HELPERS}
+    return {"threads.before": ", ".join(sorted(names))} if names else {}
+
+
+def _package(thread: threading.Thread) -> set[str]:
+    """Where its class comes from, and what it runs."""
+    parts = type(thread), getattr(thread, "_target", None)
+    return {str(getattr(part, "__module__", None)).partition(".")[0] for part in parts}
+
+
 def _lasting_name(thread: threading.Thread) -> str:
     if _MADE_UP.fullmatch(thread.name) is None:
         return thread.name

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rltrace.diff.unrecorded import unrecorded
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, TraceHole
 from rltrace.trace.schema import Step
 from rltrace.trace.valuerecords import LeftOut, add_up
@@ -55,6 +56,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
         "births": [{"state": birth.state, "why": birth.why, "process": _plain(birth.record)} for birth in trace.births],
+        "unrecorded": list(unrecorded(trace)),
         "holes": [_hole(hole) for hole in trace.holes],
     }
 
@@ -160,6 +162,8 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield from _process_lines(process)
     for birth in info["births"]:
         yield f"\nprocess   {birth['state']}: {_words(birth['process'].get('argv', '?'))}: {birth['why']}"
+    for part in info["unrecorded"]:
+        yield f"\nmissing   {part}"
     for hole in info["holes"]:
         yield f"\nhole      {_hole_text(hole)}"
 

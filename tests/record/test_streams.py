@@ -14,6 +14,7 @@ from recorded import Record, Recorded
 from torch import nn
 
 import rltrace
+from rltrace.diff.unrecorded import unrecorded
 from rltrace.trace.schema import Origin, Step
 
 
@@ -269,7 +270,7 @@ def test_a_thread_that_outlives_the_block_computes_on(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
-    """Nor disturbed."""
+    """Nor disturbed; that it was there is told."""
     go, done = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -287,3 +288,6 @@ def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
     got = Recorded(tmp_path / "a.zarr")
     assert got.ops == ["ones", "sin"]
     assert names(got) == ["rank0/main"]
+    assert "work" in str(got.process.facts["threads.before"]).split(", ")
+    (missing,) = unrecorded(got.trace)
+    assert missing.startswith("threads of rank0/main that ran when its recording began are not recorded (")

@@ -1,0 +1,30 @@
+"""What of a program is not in its trace though it may have computed, as far as the trace tells.
+
+Owns these sentences. What is there and damaged, or was there and ended early, is told elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rltrace.trace.reader import Trace
+
+RAY_ROLE, THREADS_BEFORE = "ray.role", "threads.before"
+"""Facts of a process."""
+
+
+def unrecorded(trace: Trace) -> Iterator[str]:
+    """A sentence on each part of the program that could not be recorded."""
+    for process in trace.processes:
+        threads = process.facts.get(THREADS_BEFORE)
+        if threads:
+            yield (
+                f"threads of {process.name} that ran when its recording began are not recorded ({threads}): to have"
+                " them, begin before they are started"
+            )
+    drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
+    if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):
+        yield (
+            f"{drivers[0]} uses Ray, and none of Ray's workers is recorded: those of a cluster that runs already do not"
+            ' inherit the recorder; give them ray.init(runtime_env={"env_vars": rltrace.environment()})'
+        )

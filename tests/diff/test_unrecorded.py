@@ -1,0 +1,47 @@
+"""What could not be recorded is said, whatever the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltrace.diff import compare
+from rltrace.report.info import describe, info_text
+from rltrace.report.text import render_comparison
+from rltrace.testing import TraceBuilder
+from rltrace.trace.reader import open_trace
+
+
+def trace(path: Path, driver: bool = True, worker: bool = False, threads: str = "") -> Path:
+    """A process that uses Ray, with a worker of Ray's or without, and threads that were there before."""
+    builder = TraceBuilder(path)
+    builder.op("aten.mm.default", outputs=["x"])
+    if driver:
+        builder.fact("ray.role", "driver")
+    if threads:
+        builder.fact("threads.before", threads)
+    if worker:
+        actor = builder.process("rank0/ray:Actor")
+        actor.stream().op("aten.mm.default", outputs=["y"])
+        actor.fact("ray.role", "worker")
+    return builder.finish()
+
+
+@pytest.mark.parametrize(
+    ("driver", "worker", "said"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_workers_of_ray_that_nobody_recorded(tmp_path: Path, driver: bool, worker: bool, said: bool) -> None:
+    """A note of the comparison, in info as well, with what to do about it; none where a worker is there."""
+    a, b = (trace(tmp_path / name, driver, worker) for name in "ab")
+    found = compare(a, b)
+    assert len(found.notes) == said
+    assert ("rltrace.environment()" in render_comparison(found, color=False)) is said
+    assert ("missing   rank0/main uses Ray" in info_text(describe(open_trace(a)))) is said
+
+
+def test_threads_that_ran_before(tmp_path: Path) -> None:
+    """Told once where both sides have the same ones."""
+    a, b = trace(tmp_path / "a", False, threads="work"), trace(tmp_path / "b", False, threads="work")
+    (note,) = compare(a, b).notes
+    assert "are not recorded (work)" in note
