@@ -501,3 +501,26 @@ def test_threads_of_torchscript_break_nothing(record: Record) -> None:
         return [both(torch.randn(100)) for _ in range(3)]
 
     assert same(record, program).count("randn") == 3
+
+
+def test_torchscript_runs_alike_from_its_first_call_on(record: Record) -> None:
+    """It measures, then optimises: the ops of its calls are others from call to call, and the same in every run."""
+
+    def program() -> list[Any]:
+        torch.manual_seed(1)
+
+        @torch.jit.script
+        def run(x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                x = x * 0.5 + torch.sigmoid(x)
+            return x.sum()
+
+        results: list[Any] = []
+        for _ in range(4):
+            x = torch.randn(3, requires_grad=True)
+            run(x).backward()
+            results.append(x.grad)
+        return results
+
+    same(record, program)
+    assert record(program).chains == record(program).chains
