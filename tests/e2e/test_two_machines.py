@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from shown import ROOT, differs, run, shown_on, without
 
 PAGE = ROOT / "docs" / "two-machines.md"
@@ -17,6 +18,7 @@ STATUSES = {"rltrace diff": 1, "--arms": 3}
 """By what a command holds; all others end with 0."""
 
 
+@pytest.mark.timeout(900)  # ten runs of a program; it hangs in none
 def test_page(tmp_path: Path, needs_change: Callable[[str, str], None]) -> None:
     """Every command ends and says what the page shows; the outcome is CONFIRMED, and the draw is all that it takes."""
     needs_change("ATEN_CPU_CAPABILITY=default", "normal (16,)")
