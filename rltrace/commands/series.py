@@ -97,12 +97,11 @@ def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], se
 
 
 def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
-    from rltrace.diff.drift import compare_series
+    from rltrace.diff.drift import compare_series, matching_processes
     from rltrace.report.series import PairSeries
 
-    others = {process.name: process for process in trace_b.processes}
-    processes = [(process, others[process.name]) for process in trace_a.processes if process.name in others]
-    return PairSeries(a.path, b.path, *compare_series(a.series, b.series, processes, tolerance))
+    found = compare_series(a.series, b.series, matching_processes(trace_a, trace_b), tolerance)
+    return PairSeries(a.path, b.path, *found)
 
 
 def _by_key(told: TraceSeries) -> dict[tuple[object, ...], Series]:

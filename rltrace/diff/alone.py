@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.timeline import Curve, points_of
-from rltrace.diff.view import StreamView
+from rltrace.diff import timeline
+from rltrace.diff.series import all_series
+from rltrace.diff.timeline import Curve
 from rltrace.trace.reader import ProcessTrace, Trace
 from rltrace.trace.schema import Step, StepFlag
 
@@ -60,12 +61,8 @@ def _steps(process: ProcessTrace) -> tuple[OwnStep, ...]:
 
 def own_curves(trace: Trace, cancelled: Callable[[], bool] = lambda: False) -> tuple[Curve, ...]:
     """The numbers that the trace's streams read out, those of most steps first; there is no side B in them."""
-    found: list[Curve] = []
-    for process in trace.processes:
-        for stream in process.streams:
-            names: dict[int, tuple[str, str]] = {}
-            points, whole = points_of(StreamView(process, stream), names, cancelled)
-            found += [Curve(*names[site], tuple(sorted(own.items())), (), None, whole) for site, own in points.items()]
+    series = all_series(trace, segments=timeline.MOST_SEGMENTS, cancelled=cancelled)
+    found = [timeline.own_curve(one) for one in series if timeline.is_curve(one)]
     flat = [len(np.unique([value for _, value in curve.a])) < 2 for curve in found]
     ordered = sorted(zip(flat, found, strict=True), key=lambda pair: (pair[0], -len(pair[1].a)))
     return tuple(curve for _, curve in ordered)

@@ -7,7 +7,7 @@ the arrays of ``series.py``; reads nothing, decides no verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,7 +19,7 @@ from rltrace.diff.model import Drift, DriftPoint
 from rltrace.diff.sequences import Tokens
 from rltrace.diff.series import Series, Steps, Values
 from rltrace.diff.tokens import mix
-from rltrace.trace.reader import ProcessTrace
+from rltrace.trace.reader import ProcessTrace, Trace
 from rltrace.trace.schema import Step
 
 TOLERANCE = 0.01
@@ -158,15 +158,30 @@ def compare_series(
     Series of a pool's threads are left out: timing decides which thread takes which of its tasks.
     """
     own, others = _by_key(a), _by_key(b)
-    attempts = {p.name: both(p, q) for p, q in processes}
-    drifts = [
-        drift_of(series, others[key], _attempts(attempts, series.stream), tolerance)
-        for key, series in own.items()
-        if key in others
-    ]
+    drifts = [drift for drift, _, _ in paired_series(own.values(), others.values(), processes, tolerance)]
     only_a = tuple(series for key, series in own.items() if key not in others)
     only_b = tuple(series for key, series in others.items() if key not in own)
     return ordered(drifts), only_a, only_b
+
+
+def paired_series(
+    a: Iterable[Series],
+    b: Iterable[Series],
+    processes: Sequence[tuple[ProcessTrace, ProcessTrace]],
+    tolerance: float = TOLERANCE,
+) -> Iterator[tuple[Drift, Series, Series]]:
+    """Each series that both sides have, and how the two come apart."""
+    others = _by_key(b)
+    attempts = {p.name: both(p, q) for p, q in processes}
+    for key, series in _by_key(a).items():
+        if key in others:
+            yield drift_of(series, others[key], _attempts(attempts, series.stream), tolerance), series, others[key]
+
+
+def matching_processes(a: Trace, b: Trace) -> list[tuple[ProcessTrace, ProcessTrace]]:
+    """Processes of one name."""
+    others = {process.name: process for process in b.processes}
+    return [(process, others[process.name]) for process in a.processes if process.name in others]
 
 
 def _by_key(series: Iterable[Series]) -> dict[tuple[object, ...], Series]:

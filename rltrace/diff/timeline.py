@@ -6,7 +6,6 @@ evenly over it, never whole. Decides no verdict.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.blocks import Steps, match_steps
+from rltrace.diff.drift import matching_processes, paired_series
 from rltrace.diff.model import Comparison, Verdict
-from rltrace.diff.view import StreamView, Stretch
-from rltrace.errors import HoleError
-from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
-from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag, Step, StepFlag
+from rltrace.diff.series import INNER, ITEM, KINDS, Series, all_series, points_of
+from rltrace.trace.reader import ProcessTrace, Trace
+from rltrace.trace.schema import Step, StepFlag
 
 MOST_SEGMENTS = 32
 """Segments of a stream that are read for its numbers."""
@@ -49,12 +48,12 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Curve:
-    """The numbers that one place in the program read out, step by step: the last one of each step."""
+    """A series, step by step: the last number of each step."""
 
     name: str
-    """The source line."""
+    """Of what a place in the program read out, the source line."""
     place: str
-    """``train.py:12``."""
+    """``train.py:12``, or what it is a number of."""
     a: tuple[tuple[int, float], ...]
     """(step, number)."""
     b: tuple[tuple[int, float], ...]
@@ -115,83 +114,34 @@ def _states(a: Steps, b: Steps) -> NDArray[np.int64]:
 
 
 def curves(a: Trace, b: Trace, cancelled: Callable[[], bool] = lambda: False) -> tuple[Curve, ...]:
-    """The numbers of the streams that both sides have; those that part first come first."""
-    found: list[Curve] = []
-    others = {process.name: process for process in b.processes}
-    for process in a.processes:
-        other = others.get(process.name)
-        streams = {stream.name: stream for stream in other.streams} if other else {}
-        for stream in process.streams:
-            if other and stream.name in streams and not cancelled():
-                pair = StreamView(process, stream), StreamView(other, streams[stream.name])
-                found += _curves_of(*pair, cancelled)
+    """The series that both sides have; those that part first come first. What never moves is left out."""
+    own = all_series(a, segments=MOST_SEGMENTS, cancelled=cancelled)
+    others = all_series(b, segments=MOST_SEGMENTS, beside=a, cancelled=cancelled)
+    found = [
+        _curve(x, y, None if drift.first is None else drift.first.step)
+        for drift, x, y in paired_series(own, others, matching_processes(a, b))
+        if drift.first is not None or is_curve(x)
+    ]
     late = float("inf")
     ordered = sorted(found, key=lambda c: (late if c.parts_at is None else c.parts_at, -len(c.a)))
     return tuple(ordered)
 
 
-Points = dict[int, dict[int, float]]
-"""Place in the code to (step to number)."""
+def is_curve(series: Series) -> bool:
+    """Whether anybody wants to see it: not what torch reads out for itself, nor a recorded number that never moves."""
+    return series.kind == ITEM or not (series.kind == INNER or series.is_flat)
 
 
-def _curves_of(a: StreamView, b: StreamView, cancelled: Callable[[], bool]) -> list[Curve]:
-    names: dict[int, tuple[str, str]] = {}
-    (points_a, whole_a), (points_b, whole_b) = (points_of(view, names, cancelled) for view in (a, b))
-    found = []
-    for site in points_a.keys() & points_b.keys():
-        x, y = points_a[site], points_b[site]
-        parts = [step for step in x.keys() & y.keys() if not _same(x[step], y[step])]
-        found.append(
-            Curve(
-                *names[site],
-                tuple(sorted(x.items())),
-                tuple(sorted(y.items())),
-                min(parts, default=None),
-                whole_a and whole_b,
-            )
-        )
-    return found
+def own_curve(series: Series) -> Curve:
+    """A series of one trace alone."""
+    return Curve(series.name, place_of(series), tuple(points_of(series, last=True)), (), None, series.whole)
 
 
-def _same(x: float, y: float) -> bool:
-    return x == y or (math.isnan(x) and math.isnan(y))
+def place_of(series: Series) -> str:
+    """Where it comes from, in words."""
+    return series.place or KINDS[series.kind]
 
 
-def points_of(
-    view: StreamView, names: dict[int, tuple[str, str]], cancelled: Callable[[], bool]
-) -> tuple[Points, bool]:
-    points: Points = {}
-    chosen = sampled(view.stream)
-    whole = len(chosen) == len(view.stream.segments)
-    for number in chosen:
-        if cancelled():
-            return points, False
-        try:
-            stretch = Stretch(view, view.stream.read_segment(view.stream.segments[number]))
-        except HoleError:
-            whole = False
-            continue
-        wanted = stretch.flags((VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX) & ~RowFlag.VALUE_BOOL)
-        for i in np.flatnonzero(wanted).tolist():
-            value = stretch.rows.value(i)
-            assert isinstance(value, (int, float))
-            site = int(view.keys("sites", stretch.rows.columns[i : i + 1, Column.SITE])[0])
-            if site not in names:
-                names[site] = _name(stretch, i)
-            points.setdefault(site, {})[int(stretch.rows.columns[i, Column.STEP])] = float(value)
-    return points, whole
-
-
-def sampled(stream: StreamTrace) -> list[int]:
-    """Numbers of the segments that are read: all of a few, else some that lie evenly, the ends among them."""
-    count = len(stream.segments)
-    if count <= MOST_SEGMENTS:
-        return list(range(count))
-    return sorted({round(k * (count - 1) / (MOST_SEGMENTS - 1)) for k in range(MOST_SEGMENTS)})
-
-
-def _name(stretch: Stretch, i: int) -> tuple[str, str]:
-    stack = stretch.view.stack(stretch.rows, i)
-    if not stack:
-        return stretch.view.op(stretch.rows, i), ""
-    return " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"
+def _curve(a: Series, b: Series, parts_at: int | None) -> Curve:
+    x, y = (tuple(points_of(series, last=True)) for series in (a, b))
+    return Curve(a.name, place_of(a), x, y, parts_at, a.whole and b.whole)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rltrace.diff.series import Series
-from rltrace.report.html.thinning import Point, thinned
+from rltrace.diff.series import Series, points_of
+from rltrace.report.html.thinning import thinned
 from rltrace.report.json import drift_json, number_json
 from rltrace.report.series import PairSeries, TraceSeries
 
@@ -61,31 +61,6 @@ def one_json(series: Series) -> dict[str, Any]:
         "not_finite": len(series) - len(finite),
         "points": [[step, number_json(value)] for step, value in thinned(points_of(series), MOST_POINTS)],
     }
-
-
-def points_of(series: Series, most: int = 1 << 14) -> list[Point]:
-    """(step, number) of a series; of a very long one thinned in the array, before there is an object for each."""
-    at = np.arange(len(series))
-    if len(series) > most:
-        edges = np.linspace(0, len(series), most // 4 + 1).astype(np.int64)
-        parts = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        at = np.unique(np.concatenate([_extremes(series, first, stop) for first, stop in parts]))
-    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
-
-
-def _extremes(series: Series, first: int, stop: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Places of the first, last, smallest and largest number of a stretch, and of one that is not finite."""
-    own = series.values[first:stop]
-    finite = np.isfinite(own)
-    found = [first, stop - 1]
-    if finite.any():
-        found += [
-            first + int(np.where(finite, own, np.inf).argmin()),
-            first + int(np.where(finite, own, -np.inf).argmax()),
-        ]
-    if not finite.all():
-        found.append(first + int(finite.argmin()))
-    return np.array(found, np.int64)
 
 
 def _named(series: Series) -> dict[str, Any]:

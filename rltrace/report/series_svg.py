@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.series import Series
+from rltrace.diff.series import Series, points_of
 from rltrace.diff.timeline import Curve
 from rltrace.report.html.charts import HIGH, MOST_POINTS, WIDE, drawn_curve, inner, label, scale_of, share
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
-from rltrace.report.series_json import points_of
 from rltrace.report.telling import cut
 
 WIDTH, MARGIN = 960, 24

@@ -130,3 +130,37 @@ def test_every_curve_is_there(tmp_path: Path) -> None:
     assert len(curves(*traces)) == len(own_curves(traces[0])) == 70
     page = html_page(gather(*paths), version="0")
     assert "… and 46 more curves" in page
+
+
+def test_recorded_series_are_curves(tmp_path: Path) -> None:
+    """What was watched, rates and scales are drawn beside what was read out; what never moves is left out."""
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(4):
+            builder.sample("optimizer:0/group:0/lr", 0.5, "learning-rate")
+            builder.sample("return", step + side * (step > 2))
+            builder.sample("return", 2 * step + side * (step > 2))
+            builder.end_step()
+        paths.append(builder.finish())
+    a, b = map(open_trace, paths)
+    (curve,) = curves(a, b)
+    assert (curve.name, curve.place, curve.parts_at) == ("return", "rltrace.watch", 3)
+    assert curve.a == ((0, 0.0), (1, 2.0), (2, 4.0), (3, 6.0)) and curve.b[-1] == (3, 7.0)
+    (own,) = own_curves(a)
+    assert own.a == curve.a and own.b == ()
+
+
+def test_curves_are_paired_by_attempt(tmp_path: Path) -> None:
+    """An attempt more of another optimizer on one side makes no curve part."""
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(4):
+            builder.op("aten._local_scalar_dense.default", value=float(step))
+            builder.end_step()
+            if side and step == 1:
+                builder.end_step(ordinal=1)
+        paths.append(builder.finish())
+    (curve,) = curves(*map(open_trace, paths))
+    assert curve.parts_at is None and [step for step, _ in curve.b] == [0, 1, 3, 4]

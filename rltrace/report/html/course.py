@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rltrace.diff.model import Comparison, Drift, Finding, Probe
+from rltrace.diff.series import KINDS
 from rltrace.diff.timeline import Curve, StepState, Timeline
 from rltrace.report.drifting import account, story
 from rltrace.report.html.charts import (
@@ -110,7 +111,7 @@ def curves_section(material: Material) -> Element | None:
     if not material.curves:
         return None
     shown = material.curves[:MOST_CURVES]
-    drifts = {(drift.name, drift.place): drift for drift in material.comparison.drift if drift.kind == "item"}
+    drifts = {(drift.name, drift.place or KINDS[drift.kind]): drift for drift in material.comparison.drift}
     return section(
         "curves",
         "Numbers that both runs read out",
