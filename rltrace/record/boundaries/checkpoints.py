@@ -1,7 +1,7 @@
 """Checkpoints: what a program loads from files.
 
-Stands in for ``torch.load``, and for ``load_file`` of safetensors. An event has one digest of all that was loaded, so
-that two runs that begin from other weights part there. Weights of ``MOST_BYTES`` and more are not read for it.
+Stands in for ``torch.load``. An event has one digest of all that was loaded, so that two runs that begin from other
+weights part there. Weights of ``MOST_BYTES`` and more are not read for it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,10 @@ class Checkpoints:
         self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        self.watch_function("torch.load", torch, torch.serialization, name="load")
-
-    def watch_function(self, what: str, *holders: Any, name: str) -> None:
-        """Tell of what ``name`` returns, in each module that holds it."""
-        original = getattr(holders[0], name, None)
-        if original is None:
-            return
-        told = EventForm(Kind.CHECKPOINT, what, counts=_COUNTS, digests=("content",))
-        untold = EventForm(Kind.CHECKPOINT, what, counts=_COUNTS)
+        name, holders = "load", (torch, torch.serialization)
+        original = torch.load
+        told = EventForm(Kind.CHECKPOINT, "torch.load", counts=_COUNTS, digests=("content",))
+        untold = EventForm(Kind.CHECKPOINT, "torch.load", counts=_COUNTS)
 
         @functools.wraps(original)
         def stand_in(*args: Any, **kwargs: Any) -> Any:

@@ -60,8 +60,7 @@ class Boundaries:
             "gymnasium.vector.vector_env": ("VectorEnv", vectors.methods),
             "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vectors.methods),
         }
-        told = {name: self._watching(*what) for name, what in roots.items()}
-        self._imported = Imported(told | {"safetensors.torch": self._watch_safetensors}, self.fail)
+        self._imported = Imported({name: self._watching(*what) for name, what in roots.items()}, self.fail)
 
     def watch(self) -> None:
         self._states.begin()
@@ -81,9 +80,6 @@ class Boundaries:
             changed.watch()
 
         return told
-
-    def _watch_safetensors(self, module: ModuleType) -> None:
-        self._checkpoints.watch_function("safetensors.torch.load_file", module, name="load_file")
 
     # --- what the boundaries tell -------------------------------------------------------------------------------------
 
