@@ -1,0 +1,92 @@
+"""What boundary events and phases cost on top of recording every op.
+
+    python benchmarks/boundaries_cost.py [--steps 2048] [--rounds 9]
+
+Stable-Baselines3 PPO on CartPole with one thread, recorded with and without them by turns within one process. Times are
+processor seconds of the whole process, the committer's thread included, and minima over the rounds: on a shared machine
+the least disturbed run of each arm. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from measure import folder_size, machine, table
+
+import rltrace
+from rltrace.record.boundaries.watch import Boundaries
+from rltrace.record.phases import Phases
+from rltrace.trace.reader import open_trace
+from rltrace.trace.schema import Column, Kind
+
+WITH, WITHOUT = "with boundaries and phases", "without"
+
+
+def learn(steps: int) -> None:
+    from stable_baselines3 import PPO
+
+    PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu", n_steps=512).learn(steps)
+
+
+@contextlib.contextmanager
+def without() -> Iterator[None]:
+    """Nothing stands in for environments, and phases are not looked for."""
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    with contextlib.ExitStack() as stack:
+        for holder, name in ((Boundaries, "watch"), (Phases, "module_called"), (Phases, "backward_begins")):
+            stack.enter_context(mock.patch.object(holder, name, nothing))
+        yield
+
+
+def seconds(steps: int, path: Path, *, off: bool) -> float:
+    with without() if off else contextlib.nullcontext():
+        begin = time.process_time()
+        with rltrace.record(path, force=True):
+            learn(steps)
+        return time.process_time() - begin
+
+
+def rows(path: Path) -> tuple[int, int]:
+    """(all rows, events)."""
+    (stream,) = open_trace(path).processes[0].streams
+    kinds = stream.read(0, stream.rows).column(Column.KIND)
+    return len(kinds), int((kinds != Kind.OP).sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=9)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {WITHOUT: Path(folder) / "off.zarr", WITH: Path(folder) / "on.zarr"}
+        times: dict[str, list[float]] = {arm: [] for arm in paths}
+        seconds(512, paths[WITH], off=False)
+        for _ in range(asked.rounds):
+            for arm, path in paths.items():
+                times[arm].append(seconds(asked.steps, path, off=arm == WITHOUT))
+        least = {arm: min(found) for arm, found in times.items()}
+        lines = []
+        for arm, path in paths.items():
+            (count, events), (size, _) = rows(path), folder_size(path)
+            ratio = least[arm] / least[WITHOUT]
+            lines.append([arm, f"{least[arm]:.2f}", f"{ratio:.3f}", f"{count:,}", f"{events:,}", f"{size / count:.2f}"])
+    print(table(["arm", "processor s, least", "ratio", "rows", "events", "bytes a row"], lines))
+    added = (least[WITH] - least[WITHOUT]) / max(events, 1) * 1e6
+    print(f"\n{added:.1f} µs an event. {asked.rounds} rounds. {machine()}")
+
+
+if __name__ == "__main__":
+    main()
