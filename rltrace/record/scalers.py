@@ -15,7 +15,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from rltrace.record.identity_table import IdentityTable
-from rltrace.record.series import OnDevice, Series, number_of, unseen
+from rltrace.record.series import OnDevice, Series, is_captured, number_of, unseen
 
 Tensor = torch.Tensor
 
@@ -146,6 +146,8 @@ def _any_found(states: Any, beside: Tensor | None) -> float | OnDevice | None:
     if all(tensor.device.type == "cpu" for tensor in found):
         return float(any(bool(tensor) for tensor in found))
     device = found[0].device if beside is None else beside.device
+    if is_captured(device):
+        return None
     return number_of(torch.stack([t.to(device, non_blocking=True) for t in found]).sum().clamp(max=1))
 
 

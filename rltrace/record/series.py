@@ -65,6 +65,7 @@ class Series:
         self._later: list[tuple[int, OnDevice]] = []
         """Samples whose value is still on a device."""
         self._rates: dict[tuple[int, int], float] = {}
+        self._stopped = False
 
     def watch(self, name: str, value: object) -> None:
         """What the program says; a value that is no number is left out."""
@@ -84,6 +85,8 @@ class Series:
 
     def add(self, kind: str, name: str, value: float | OnDevice, step: int | None = None) -> None:
         """One more number of a series; ``step``: which it belongs to, the current one unless said."""
+        if self._stopped:
+            return
         here = self._here()
         number = self._numbers.get((kind, name, here.thread))
         if number is None:
@@ -111,6 +114,11 @@ class Series:
         samples[:, : Sample.VALUE] = np.frombuffer(places, np.uint64).reshape(-1, Sample.VALUE)
         samples[:, Sample.VALUE] = np.frombuffer(values, np.uint64)
         return samples
+
+    def stop(self) -> None:
+        """Take nothing more: nobody will come for it."""
+        self._stopped = True
+        self.take()
 
     def _intern(self, kind: str, name: str, thread: str) -> int:
         identity = {"kind": kind, "name": name, **({"thread": thread} if thread else {})}
@@ -155,6 +163,9 @@ def _of_tensor(tensor: Tensor) -> float | OnDevice | None:
         return None
     if tensor.device.type == "cpu":
         return float(tensor.detach().item())
-    if tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return None  # a copy would become part of the program's graph
-    return OnDevice(tensor)
+    return None if is_captured(tensor.device) else OnDevice(tensor)
+
+
+def is_captured(device: torch.device) -> bool:
+    """Whether what is done on this device now becomes part of a graph of the program's."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

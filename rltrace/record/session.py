@@ -234,6 +234,7 @@ class Session:
 
             traceback.print_exception(error)
         self._streams.silence()
+        self._series.stop()
         self._committer.give_up()
         with contextlib.suppress(Exception):
             self._writer.close("damaged", {"why": f"the recorder failed: {self._failure}"})

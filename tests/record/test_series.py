@@ -17,6 +17,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 import rltrace
+from rltrace.errors import RecordError
 from rltrace.record import series as series_module
 from rltrace.trace.schema import Sample
 
@@ -299,6 +300,59 @@ def test_many_samples_are_committed_as_they_come(tmp_path: Path, monkeypatch: py
     for number in range(1000):
         made.watch("x", number)
     assert hurried == [256, 256, 256] and len(made.take()) == 1000 - 3 * 256 and len(made.take()) == 0
+
+
+def test_a_recorder_that_broke_off_takes_nothing_more(tmp_path: Path) -> None:
+    """Memory of a program that goes on for days is not filled with samples that nobody will write."""
+    from rltrace.record.session import current
+
+    with pytest.raises(RecordError), rltrace.record(tmp_path / "a.zarr"):
+        session = current.session
+        assert session is not None
+        rltrace.watch("x", 1.0)
+        session.fail(OSError("no space"))
+        for number in range(100):
+            rltrace.watch("x", number)
+        assert len(session._series.take()) == 0
+
+
+def test_training_in_mixed_precision_computes_the_same(record: Callable[..., Recorded]) -> None:
+    """Weights, scales, trackers, generators and what a subclass sees are those of the program alone."""
+
+    class Seeing(GradScaler):
+        def update(self, new_scale: Any = None) -> None:
+            seen.append((self._found_inf_per_device(optimizers[-1]), self.get_scale()))
+            super().update(new_scale)
+
+    seen: list[Any] = []
+    optimizers: list[Any] = []
+
+    def program() -> list[Any]:
+        torch.manual_seed(3)
+        seen.clear()
+        optimizers.clear()
+        network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizers.append(torch.optim.Adam(network.parameters(), lr=0.01))
+        scaler = Seeing("cpu", init_scale=2.0**14, growth_interval=2)
+        for update in range(8):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = network(torch.randn(6, 4)).float().pow(2).mean() * (1e6 if update == 3 else 1.0)
+            optimizers[0].zero_grad()
+            scaler.scale(loss).backward()
+            rltrace.watch("loss", loss)
+            scaler.step(optimizers[0])
+            scaler.update()
+        state = [parameter.detach().clone() for parameter in network.parameters()]
+        versions = [parameter._version for parameter in network.parameters()]
+        return [state, versions, scaler.state_dict(), list(seen), torch.get_rng_state()]
+
+    alone = program()
+    recorded: list[Any] = []
+    found = record(lambda: recorded.extend(program()))
+    assert repr(recorded) == repr(alone)
+    assert all(torch.equal(a, b) for a, b in zip(recorded[0], alone[0], strict=True))
+    scales = values(found, "scaler:0/scale")
+    assert scales[-1] == alone[2]["scale"] and 1.0 in values(found, "scaler:0/found_inf")
 
 
 @pytest.fixture
