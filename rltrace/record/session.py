@@ -310,6 +310,10 @@ class Session:
     def stop_program(self) -> None:
         """End the program as Ctrl-C would; the trace says that it was asked for."""
         self._stopped = True
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
+            if threading.current_thread() is not threading.main_thread():
+                raise KeyboardInterrupt
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
     def _end_step(self, attempt: Attempt) -> None:
