@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -321,3 +322,28 @@ def test_other_variables_are_kept() -> None:
     added = {name for name in child if name not in ("A", "PATH")}
     assert (child["A"], child["PATH"]) == ("1", "/bin")
     assert added == {"PYTHONPATH", "RLTRACE_RECORD", "RLTRACE_BIRTHS", "RLTRACE_FACTS"}
+
+
+# --- processes of torch's compiler ------------------------------------------------------------------------------------
+
+PROBE = '\nfrom ctypes import cdll\ncdll.LoadLibrary("'
+
+
+def test_processes_of_the_compiler_are_no_part_of_the_program(bench: Bench) -> None:
+    """Its probes of an instruction set and its workers leave no record, and start no recorder."""
+    worker = bench.module("torch/_inductor/compile_worker/__main__.py", "import torch\n")
+    bench.module("torch/_inductor/__init__.py")
+    for command in (["-c", f'import torch{PROBE}libc.so.6")\n'], [worker]):
+        assert bench.run([sys.executable, *command]).returncode == 0
+    assert (bench.births(), bench.calls()) == ([], [])
+    assert bench.run([sys.executable, "-c", "import torch\nfrom ctypes import cdll"]).returncode == 0
+    assert len(bench.births()) == len(bench.calls()) == 1
+
+
+def test_the_compiler_starts_its_processes_so() -> None:
+    """What they are told by stands in the torch that is installed."""
+    spec = find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    inductor = Path(spec.origin).parent / "_inductor"
+    assert PROBE in (inductor / "cpu_vec_isa.py").read_text(encoding="utf-8")
+    assert (inductor / "compile_worker" / "__main__.py").is_file()
