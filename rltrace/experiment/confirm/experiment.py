@@ -162,7 +162,7 @@ class Experiment:
         found = compare(self._trace("A0"), self._open(ran))
         own_arguments = has_own_arguments(found) and self.outcome.by_state and self._same("A0", ran)
         if not agrees(found) and not own_arguments:
-            raise self._not_repaired(found, "with A's values at every op that has any")
+            raise self._not_repaired(ran, found, "with A's values at every op that has any")
         if not account.other:
             raise self._unresolved(
                 ArmName.B_FROM_A, "with A's values at every op B had none of its own, and yet it parts from A without"
@@ -181,7 +181,7 @@ class Experiment:
             self._whole(name, ran)
             if self._same("A0", ran):
                 raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
-            raise self._not_repaired(compare(self._trace("A0"), self._open(ran)), "with A's values at all kinds")
+            raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values at all kinds")
         if self._question.search:
             try:
                 needed = minimise(everything, trials.repairs).classes
@@ -204,7 +204,7 @@ class Experiment:
         account = self._whole(name, ran)
         self._update(classes=self._classes(account))
         if not self._same("A0", ran):
-            raise self._not_repaired(compare(self._trace("A0"), self._open(ran)), "with A's values there")
+            raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values there")
         self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A")
         return self.outcome.classes
 
@@ -282,7 +282,7 @@ class Experiment:
             return f"has {letter}'s state to the end of {self._question.parting.horizon}, bit for bit"
         return f"is {letter} to the end of {self._question.parting.horizon}, op for op"
 
-    def _not_repaired(self, found: Comparison, how: str) -> _Settled:
+    def _not_repaired(self, ran: Ran, found: Comparison, how: str) -> _Settled:
         """B did not become A: REFUTED where it parts from A as before, PARTIAL where it does so later."""
         name, here, there = ArmName.B_FROM_A, first_of(found), self._question.parting.finding
         if agrees(found) is None:
@@ -293,7 +293,7 @@ class Experiment:
                 f"{how}, B still runs other ops than A: {place_text(here)} is only on one side, and there is no value"
                 " to put in for what it turned on (a setting, a number that no op computed, the code itself)",
             )
-        self._arm(name, ArmState.OTHERWISE, parts_from(found, "A"), "B-from-A")
+        self._arm(name, ArmState.OTHERWISE, parts_from(found, "A"), ran.trace.stem)
         if here is not None and not same_place(here, there) and is_later(here, there):
             text = f"{how}, B follows A further than before, and parts from it at {place_text(here)}: the next origin"
             return _Settled(Word.PARTIAL, text)
