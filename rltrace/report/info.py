@@ -63,7 +63,7 @@ def describe(trace: Trace) -> dict[str, Any]:
 
 def size_on_disk(trace: Trace) -> tuple[int, int]:
     """(bytes, files) of the trace's folder."""
-    sizes = [path.stat().st_size for path in trace.path.rglob("*") if path.is_file()]
+    sizes = [path.lstat().st_size for path in trace.path.rglob("*") if path.is_file()]
     return sum(sizes), len(sizes)
 
 

@@ -19,6 +19,9 @@ PARTIAL = ".partial"
 """Suffix of a file that is being written; one that is left over was never part of the trace."""
 
 
+MISSING = "is missing"
+
+
 class UnreadableError(Exception):
     """A file of a trace that cannot be read; the text says why, without the path."""
 
@@ -70,7 +73,7 @@ class Folder:
 
     def holds(self, key: str) -> bool:
         """Whether something stands there."""
-        return os.path.lexists(os.path.join(self.root, key))
+        return self._is_inside(os.path.dirname(key)) and os.path.lexists(os.path.join(self.root, key))
 
     def read(self, key: str, limit: int) -> bytes:
         """The bytes of one file, at most ``limit``. Raises UnreadableError."""
@@ -100,7 +103,7 @@ class Folder:
         try:
             found = os.lstat(os.path.join(self.root, key))
         except FileNotFoundError:
-            raise UnreadableError("is missing") from None
+            raise UnreadableError(MISSING) from None
         except OSError as error:
             raise UnreadableError(f"cannot be read ({error.strerror})") from None
         if stat.S_ISLNK(found.st_mode):
@@ -112,5 +115,6 @@ class Folder:
     def _is_inside(self, folder: str) -> bool:
         if folder not in self._inside:
             path = os.path.join(self.root, folder) if folder else self.root
-            self._inside[folder] = os.path.realpath(path) == path
+            inside = path == self.root or path.startswith(os.path.join(self.root, ""))
+            self._inside[folder] = inside and os.path.realpath(path) == path
         return self._inside[folder]

@@ -17,14 +17,17 @@ from typing import Any, Final
 from xxhash import xxh3_64_intdigest
 
 from rltrace.trace.files import open_above, write_all
+from rltrace.trace.plain import Budget, has_control
 
 MAGIC: Final = b"RLJ1"
 HEAD: Final = 8
 TAIL: Final = 8
 LONGEST: Final = 1 << 26
 """No payload is longer, in bytes."""
-LARGEST: Final = 1 << 32
-"""No journal is read past so many bytes."""
+LARGEST: Final = 1 << 30
+"""Nor is a journal, or all journals of a trace together: a billion ops need a hundredth of that."""
+MOST_TRIED: Final = 1 << 28
+"""Bytes that are hashed to find where a damaged journal goes on, besides sixteen times its length."""
 
 Record = dict[str, Any]
 
@@ -111,6 +114,8 @@ class Journal:
     """Of the last good frame."""
     size: int = 0
     """Where the last good frame ends."""
+    unprintable: bool = False
+    """Whether a record holds characters that are not to be shown."""
     alive: bool = False
     """Whether its process still ran when it was read, as far as can be known; it may have been written on since."""
     length: int = 0
@@ -122,16 +127,17 @@ class Journal:
 def parse_journal(data: bytes) -> Journal:
     """Read all frames of a journal; never raises."""
     journal = Journal(length=len(data))
+    budget, room = Budget(), [MOST_TRIED + 16 * len(data)]
     at, previous = 0, 0
     while at < len(data):
         end = _frame_end(data, at)
         if end is not None and _digest_at(data, end) == chain(previous, data[at + HEAD : end - TAIL]):
             previous = _digest_at(data, end)
-            _take(journal, data[at + HEAD : end - TAIL], at)
+            _take(journal, budget, data[at + HEAD : end - TAIL], at)
             at = journal.size = end
             journal.digest = journal.ends[end] = previous
             continue
-        following = _take_up(data, at, previous)
+        following = _take_up(data, at, previous, room)
         if following is None:
             _name_tail(journal, data, at, end)
             return journal
@@ -151,15 +157,18 @@ def first_digest(path: str) -> int | None:
     return next(iter(parse_journal(data).ends.values()), None)
 
 
-def _take(journal: Journal, payload: bytes, at: int) -> None:
+def _take(journal: Journal, budget: Budget, payload: bytes, at: int) -> None:
+    why = "is no record"
     try:
-        record = json.loads(payload)
-    except (ValueError, RecursionError):
+        record = budget.load(payload)
+    except ValueError as error:
         record = None
+        why = f"{why}: it {error}" if type(error) is ValueError else why
     if isinstance(record, dict) and isinstance(record.get("type"), str):
         journal.records.append(record)
+        journal.unprintable = journal.unprintable or has_control(payload)
     else:
-        _damaged(journal, f"the journal's record at byte {at} is no record")
+        _damaged(journal, f"the journal's record at byte {at} {why}")
 
 
 def _damaged(journal: Journal, text: str) -> None:
@@ -180,8 +189,8 @@ def _digest_at(data: bytes, end: int) -> int:
     return int.from_bytes(data[end - TAIL : end], "little")
 
 
-def _take_up(data: bytes, bad: int, previous: int) -> tuple[int, int] | None:
-    """The next frame that the chain confirms, and the digest before it.
+def _take_up(data: bytes, bad: int, previous: int, room: list[int]) -> tuple[int, int] | None:
+    """The next frame that the chain confirms, and the digest before it; None also where ``room`` is used up.
 
     The 8 bytes before it are the damaged frame's digest, intact unless the damage hit just them; then what digest the
     damaged frame's payload really has confirms it.
@@ -190,6 +199,9 @@ def _take_up(data: bytes, bad: int, previous: int) -> tuple[int, int] | None:
     while at >= 0:
         end = _frame_end(data, at)
         if end is not None and at >= bad + TAIL:
+            room[0] -= end - bad
+            if room[0] < 0:
+                return None
             payload, digest = data[at + HEAD : end - TAIL], _digest_at(data, end)
             for before in (_digest_at(data, at), chain(previous, data[bad + HEAD : at - TAIL])):
                 if chain(before, payload) == digest:
@@ -199,10 +211,10 @@ def _take_up(data: bytes, bad: int, previous: int) -> tuple[int, int] | None:
 
 
 def _name_tail(journal: Journal, data: bytes, at: int, end: int | None) -> None:
-    rest = data[at:]
+    rest = data[at : at + HEAD]
     begun = rest.startswith(MAGIC) if len(rest) >= 4 else MAGIC.startswith(rest)
     declared = int.from_bytes(rest[4:HEAD], "little") if len(rest) >= HEAD else 0
-    if (begun and end is None and declared <= LONGEST) or not rest.strip(b"\0"):
+    if (begun and end is None and declared <= LONGEST) or data.count(b"\0", at) == len(data) - at:
         journal.torn = f"the journal's last record, at byte {at}, was never finished"
     else:
         _damaged(journal, f"the journal is damaged from byte {at} to its end")

@@ -17,6 +17,7 @@ from rltrace.trace.attempts import Attempts, Samples
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
 from rltrace.trace.packing import StepPart
+from rltrace.trace.plain import printable
 from rltrace.trace.records import (
     MOST,
     MOST_STREAMS,
@@ -39,6 +40,9 @@ from rltrace.trace.values import Values
 
 RUNNING, COMPLETE, STOPPED, KILLED, DAMAGED = "running", "complete", "stopped", "killed", "damaged"
 NEVER_RECORDED = "never-recorded"
+
+MOST_TABLES = 1 << 28
+"""Bytes of tables that are read of one process."""
 
 LOST_RECORD = "the journal's record of them is damaged"
 
@@ -91,7 +95,7 @@ class ProcessTrace:
         """Which values were to be kept; None: none."""
         self.value_parts: list[ValuePart] = []
         """Where the values stand, commit by commit."""
-        for at, record in enumerate(journal.records):
+        for at, record in enumerate(printable(journal.records) if journal.unprintable else journal.records):
             self._take(at, record)
         if not self.other_holes:
             self._miss_records()
@@ -164,11 +168,16 @@ class ProcessTrace:
         """The interned tables, by name; entries that damage took are not ``present``."""
         parts: list[bytes] = []
         counts: dict[str, int] = {}
-        expected = 0
+        expected = size = 0
         for first, entries, files in self.table_records:
             counts = entries
             parts.extend([b"\n"] if first > expected else [])
-            parts.extend(self._table_bytes(file) for file in files)
+            for file in files:
+                parts.append(self._table_bytes(file))
+                size += len(parts[-1])
+            if size > MOST_TABLES:
+                self.other_holes.append(f"its tables are larger than the {MOST_TABLES:,} bytes that a reader takes")
+                break
             expected = first + len(files)
         return parse_tables(b"".join(parts), counts)
 

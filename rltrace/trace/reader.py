@@ -15,9 +15,10 @@ from rltrace.errors import DamagedTraceError, NewerFormatError, NotATraceError
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import is_alive, parse_birth
-from rltrace.trace.files import Folder, UnreadableError
+from rltrace.trace.files import MISSING, Folder, UnreadableError
 from rltrace.trace.heads import Head, birth_of, is_another, is_number, lost_records, parse_heads
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
+from rltrace.trace.plain import printable
 from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
 from rltrace.trace.records import check_launch, check_slice
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
@@ -74,12 +75,14 @@ class Trace:
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
         self._lost: list[str] = []
+        self._room = LARGEST
+        """Bytes of journals that may still be read."""
         self._journals = self._read_journals()
         if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
             self.other_holes.append(f"{JOURNAL} is another launch's")
             self._launch_digest = None
         else:
-            for record in journal.records:
+            for record in printable(journal.records) if journal.unprintable else journal.records:
                 self._take(record)
         if not self.launch and not self.other_holes:
             self.other_holes.append(f"{JOURNAL} has no launch record")
@@ -139,7 +142,8 @@ class Trace:
     def _read_journal(self, number: int) -> Journal:
         """One journal; of a process that ended while it was read, all that it left."""
         try:
-            found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+            found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", self._room))
+            self._room -= found.length
             birth = birth_of(found)
             if birth and not any(record["type"] == "end" for record in found.records):
                 found.alive = is_alive(birth)
@@ -200,7 +204,8 @@ class Trace:
         base, head = f"{PROCESSES}/{number}", (self._heads or {}).get(number)
         wrong = None
         if journal.unreadable or not (journal.records or journal.damage):
-            missed = bool(head and head.size) or self._has_rows(base)
+            odd = journal.unreadable not in (None, MISSING)  # a link, say; no writer leaves such
+            missed = odd or bool(head and head.size) or self._has_rows(base)
             wrong = journal.unreadable or "is empty" if missed else None
         elif self._is_of_another_launch(journal) or (head is not None and is_another(head, journal)):
             wrong, journal = "is not the journal that was written there", Journal()
@@ -224,7 +229,7 @@ class Trace:
 
     def _birth(self, token: str) -> Birth:
         try:
-            record = parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH))
+            record = printable(parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH)))
             if record is not None and record.get("token", token) != token:
                 record = None  # another process's
             why = None if record else "is not what was written"
@@ -249,7 +254,7 @@ class Trace:
             note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
         except UnreadableError:
             note = {}
-        return str(note.get("why", "for a reason that cannot be read"))
+        return str(printable(note.get("why", "for a reason that cannot be read")))
 
 
 def open_trace(path: Path | str) -> Trace:

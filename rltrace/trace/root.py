@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,6 +82,8 @@ def name_file(name: bytes) -> str:
 def is_trace(path: Path) -> bool:
     """Whether the folder is a trace, however damaged."""
     try:
+        if not stat.S_ISREG((path / JOURNAL).lstat().st_mode):  # nothing to wait for, nor to be led elsewhere by
+            return False
         with (path / JOURNAL).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.payloads import fits
+from rltrace.trace.plain import Budget, has_control, printable
 from rltrace.trace.rows import TableEntry
 from rltrace.trace.schema import TABLE_CHUNK, TABLES
 
@@ -119,9 +120,10 @@ def parse_tables(data: bytes, counts: Mapping[str, int]) -> dict[str, Table]:
     lines = data.split(b"\n")
     most = MOST_LOST + MOST_GAPS * len(lines)
     entries = {name: _Entries(min(counts.get(name, 0), most)) for name in TABLES}
+    budget = Budget()
     for line in lines:
         if line:
-            _take_line(entries, line)
+            _take_line(entries, budget, line)
     tables = {name: _table(name, found) for name, found in entries.items()}
     for whole, part in PARTS.items():
         _drop_incomplete(tables[whole], tables[part])
@@ -137,12 +139,13 @@ class _Entries:
         """(id, key, payload)."""
 
 
-def _take_line(entries: Mapping[str, _Entries], line: bytes) -> None:
+def _take_line(entries: Mapping[str, _Entries], budget: Budget, line: bytes) -> None:
     try:
-        name, number, text, payload = json.loads(line)
+        name, number, text, payload = budget.load(line)
+        payload = printable(payload) if has_control(line) else payload
         table = entries.get(name)
         key = int(text, 16)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return
     if table is None or type(number) is not int or not 0 <= number < table.limit or not 0 <= key < 1 << 64:
         return
