@@ -28,6 +28,8 @@ LONGEST_TRAIL = 256
 COMPILED = "inductor."
 """How the operators of regions that torch.compile has made begin."""
 
+NOT_TRIED = "whether it repeats was not tried"
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -234,7 +236,7 @@ def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
     if another:
         return Decided(Cause.KERNEL, known, f"{start}: {another}")
     if a.kernel and b.kernel:
-        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); whether it repeats was not tried"
+        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_TRIED}"
         return Decided(Cause.SAME_KERNEL, known, why)
     missing = "either side" if not a.kernel and not b.kernel else "A" if not a.kernel else "B"
     return Decided(Cause.COMPUTATION, known, f"{start}; which kernel ran is not known on {missing}")

@@ -7,11 +7,12 @@ put into no group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rltrace.diff.causes import NOT_TRIED
 from rltrace.diff.compare import compare
-from rltrace.diff.model import Comparison, Finding
+from rltrace.diff.model import Cause, Comparison, Finding
 
 Compare = Callable[[Path, Path], Comparison]
 
@@ -82,6 +83,17 @@ def group(traces: Sequence[Path], *, strict: bool = False, comparing: Compare | 
     return Grouping(tree, tuple(found.undecided))
 
 
+def seen_not_to_repeat(node: Node) -> Node:
+    """The tree of runs between which nothing was changed: an op at which they part under one kernel does not repeat."""
+    if isinstance(node, Group):
+        return node
+    finding = node.finding
+    if finding.cause is Cause.SAME_KERNEL:
+        why = finding.because.replace(NOT_TRIED, "it does not repeat itself from run to run")
+        finding = replace(finding, repeats=False, because=why)
+    return Parting(finding, tuple(seen_not_to_repeat(branch) for branch in node.branches))
+
+
 class _Grouping:
     def __init__(self, traces: Sequence[Path], comparing: Compare) -> None:
         self.undecided: list[Undecided] = []
@@ -126,6 +138,14 @@ def _position(finding: Finding) -> tuple[int, str, int]:
 def _same_op(at: Finding, below: Finding) -> bool:
     """Whether ``below``, of runs that left at ``at``, is at that same op: three ways at one place."""
     return (at.stream, at.op, at.site, at.b_index) == (below.stream, below.op, below.site, below.a_index)
+
+
+def findings_of(node: Node) -> Iterator[Finding]:
+    """Where runs part, from the first parting down."""
+    if isinstance(node, Parting):
+        yield node.finding
+        for branch in node.branches:
+            yield from findings_of(branch)
 
 
 def _leaves(node: Node) -> Iterator[Group]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace.diff.compare import compare
-from rltrace.diff.groups import Group, Grouping, Node, Parting, Undecided, group
+from rltrace.diff.groups import Group, Grouping, Node, Parting, Undecided, group, seen_not_to_repeat
 from rltrace.diff.model import Comparison, Verdict
 from rltrace.experiment.folders import check_extent
 from rltrace.experiment.runs import Ended, Job, Runner
@@ -162,7 +162,7 @@ class _Check:
                 twins[places[run.same_as]].append(place)
         members = [tuple(twins[place]) for place in alone]
         undecided = [Undecided(place, alone[u.against], u.why) for u in found.undecided for place in members[u.run]]
-        return Grouping(_expanded(found.tree, members), tuple(undecided))
+        return Grouping(seen_not_to_repeat(_expanded(found.tree, members)), tuple(undecided))
 
     def _control(self, runs: Sequence[Run], grouping: Grouping) -> Control:
         """Run once more with step digests only, and see which group that falls into."""

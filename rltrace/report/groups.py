@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rltrace.diff.groups import Group, Grouping, Node, Parting
+from rltrace.diff.groups import Group, Grouping, Node, Parting, findings_of
 from rltrace.diff.model import Finding, Verdict
+from rltrace.diff.nondeterminism import advice_text
 from rltrace.report.finding import WIDTH, cut, sentence, wrapped
 from rltrace.report.json import finding_json
 from rltrace.report.style import Style
@@ -32,6 +33,7 @@ def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> s
         _head(grouping, style),
         _groups(grouping, names),
         _tree(grouping, names, style),
+        _known(grouping, style),
         _undecided(grouping, names),
     )
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
@@ -130,6 +132,20 @@ def _details(finding: Finding) -> Iterator[str]:
             yield f"  {finding.site.source}"
 
 
+def _known(grouping: Grouping, style: Style) -> Iterator[str]:
+    """What PyTorch says of the ops at which runs part."""
+    advice = _advice(grouping)
+    if advice:
+        yield style.bold("Known of it")
+    for text in advice:
+        yield from wrapped(sentence(text))
+
+
+def _advice(grouping: Grouping) -> list[str]:
+    found = (advice_text(finding) for finding in findings_of(grouping.tree))
+    return list(dict.fromkeys(text for text in found if text is not None))
+
+
 def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
     if grouping.undecided:
         yield "In no group"
@@ -175,6 +191,7 @@ def _object(grouping: Grouping, runs: list[dict[str, Any]], control: Control | N
         "runs": runs,
         "groups": [_numbers(group.runs) for group in groups],
         "tree": _tree_json(grouping.tree),
+        "advice": _advice(grouping),
         "undecided": [{"run": u.run + 1, "against": u.against + 1, "why": u.why} for u in grouping.undecided],
         "control": None if control is None else _control_json(control),
     }

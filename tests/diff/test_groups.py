@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from programs import Do, recorded, training
 
 from rltrace.diff import compare
-from rltrace.diff.groups import Group, Grouping, Parting, group
+from rltrace.diff.groups import Group, Grouping, Parting, findings_of, group, seen_not_to_repeat
+from rltrace.diff.model import Cause
 
 
 def with_noise(*changes: tuple[int, str]) -> list[Do]:
@@ -49,6 +50,21 @@ def test_two_groups_part_at_an_op(tmp_path: Path) -> None:
     pair = compare(tmp_path / "run-0.zarr", tmp_path / "run-1.zarr")
     assert found.tree.finding == pair.decisive
     assert found.agrees is False
+
+
+def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
+    """Of runs of one command, the same kernel that gives other bits from the same inputs was seen not to repeat itself;
+    an op at which they part for another reason was not.
+    """
+    other = [replace(do, floats=(1.0,)) if k == LATER else do for k, do in enumerate(training())]
+    found = grouped(tmp_path, [training(), with_noise((CRITIC, "x")), other])
+    assert {finding.repeats for finding in findings_of(found.tree)} == {None}
+    told = {finding.cause: finding for finding in findings_of(seen_not_to_repeat(found.tree))}
+    assert {cause: finding.repeats for cause, finding in told.items()} == {
+        Cause.SAME_KERNEL: False,
+        Cause.ARGUMENTS: None,
+    }
+    assert told[Cause.SAME_KERNEL].because.endswith("; it does not repeat itself from run to run")
 
 
 def test_three_ways_at_one_op(tmp_path: Path) -> None:

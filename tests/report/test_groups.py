@@ -1,0 +1,39 @@
+"""Several runs in groups, as a person reads it, and as an object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from programs import recorded, training
+
+from rltrace.diff.groups import Grouping, group
+from rltrace.report.groups import groups_json, render_groups
+
+NAMES = ["a", "b", "c"]
+
+
+def racing(folder: Path, op: str) -> Grouping:
+    """Three runs, each of which computed something else at an op, from the same inputs."""
+    paths = [folder / f"{number}.zarr" for number in range(3)]
+    for number, path in enumerate(paths):
+        program = training()
+        program[7] = replace(program[7], name=op, noise=str(number))
+        recorded(path, program)
+    return group(paths)
+
+
+def test_what_is_known_of_an_op_is_told_once(tmp_path: Path) -> None:
+    """An op of which PyTorch says that it need not repeat itself, at which runs part more than once: one sentence."""
+    found = racing(tmp_path, "aten.index_put_.default")
+    (advice,) = groups_json(found, NAMES)["advice"]
+    assert "torch.use_deterministic_algorithms(True)" in advice
+    text = " ".join(render_groups(found, NAMES, color=False).split())
+    assert text.count(advice) == text.count("Known of it") == 1
+
+
+def test_nothing_is_known_of_most_ops(tmp_path: Path) -> None:
+    """No heading without a sentence."""
+    found = racing(tmp_path, "aten.mul.Tensor")
+    assert groups_json(found, NAMES)["advice"] == []
+    assert "Known of it" not in render_groups(found, NAMES, color=False)
