@@ -241,7 +241,7 @@ class Drift:
     """Of ``item`` the source line that read it."""
     stream: str
     place: str
-    """``train.py:12``; "" where it is no place in the code."""
+    """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
     counts: tuple[int, int]
     """Numbers of A and of B."""
     matched: int

@@ -54,7 +54,7 @@ class Series:
     stream: str
     """Name of the stream whose thread took them."""
     place: str
-    """``train.py:12``; "" where it is no place in the code."""
+    """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
     key: tuple[object, ...]
     """What it is known by in another trace of the same program."""
     steps: Steps
@@ -156,7 +156,8 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
         where = told if kind == WATCH else process.name
         key = (process.name, where, kind, name)
         values = np.ascontiguousarray(own[:, Sample.VALUE]).view(np.float64)
-        series = Series(kind, name, where, "", key, own[:, Sample.STEP].astype(np.int64), values, whole)
+        whose = owner_of(process, name) if kind == RATE else ""
+        series = Series(kind, name, where, whose, key, own[:, Sample.STEP].astype(np.int64), values, whole)
         if kind == RATE:
             rates.append(series)
         scaled |= kind == SCALER
@@ -188,8 +189,7 @@ def _payload(process: ProcessTrace, entry: int) -> dict[str, Any] | None:
 def _effective(process: ProcessTrace, rates: Iterable[Series]) -> Iterator[Series]:
     """The learning rate of every attempt, 0 where it was skipped, of optimizers that skipped at least one."""
     for rate in rates:
-        ordinal = int(rate.name.split(":")[1].split("/")[0]) if rate.name.startswith("optimizer:") else -1
-        attempts, skipped = attempts_of(process, ordinal)
+        attempts, skipped = attempts_of(process, _ordinal(rate.name))
         if not len(attempts) or not skipped.any():
             continue
         at = np.searchsorted(rate.steps, attempts, side="right") - 1
@@ -197,7 +197,23 @@ def _effective(process: ProcessTrace, rates: Iterable[Series]) -> Iterator[Serie
         values = np.where(skipped, 0.0, values)
         name = f"{rate.name.removesuffix('/lr')}/effective-lr"
         key = (process.name, process.name, EFFECTIVE, name)
-        yield Series(EFFECTIVE, name, rate.stream, "", key, attempts, values, rate.whole and process.has_all_steps)
+        whole = rate.whole and process.has_all_steps
+        yield Series(EFFECTIVE, name, rate.stream, rate.place, key, attempts, values, whole)
+
+
+def _ordinal(name: str) -> int:
+    """``1`` of ``optimizer:1/group:0/lr``; -1: it names none."""
+    number = name.removeprefix("optimizer:").partition("/")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def owner_of(process: ProcessTrace, name: str) -> str:
+    """``critic's Adam`` of ``optimizer:1/group:0/lr``; "" where that is not known."""
+    payloads = (p for p in process.tables["optimizers"].payloads if isinstance(p, dict))
+    found = next((p for p in payloads if p["ordinal"] == _ordinal(name)), None)
+    if found is None:
+        return ""
+    return f"{found['owner']}'s {found['class']}" if found.get("owner") else str(found["class"])
 
 
 def attempts_of(process: ProcessTrace, ordinal: int) -> tuple[Steps, NDArray[np.bool_]]:
