@@ -43,6 +43,11 @@ class PoolResult:
         """What has to be known of them to read a verdict right."""
         a, b = self.threads
         workers = f"{a:,}" if a == b else f"{a:,} and {b:,}"
+        if a == b == 1:
+            return (
+                f"the order in which {self.name} runs its tasks is a matter of timing, so its {max(self.rows):,} ops were"
+                " compared without their order"
+            )
         return (
             f"which of the {workers} {self.workers} of {self.name} runs a task is a matter of timing, so their"
             f" {max(self.rows):,} ops were compared without their order"

@@ -67,6 +67,8 @@ class Sites:
         self._last_prefix = 0
         self._by_content: dict[tuple[object, ...], Frame] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
+        self.bottoms: set[CodeType] = set()
+        """Functions of the recorder whose callers have nothing to do with what they call."""
 
     def prefix(self, anchors: list[Anchor]) -> int:
         """A number for the walk from the top anchor's caller down, to the anchor below it at most."""
@@ -107,7 +109,7 @@ class Sites:
         frame = below if innermost is None else innermost
         if innermost is None:
             below = None
-        while frame is not None:
+        while frame is not None and frame.f_code not in self.bottoms:
             found = self._frame(frame)
             if not _is_recorder(frame.f_code):
                 frames.append(found)

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch._ops import OpOverload
 
+from rltrace.record.callbacks import NAME as CALLED_BACK
+from rltrace.record.callbacks import Callbacks
 from rltrace.record.commit import Committer
 from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
@@ -62,6 +64,10 @@ class Streams:
         self._engines: dict[int, Engine] = {}
         self._threads = ThreadNames()
         self._undo: list[Callable[[], None]] = []
+        self._callbacks = Callbacks(self._call_back)
+        self._idle: list[StreamRecorder] = []
+        """Streams of callbacks, as many as ran at once: Python knows a thread that is not its own anew each time."""
+        process.sites.bottoms.add(Streams._call_back.__code__)
         self._on = False
 
     @property
@@ -124,6 +130,8 @@ class Streams:
         if not self._undo:
             self._around("start", self._start_named)
             self._around("_bootstrap_inner", self._run_recorded)
+            self._callbacks.watch()
+            self._undo.append(self._callbacks.ignore)
 
     def leave(self) -> None:
         """Ops no longer become rows. Threads that are in the middle of their work merely pass theirs through."""
@@ -189,6 +197,29 @@ class Streams:
         finally:
             engine.leave()
             self._engines.pop(ident, None)
+
+    def _call_back(self, callback: Callable[[Any], Any], future: Any) -> Any:
+        """Run a future's callback, in whichever thread; its ops are rows of a stream that is no thread's own."""
+        ident = threading.get_ident()
+        engine, own = self._engines.get(ident), self.here()
+        if not self._on or (engine is not None and not engine.is_between_ops()):
+            return callback(future)
+        if own is not None and f"/{CALLED_BACK}" in own.name:  # one within another
+            return callback(future)
+        stream = self._idle.pop() if self._idle else self._open(f"{self._name}/{CALLED_BACK}")
+        here = self._engines[ident] = engine or self._make_engine()
+        self._local.stream = stream
+        here.enter(stream)
+        try:
+            return callback(future)
+        finally:
+            self._idle.append(stream)
+            self._local.stream = own
+            if engine is not None:
+                engine.enter(own or _FirstOp(self))
+            else:
+                here.leave()
+                self._engines.pop(ident, None)
 
     def _open(self, wanted: str) -> StreamRecorder:
         with self._lock:

@@ -14,6 +14,8 @@ from recorded import Record, Recorded
 from torch import nn
 
 import rltrace
+from rltrace.diff import compare
+from rltrace.diff.model import Verdict
 from rltrace.diff.unrecorded import unrecorded
 from rltrace.trace.schema import Origin, Step
 
@@ -291,3 +293,40 @@ def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
     assert "work" in str(got.process.facts["threads.before"]).split(", ")
     (missing,) = unrecorded(got.trace)
     assert missing.startswith("threads of rank0/main that ran when its recording began are not recorded (")
+
+
+def completed(inline: bool) -> Callable[[], None]:
+    """A program with callbacks, one after the other, that run at once or in the thread that completes the future."""
+
+    def called_back(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        nested: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        nested.then(lambda done: done.value().exp())
+        nested.set_result(future.value().sin().mul_(2))
+        return nested.value()
+
+    def program() -> None:
+        for width in (2, 3):
+            first: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            sent = torch.ones(width)
+            if inline:
+                first.set_result(sent)
+            second = first.then(called_back)
+            if not inline:
+                in_thread("completing", lambda first=first, sent=sent: first.set_result(sent))
+            second.wait().cos()
+
+    return program
+
+
+def test_a_callback_is_recorded_alike_in_whatever_thread_it_runs(record: Record) -> None:
+    """In a stream without an order, with its own stack alone, and one for all that do not run at once."""
+    first, second = record(completed(inline=True)), record(completed(inline=False))
+    callbacks = "rank0/main/pool:future"
+    for got in (first, second):
+        assert names(got) == ["rank0/main", callbacks]
+        assert got.ops == ["ones", "cos"] * 2
+        rows = Recorded(got.path, callbacks).rows
+        assert [row.name for row in rows] == ["sin", "mul_", "exp"] * 2
+        assert [len(row.stack) for row in rows] == [1] * 6
+    assert compare(first.path, second.path).verdict is Verdict.IDENTICAL
+    assert torch._C.Future.then.__module__ != "rltrace.record.callbacks"
