@@ -46,6 +46,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/record_cost.py
 	$(BIN)/python benchmarks/mechanisms.py
 	$(BIN)/python benchmarks/values_cost.py
+	$(BIN)/python benchmarks/kills.py
 
 # The libraries are many and heavy, so they have an environment of their own.
 verdicts: $(VERDICTS)/.complete
