@@ -45,8 +45,8 @@ class PoolResult:
         workers = f"{a:,}" if a == b else f"{a:,} and {b:,}"
         if a == b == 1:
             return (
-                f"the order in which {self.name} runs its tasks is a matter of timing, so its {max(self.rows):,} ops were"
-                " compared without their order"
+                f"the order in which {self.name} runs its tasks is a matter of timing, so its {max(self.rows):,} ops"
+                " were compared without their order"
             )
         return (
             f"which of the {workers} {self.workers} of {self.name} runs a task is a matter of timing, so their"

@@ -215,11 +215,11 @@ class Streams:
         finally:
             self._idle.append(stream)
             self._local.stream = own
-            if engine is not None:
-                engine.enter(own or _FirstOp(self))
-            else:
+            if engine is None:
                 here.leave()
                 self._engines.pop(ident, None)
+            elif self._on:
+                engine.enter(own or _FirstOp(self))
 
     def _open(self, wanted: str) -> StreamRecorder:
         with self._lock:
