@@ -24,6 +24,7 @@ from rltrace.record.layouts import Layout
 from rltrace.record.lying import Lying, lying
 from rltrace.record.plans import OpPlan
 from rltrace.record.process import ProcessState
+from rltrace.record.regions import RegionInputs
 from rltrace.record.storages import address_of
 from rltrace.record.stream import RowTaker, StreamRecorder
 from rltrace.record.wanted import Wanted
@@ -95,6 +96,8 @@ class KeepingStream(StreamRecorder):
             plan = self.process.calls.plan(func)
             if not self._wanted.may_find(plan.id, plan.name):
                 return None
+            if self._keeper.asked.inputs and args and type(args[0]) is RegionInputs:
+                args = (args[0].to_keep(),)
             hand = Hand(plan, args, kwargs)
             if plan.draws:
                 hand.state = state_bytes(args, kwargs or {})
@@ -119,6 +122,8 @@ class KeepingStream(StreamRecorder):
         named = plan.named(hand.args, hand.kwargs)
         written = {address_of(tensor) for name in plan.writes for tensor in op_tensors((named.get(name),), None)}
         tensors = op_tensors(hand.args, hand.kwargs)
+        if hand.args and type(hand.args[0]) is RegionInputs:
+            written = {address_of(tensors[place]) for place in hand.args[0].written}
         return {place: tensor for place, tensor in enumerate(tensors) if address_of(tensor) in written}
 
     # --- what the recorder underneath finds out, as it does ---------------------------------------------------------

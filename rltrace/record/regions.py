@@ -34,7 +34,8 @@ class RegionInputs(list[Any]):
     """The inputs of one call of a region.
 
     Compiled code empties the list it is given, so that memory is free again as soon as it has been used. So whoever
-    takes this list apart to write a row notes its own list of tensors in ``held``, and has it emptied, too.
+    takes this list apart to write a row notes its own list of tensors in ``held``, and has it emptied, too. The last
+    tensor stays with the loop that went through them.
     """
 
     __slots__ = ("held", "run", "written")
@@ -46,6 +47,12 @@ class RegionInputs(list[Any]):
         places = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         self.written = tuple(places.index(place) for place in sorted(writes) if place in places)
         """Places, among its tensors in order, of those that the region writes."""
+
+    def to_keep(self) -> RegionInputs:
+        """The same for whoever needs the tensors when the region has run; that one is not emptied."""
+        kept = RegionInputs(list(self), (), self.run)
+        kept.written = self.written
+        return kept
 
     def let_go(self) -> None:
         """Keep what the region writes, and nothing else."""

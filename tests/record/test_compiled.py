@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ import torch
 from recorded import Record
 from torch import nn
 
+from rltrace.record.compiled import MODULE
 from rltrace.record.inductor import draws, fingerprint, kernels
+from rltrace.trace.schema import Held, ValueKind
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -292,3 +297,102 @@ def test_a_fingerprint_is_of_the_code_alone() -> None:
     elsewhere = SOURCE.replace("/tmp/someone", "/home/other").replace("0_forward", "7_forward")
     assert fingerprint(elsewhere) == fingerprint(SOURCE)
     assert fingerprint(SOURCE.replace("num_threads(2)", "num_threads(4)")) != fingerprint(SOURCE)
+
+
+# --- what a region is called with -------------------------------------------------------------------------------------
+
+
+class Graph:
+    """Stands for what Inductor makes of one graph: adds its second input to its first, and returns their product."""
+
+    source_code = SOURCE.replace("randint.low_out", "mul.out")
+    mutated_input_idxs = (1,)
+
+    def __init__(self) -> None:
+        self.alive: list[bool] = []
+
+    def __call__(self, inputs: list[Any]) -> list[torch.Tensor]:
+        count, first, second, third, _ = inputs
+        inputs.clear()
+        gone = weakref.ref(third)
+        del third
+        self.alive.append(gone() is not None)
+        first.add_(second, alpha=count)
+        return [first * second]
+
+
+@pytest.fixture
+def region(monkeypatch: pytest.MonkeyPatch) -> Graph:
+    """Such a graph in place of Inductor's class."""
+    module = types.ModuleType(MODULE)
+    module.CompiledFxGraph = Graph  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    return Graph()
+
+
+def call(region: Graph, first: torch.Tensor) -> torch.Tensor:
+    return region([2, first, torch.ones(3), torch.zeros(5), torch.ones(1)])[0]
+
+
+def test_what_a_region_writes_is_its_own(record: Record, region: Graph) -> None:
+    """Written inputs are followed, numbers are numbers, and the library's ops inside are no rows."""
+
+    def program() -> None:
+        first = torch.ones(3)
+        call(region, first).sin()
+        first.cos()
+
+    got = record(program)
+    row = got.one("compiled_graph")
+    assert row.integers == [2]
+    assert [len(row.inputs), len(row.outputs), row.rng] == [4, 2, None]
+    assert (got.one("sin").inputs[0].row, got.one("cos").inputs[0].row) == (row.index, row.index)
+    assert {"add_", "mul"}.isdisjoint(got.ops)
+
+
+def test_inputs_of_a_region_die_as_they_do_unrecorded(record: Record, region: Graph) -> None:
+    """Nobody holds a tensor that the region has let go (but for the last of them)."""
+    inputs: list[Any] = []
+
+    def program() -> None:
+        inputs[:] = [1, torch.ones(3), torch.ones(3), torch.zeros(5), torch.ones(1)]
+        region(inputs)
+
+    program()
+    record(program)
+    assert region.alive == [False, False]
+
+
+def test_values_of_a_region_are_those_that_it_was_given(record: Record, region: Graph) -> None:
+    """What it read, and what lay there before it wrote, is kept although it empties its list."""
+    got = record(lambda: call(region, torch.full((3,), 5.0)), values="op=inductor.compiled_graph", values_inputs=True)
+    row = got.one("compiled_graph")
+    values = got.process.values
+    kept = [values.get(value) for value in row.outputs]
+    assert [value.raw.tolist() for value in kept if value is not None] == [[7.0] * 3, [7.0] * 3]
+    read = torch.full((3,), 5.0)
+    digests = {int(entry[Held.DIGEST]) for entry in values.index if entry[Held.KIND] == ValueKind.INPUT}
+    assert len(digests) == 4
+    again = record(lambda: read.sin()).one("sin").inputs[0].digest
+    assert again in digests
+
+
+def test_a_region_that_raises_leaves_no_row(record: Record, region: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the program's, and what the region had read is read again."""
+
+    def fail(self: Graph, inputs: list[Any]) -> list[torch.Tensor]:
+        inputs.clear()
+        raise ZeroDivisionError("mine")
+
+    monkeypatch.setattr(Graph, "__call__", fail)
+    weight = torch.ones(3)
+
+    def program() -> None:
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            call(region, weight)
+        weight.sin()
+
+    got = record(program)
+    assert "compiled_graph" not in got.ops
+    assert got.one("sin").inputs[0].digest is not None
+    assert Graph.__call__ is fail
