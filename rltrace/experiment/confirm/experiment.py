@@ -161,7 +161,7 @@ class Experiment:
         self._update(classes=self._classes(account))
         found = compare(self._trace("A0"), self._open(ran))
         own_arguments = has_own_arguments(found) and self.outcome.by_state and self._same("A0", ran)
-        if not agrees(found) and not own_arguments:
+        if not agrees(found, self._question.parting.horizon) and not own_arguments:
             raise self._not_repaired(ran, found, "with A's values at every op that has any")
         if not account.other:
             raise self._unresolved(
@@ -275,7 +275,7 @@ class Experiment:
         if self.outcome.by_state:
             horizon = self._question.parting.horizon
             return state_difference(self._trace(control), self._open(ran), horizon) is None
-        return agrees(compare(self._trace(control), self._open(ran))) is True
+        return agrees(compare(self._trace(control), self._open(ran)), self._question.parting.horizon) is True
 
     def _told(self, letter: str) -> str:
         if self.outcome.by_state:

@@ -78,10 +78,12 @@ def same_place(a: Finding, b: Finding) -> bool:
     return places[0] == places[1]
 
 
-def agrees(comparison: Comparison) -> bool | None:
-    """Whether two runs computed the same as far as both were recorded; None: it cannot be said."""
+def agrees(comparison: Comparison, horizon: Horizon | None = None) -> bool | None:
+    """Whether two runs computed the same as far as both were recorded, or to the end of the horizon: a program that
+    takes no notice of Ctrl-C goes on after it. None: it cannot be said.
+    """
     if comparison.verdict is Verdict.DIVERGED:
-        return False
+        return horizon is not None and _all_after(comparison, horizon)
     if comparison.holes or comparison.so_far not in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
         return None
     return True
@@ -95,6 +97,13 @@ def has_own_arguments(comparison: Comparison) -> bool:
     if found is None or found.cause is not Cause.ARGUMENTS:
         return False
     return all(pair.a == pair.b for pair in found.outputs)
+
+
+def _all_after(comparison: Comparison, horizon: Horizon) -> bool:
+    """Whether all that was found lies beyond the horizon."""
+    found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
+    steps = [finding.step for finding in found if finding is not None]
+    return bool(steps) and all(step is not None and step >= horizon.end for step in steps)
 
 
 def _line(finding: Finding) -> tuple[str, str, str] | None:

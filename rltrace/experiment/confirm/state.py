@@ -1,8 +1,8 @@
 """Whether two runs of an experiment left the same state behind: what training goes on from.
 
 Owns what belongs to it: after each optimizer attempt of the horizon the parameters and torch's generators, and as the
-process ends these, the buffers and the optimizers' state. What a run printed or logged does not belong to it: an op
-that only feeds a log can compute otherwise and change nothing.
+process ends, which it does with the horizon, these, the buffers and the optimizers' state. What a run printed or logged
+does not belong to it: an op that only feeds a log can compute otherwise and change nothing.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def _state(process: ProcessTrace, horizon: Horizon) -> Iterator[tuple[str, objec
         where = f"of {process.name} after step {step:,}"
         yield f"the parameters of {name} {where}", int(row[Step.PARAMETERS])
         yield f"torch's generator states {where}", tuple(int(row[column]) for column in _TORCH)
+    if any(int(row[Step.STEP]) >= horizon.end for row in process.steps):
+        return  # it went on after the horizon, and what it ended with is of another time
     for ordinal, digest in process.parameters.items():
         yield f"the parameters of optimizer {ordinal} of {process.name} as it ends", digest
     if process.generators is not None:
