@@ -78,6 +78,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "exit": _record(process.exit),
         "streams": [_stream(stream) for stream in process.streams],
         "optimizers": _optimizers(process),
+        "series": _series(process),
         "values": _values(process),
         "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
         "facts": dict(process.facts),
@@ -113,6 +114,12 @@ def _hole(hole: TraceHole) -> dict[str, Any]:
 def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A journal record's own content."""
     return {key: _plain(value) for key, value in record.items() if key != "type"} if record else None
+
+
+def _series(process: ProcessTrace) -> dict[str, int] | None:
+    """How many series were recorded beside the ops, and how many numbers they have; None: none were."""
+    samples = sum(part.count for part in process.sample_parts)
+    return {"count": len(process.tables["series"]), "samples": samples} if samples else None
 
 
 def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
@@ -215,6 +222,9 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
         yield f"  steps   {name}  {_counted(optimizer['attempts'], 'attempt')}{skipped}"
+    if process["series"]:
+        count, samples = process["series"]["count"], _counted(process["series"]["samples"], "number")
+        yield f"  series  {count:,}, {samples} (rltrace series draws them)"
     if process["compiled"]:
         kinds = _counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, what happens inside was not seen"

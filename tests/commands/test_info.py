@@ -45,6 +45,20 @@ def text(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+def test_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many there are, where there are any."""
+    trace = TraceBuilder(tmp_path / "t.zarr")
+    for number in range(3):
+        trace.sample(("return", "loss")[number % 2], number)
+    trace.process("rank0/worker:1")
+    trace.finish()
+    assert [process["series"] for process in info(tmp_path / "t.zarr", capsys)["processes"]] == [
+        {"count": 2, "samples": 3},
+        None,
+    ]
+    assert text(tmp_path / "t.zarr", capsys).count("series  2, 3 numbers") == 1
+
+
 def test_json_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The object names its schema; counts, steps by optimizer, facts and size are there."""
     build(tmp_path / "t.zarr").finish()

@@ -183,6 +183,19 @@ def test_damage_in_a_series_decides_nothing_either(tmp_path: Path) -> None:
     assert comparison.verdict is Verdict.IDENTICAL and [hole.side for hole in comparison.holes] == ["b"]
 
 
+def test_what_pool_threads_watch_is_not_compared(tmp_path: Path) -> None:
+    """Timing decides which of them takes which task."""
+    traces = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        builder.stream("rank0/main/pool:worker_0").sample("return", float(side))
+        builder.stream("rank0/main/thread:actor").sample("return", float(side))
+        traces.append(open_trace(builder.finish()))
+    pairs = list(zip(*(trace.processes for trace in traces), strict=True))
+    drifts, *alone = compare_series(all_series(traces[0]), all_series(traces[1]), pairs, 0.01)
+    assert [drift.stream for drift in drifts] == ["rank0/main/thread:actor"] and alone == [(), ()]
+
+
 def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
     """Another share of the range, another step."""
     a = series([float(k) for k in range(100)])
