@@ -71,7 +71,7 @@ def command(
     """
     from rltrace.errors import UsageError
     from rltrace.follow.only import read_only
-    from rltrace.follow.plan import all_inputs_read, make_plans, window_of
+    from rltrace.follow.plan import all_inputs_read, compile_of, make_plans, window_of
     from rltrace.launch.command import fresh_trace, trace_stem
     from rltrace.record.options import RecordOptions
     from rltrace.select import parse_selectors
@@ -103,6 +103,7 @@ def command(
         path,
         *window,
         until,
+        compile=compile_of(trace_a),
         replay=path_a,
         inject=inject,
         kinds=lists[0],

@@ -128,6 +128,13 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
     )
 
 
+def compile_of(trace: Trace) -> str | None:
+    """What A made of compiled functions, as an option of a recording: a replay treats them alike."""
+    options: Any = (trace.launch or {}).get("options")
+    found = options.get("compile") if isinstance(options, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
 def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: Only) -> Plan:
     """``carried``: the steps that a slice has."""
     steps = following(process)

@@ -14,7 +14,7 @@ from typing import Any
 from rltrace.errors import UsageError
 from rltrace.follow.account import Account, add_up, record_of
 from rltrace.follow.only import ALL, Only, read_only
-from rltrace.follow.plan import Plan, make_plans, window_of
+from rltrace.follow.plan import Plan, compile_of, make_plans, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions
@@ -92,7 +92,11 @@ def replay_block(
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)
     options = RecordOptions(
-        str(Path(path).absolute()), *window_of(trace), replay=str(Path(a).absolute()), inject=selectors
+        str(Path(path).absolute()),
+        *window_of(trace),
+        compile=compile_of(trace),
+        replay=str(Path(a).absolute()),
+        inject=selectors,
     )
     replay = Replay()
     with recording(options, force=force, companion=lambda name: companion(trace, plans, name, origins=origins)):

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import Record
+from recorded import Record, Recorded
 from torch import nn
 
+from rltrace.follow.start import replay_block
 from rltrace.record.compiled import MODULE
 from rltrace.record.inductor import draws, fingerprint, kernels
 from rltrace.trace.schema import Held, ValueKind
@@ -396,3 +397,19 @@ def test_a_region_that_raises_leaves_no_row(record: Record, region: Graph, monke
     assert "compiled_graph" not in got.ops
     assert got.one("sin").inputs[0].digest is not None
     assert Graph.__call__ is fail
+
+
+def test_a_replay_treats_compiled_functions_as_its_trace_does(record: Record, tmp_path: Path) -> None:
+    """A was recorded with ``compile="eager"``: so is what its values are put into."""
+
+    @torch.compile(backend=Counted(), fullgraph=True)
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().cos()
+
+    def program() -> torch.Tensor:
+        return run(torch.ones(2))
+
+    a = record(program, compile="eager", values="all", values_inputs=True)
+    with replay_block(a.path, "op=aten.sin", tmp_path / "b.zarr"):
+        program()
+    assert Recorded(tmp_path / "b.zarr").ops == ["ones", "sin", "cos"]
