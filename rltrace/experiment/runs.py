@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import NoReturn
 
 from rltrace.errors import RecordError
 from rltrace.experiment.folders import copy_folder
@@ -78,9 +81,14 @@ class Runner:
         self._closed = False
 
     def __enter__(self) -> Runner:
+        """From here on SIGTERM ends the experiment as an exception does, rather than leave a run behind."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _terminated)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if signal.getsignal(signal.SIGTERM) is _terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with self._lock:
             self._closed = True
             running = list(self._running)
@@ -127,6 +135,10 @@ class Runner:
         if not is_trace(job.trace):
             raise RecordError(f"run {job.name} was not recorded: {_last_lines(job.output)}")
         return Ended(job, status)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _last_lines(output: Path) -> str:
