@@ -65,6 +65,13 @@ def test_no_outcome(parted: tuple[Path, Path], tmp_path: Path) -> None:
         text = " ".join("\n".join(screen_text(app)).replace("│", " ").split())
         assert "is not the outcome of an experiment" in text and app.failure is None
 
+    async def others(pilot: Pilot[Any], app: RltraceApp) -> None:
+        await press(pilot, app, "4")
+        text = " ".join("\n".join(screen_text(app)).replace("│", " ").split())
+        assert "on other traces" in text and "CONFIRMED" not in text
+
     play(*parted, none)
     (tmp_path / "wrong.json").write_text("[]")
     play(*parted, wrong, confirm=tmp_path / "wrong.json")
+    write_outcome(tmp_path / "others.json", replace(OUTCOME, subject={"a": "1", "b": "2"}))
+    play(*parted, others, confirm=tmp_path / "others.json")

@@ -9,7 +9,8 @@ import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
-from rltrace.experiment.outcome import Outcome, outcome_path, read_outcome
+from rltrace.experiment.confirm.told import told_of
+from rltrace.experiment.outcome import Outcome, OutcomeError, outcome_path
 
 
 class Outcomes:
@@ -25,10 +26,11 @@ class Outcomes:
         return self._named or outcome_path(self._a, self._b)
 
     def read(self) -> Outcome | None:
-        """None: there is no such file. Raises OutcomeError."""
-        if self._named is None and not self.path.exists():
-            return None
-        return read_outcome(self.path)
+        """None: there is no such file. Raises OutcomeError where it holds none, or one of other traces."""
+        told = told_of(self._a, self._b, self._named)
+        if told is not None and told.outcome is None:
+            raise OutcomeError(told.trouble)
+        return None if told is None else told.outcome
 
     def how(self) -> tuple[str, ...]:
         """What to run to get an outcome that is found here, ready to paste; nothing where this rltrace runs none."""
