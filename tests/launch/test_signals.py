@@ -132,6 +132,26 @@ def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
     assert os.WTERMSIG(status) == signal.SIGINT
 
 
+def test_a_terminal_that_hangs_up(tmp_path: Path) -> None:
+    """The program gets its one SIGHUP and ends as it likes; the launcher tells nobody, and ends so too."""
+    code = (
+        "import os, signal, sys\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP, signal.SIGUSR1])\n"
+        "print('ready', flush=True)\nsignal.sigwait([signal.SIGHUP])\n"
+        "os.kill(os.getppid(), signal.SIGUSR1)\nsignal.sigwait([signal.SIGUSR1])\n"  # taken up after it
+        "os._exit(6 if signal.SIGHUP in signal.sigpending() else 5)\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(RLTRACE, [word for word in line(code) if word != "--quiet"])
+    shown = b""
+    while b"ready\r\n" not in shown:
+        shown += os.read(terminal, 1024)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 5
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE])
 def test_death_by_a_signal_is_shown_as_such(tmp_path: Path, number: signal.Signals) -> None:
     """A shell sees the same as without the launcher, and there is one core file at most."""
