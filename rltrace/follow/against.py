@@ -16,10 +16,11 @@ from torch._ops import OpOverload
 from rltrace.diff.model import Cause, InputsMatch, Pair
 from rltrace.errors import HoleError
 from rltrace.follow.again import call_again, cause_in_words, paired
+from rltrace.follow.cells import Fixed, OpenCells
 from rltrace.follow.finding import First
 from rltrace.follow.judging import Here, Judged, Marked, Surroundings, judge
 from rltrace.follow.kinds import innermost
-from rltrace.follow.reference import NO_ROW, Content, Ids, Partners, StepRows
+from rltrace.follow.reference import Found, Ids, Partners, StepRows
 from rltrace.follow.watch import Watch
 from rltrace.record.keeping import Hand, KeepingStream, op_tensors, state_bytes
 from rltrace.record.lying import lying
@@ -30,7 +31,7 @@ from rltrace.reexecute.live import Call
 from rltrace.reexecute.recorded import results_of_row
 from rltrace.select import EVERYTHING
 from rltrace.trace.evidence import kernel_text
-from rltrace.trace.schema import VALUE_FLAGS, Column, RowFlag
+from rltrace.trace.schema import Column
 
 EARLY = 1 << 26
 """Bytes of one op's inputs that are copied before it writes over them; of larger ones it is said that they were not."""
@@ -55,6 +56,7 @@ class AgainstStream(KeepingStream):
         self._stop = stop
         self._reference = watch.reference(self)
         self._ids = Ids(watch.a, process.tables)
+        self._cells = OpenCells(self, self._ids)
         self._partners = Partners()
         self._marked_rows: set[int] = set()
         self._reads: dict[tuple[int, int], int] = {}
@@ -63,8 +65,11 @@ class AgainstStream(KeepingStream):
         self._step_rows: StepRows | None = None
 
     def missed(self) -> int:
-        """Ops of A that this thread has not come by, in a step that it did come by."""
-        return 0 if self._step_rows is None else self._step_rows.left
+        """Ops of A that this thread has not come by, in a step that it did come by; 0 where they cannot be read."""
+        try:
+            return 0 if self._step_rows is None else self._step_rows.left
+        except HoleError:
+            return 0
 
     def observe(
         self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
@@ -74,7 +79,12 @@ class AgainstStream(KeepingStream):
             return StreamRecorder.observe(self, by, func, types, args, kwargs)
         if self.process.step != self._step:
             self._begin_step()
-        out = super().observe(by, func, types, args, kwargs)
+        before = self._hand
+        try:
+            self._hand = self._prepare(func, args, kwargs)
+            out = StreamRecorder.observe(self, by, func, types, args, kwargs)
+        finally:
+            self._hand = before  # no tensor is held on to
         if self._watch.over and self._watch.take_stop():
             self._stop()
         return out
@@ -106,16 +116,22 @@ class AgainstStream(KeepingStream):
             return
         _, structure, _, module, scalars, _, _ = self.fixed[-FIXED:]
         key = (self._ids.of("modules", module), self._ids.of("scalars", scalars))
-        i = rows.opening(*key, self._ids.of("structures", structure))
+        try:
+            found = rows.opening(*key, self._ids.of("structures", structure))
+        except HoleError:
+            return
         row = self.row - 1
-        self._partners.add(row, None if i == NO_ROW else rows.rows.first + i)
-        if i == NO_ROW or rows.rows.outputs(i) + _reads(rows, i) == digests:
+        self._partners.add(row, None if found is None else found.row)
+        if found is None:
+            return
+        there = _reads(found) + found.rows.outputs(found.i)
+        if there == digests:
             return
         what = " ".join(filter(None, [owner, name]))
         why = f"{what or 'a tensor'} already differed when the recording of ops began"
-        pairs = tuple(Pair(f"{a:016x}", f"{b:016x}") for a, b in zip(_reads(rows, i), digests, strict=False))
+        pairs = tuple(Pair(f"{a:016x}", f"{b:016x}") for a, b in zip(there, digests, strict=False))
         none = Pair[str](None, None)
-        place = (self.name, row, rows.rows.first + i, self._step, "window", owner, None)
+        place = (self.name, row, found.row, self._step, "window", owner, None)
         judged = (Cause.BEFORE_WINDOW, InputsMatch.UNKNOWN, why)
         self._watch.differs(First(*place, *judged, none, pairs, None, "it is no op"))
 
@@ -147,33 +163,36 @@ class AgainstStream(KeepingStream):
 
     # --- when it has run ----------------------------------------------------------------------------------------------
 
-    def _keep_and_finish(self, fixed: tuple[int, int, int, int, int, int, int]) -> None:
+    def _keep_and_finish(self, fixed: Fixed) -> None:
         hand = self._hand
         if hand is not None and not self._watch.over:
             try:
                 self._check(fixed, hand)
+            except HoleError:
+                self._step_rows = None  # A's rows cannot be read on: what is left of the step counts as unchecked
             except Exception as error:
                 self.process.fail(error)
         self._finish_row(fixed)
 
-    def _check(self, fixed: tuple[int, int, int, int, int, int, int], hand: Hand) -> None:
+    def _check(self, fixed: Fixed, hand: Hand) -> None:
         """Hold the row that is about to be finished against A's."""
         tally, rows = self._watch.tally, self._step_rows
         if rows is None:
             tally.unchecked += 1
             return
-        content = self._content(fixed)
-        i, same = rows.take(self._ids.of("ops", fixed[0]), self._ids.of("sites", fixed[2]), content)
-        self._partners.add(self.row, None if i == NO_ROW else rows.rows.first + i)
-        if i == NO_ROW:
+        place, content = self._cells.content(fixed)
+        found = rows.take(place, content)
+        if found is None:
+            self._partners.add(self.row, None)
             tally.only_here += 1
-            self._remember_reads(self._here(fixed, content))
+            self._remember_reads(self._cells.here(fixed, content))
             return
-        if not same:
-            here = self._here(fixed, content)
-            judged = judge(rows.rows, i, rows.called(i), here, self._around)
+        self._partners.add(self.row, found.row)
+        if not found.same:
+            here = self._cells.here(fixed, content)
+            judged = judge(found, here, self._around)
             if isinstance(judged, Judged):
-                self._differs(rows, i, fixed, here, judged, hand)
+                self._differs(found, fixed, here, judged, hand)
                 return
             if isinstance(judged, Marked):
                 tally.marked += 1
@@ -183,7 +202,9 @@ class AgainstStream(KeepingStream):
 
     @property
     def _around(self) -> Surroundings:
-        return Surroundings(self._partners.of, self._marked_rows.__contains__, lambda *key: self._reads.get(key))
+        assert self._reference is not None
+        marked, reads = self._marked_rows, self._reads
+        return Surroundings(self._partners.of, marked.__contains__, lambda *key: reads.get(key), self._reference.row)
 
     def _remember_reads(self, here: Here) -> None:
         """An op that A does not run may be the first of a step to read what others read after it."""
@@ -191,41 +212,12 @@ class AgainstStream(KeepingStream):
             inputs = enumerate(here.inputs())
             self._reads.update({(here.row, at): link.digest for at, link in inputs if link.digest is not None})
 
-    def _content(self, fixed: tuple[int, int, int, int, int, int, int]) -> Content:
-        _, structure, _, _, scalars, flags, digests = fixed
-        counts = self.process.calls.scalar_counts
-        integers, floats = counts[2 * scalars], counts[2 * scalars + 1]
-        if flags & VALUE_FLAGS:
-            integers += bool(flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER))
-            floats += bool(flags & RowFlag.VALUE_FLOAT) + 2 * bool(flags & RowFlag.VALUE_COMPLEX)
-        return Content(
-            (self._ids.of("structures", structure), self._ids.of("scalars", scalars)),
-            self.integers[-integers:].tolist() if integers else [],
-            self.floats[-floats:].tobytes() if floats else b"",
-            self.digests[-digests:].tolist() if digests else [],
-        )
-
-    def _here(self, fixed: tuple[int, int, int, int, int, int, int], content: Content) -> Here:
-        links = self.process.calls.structure_sizes[fixed[1]]
-        flags = fixed[5] & 0xFFFF
-        return Here(self.row, content, self.links[-links:].tolist() if links else [], flags, self._number(flags))
-
-    def _number(self, flags: int) -> bool | int | float | complex | None:
-        if flags & RowFlag.VALUE_FLOAT:
-            return self.floats[-1]
-        if flags & RowFlag.VALUE_COMPLEX:
-            return complex(*self.floats[-2:])
-        if flags & VALUE_FLAGS:
-            return bool(self.integers[-1]) if flags & RowFlag.VALUE_BOOL else self.integers[-1]
-        return None
-
     # --- the first difference -----------------------------------------------------------------------------------------
 
     def _differs(
         self,
-        rows: StepRows,
-        i: int,
-        fixed: tuple[int, int, int, int, int, int, int],
+        found: Found,
+        fixed: Fixed,
         here: Here,
         judged: Judged,
         hand: Hand,
@@ -234,18 +226,18 @@ class AgainstStream(KeepingStream):
         tensors = op_tensors(hand.args, hand.kwargs)
         hand.lying = hand.lying or lying(tensors)
         self._keep(hand)
-        results_a = results_of_row(rows.rows, i)
+        results_a = results_of_row(found.rows, found.i)
         results_b = (repr(here.number),) if here.number is not None else tuple(f"{d:016x}" for d in here.outputs if d)
         again, why_not = None, "it did not get what it got in A"
         if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
             again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
-        kernels = self._kernels(rows, i, hand, tensors)
+        kernels = self._kernels(found, hand, tensors)
         site = innermost(self.process.tables.remembered, fixed[2])
         self._watch.differs(
             First(
                 self.name,
                 self.row,
-                rows.rows.first + i,
+                found.row,
                 self._step,
                 hand.plan.name,
                 str(self.process.tables.remembered["modules"][fixed[3]]),
@@ -266,16 +258,16 @@ class AgainstStream(KeepingStream):
         return Call(func, hand.plan, hand.args, kwargs, tensors, layouts, hand.lying, unread, hand.early, hand.state)
 
     def _kernels(
-        self, rows: StepRows, i: int, hand: Hand, tensors: list[torch.Tensor]
+        self, found: Found, hand: Hand, tensors: list[torch.Tensor]
     ) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """What is known of the kernel that ran, in A and here."""
         device = tensors[0].device.type if tensors else "cpu"
         number = self.process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
-        found: Any = self._watch.a.tables["kernels"].payloads[rows.rows.columns[i, Column.KERNEL]]
+        there: Any = self._watch.a.tables["kernels"].payloads[found.rows.columns[found.i, Column.KERNEL]]
         here: Any = self.process.tables.remembered["kernels"][number]
-        return found or {}, here or {}
+        return there or {}, here or {}
 
 
-def _reads(rows: StepRows, i: int) -> list[int]:
+def _reads(found: Found) -> list[int]:
     """What a row digested of its inputs."""
-    return [link.digest for link in rows.rows.inputs(i) if link.digest is not None]
+    return [link.digest for link in found.rows.inputs(found.i) if link.digest is not None]

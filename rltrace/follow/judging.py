@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rltrace.diff.model import Cause, InputsMatch
-from rltrace.follow.reference import Content
+from rltrace.follow.reference import Content, Found
 from rltrace.trace.rows import Link, Rows
 from rltrace.trace.schema import SLOT_UNKNOWN, VALUE_FLAGS, Origin, RowFlag
 
@@ -24,6 +24,7 @@ class Here:
 
     row: int
     content: Content
+    digests: Sequence[int]
     links: Sequence[int]
     flags: int
     number: Number
@@ -35,17 +36,17 @@ class Here:
 
     @property
     def outputs(self) -> Sequence[int]:
-        return self.content.digests[sum(link & 1 for link in self.links) + self.has_rng :]
+        return self.digests[sum(link & 1 for link in self.links) + self.has_rng :]
 
     @property
     def rng(self) -> int | None:
-        return self.content.digests[sum(link & 1 for link in self.links)] if self.has_rng else None
+        return self.digests[sum(link & 1 for link in self.links)] if self.has_rng else None
 
     def inputs(self) -> list[Link]:
         found, at = [], 0
         for cell in self.links:
             slot = (cell >> 2) & SLOT_UNKNOWN
-            digest = self.content.digests[at] if cell & 1 else None
+            digest = self.digests[at] if cell & 1 else None
             at += cell & 1
             found.append(Link(cell >> 12, None if slot == SLOT_UNKNOWN else slot, bool(cell & 2), digest))
         return found
@@ -75,11 +76,14 @@ class Surroundings:
     """Whether an earlier row of the program differs in memory that nobody may have written."""
     read_here: Callable[[int, int], int | None]
     """Digest of an input, by row and place, that an earlier op which A does not run read; None: not known."""
+    row_of_a: Callable[[int], Rows | None]
+    """One row of A's stream; None where it cannot be read."""
 
 
-def judge(rows: Rows, i: int, called: tuple[int, int], here: Here, around: Surroundings) -> Judged | Marked | None:
-    """Row ``i`` of A's ``rows``, called so, against the program's. None: what is compared is equal."""
-    if called != here.content.called:
+def judge(found: Found, here: Here, around: Surroundings) -> Judged | Marked | None:
+    """A row of A against the program's. None: what is compared is equal."""
+    rows, i = found.rows, found.i
+    if found.called != here.content.called:
         return Judged(Cause.ARGUMENTS, InputsMatch.UNKNOWN, "it was called with other tensors or arguments than in A")
     if _numbers(rows, i) != _numbers_here(here):
         return Judged(Cause.ARGUMENTS, InputsMatch.UNKNOWN, "it was called with other numbers than in A")
@@ -136,12 +140,10 @@ class _Pair:
         return self.around.read_here(row, link.slot) if partner is None else self._digest_in_a(partner, link.slot)
 
     def _digest_in_a(self, row: int, slot: int | None) -> int | None:
-        """What a row of A read, if it is one of this step."""
-        i = row - self.rows.first
-        if slot is None or not 0 <= i < len(self.rows):
-            return None
-        links = list(self.rows.inputs(i))
-        return links[slot].digest if slot < len(links) else None
+        """What a row of A read."""
+        rows = None if slot is None else self.around.row_of_a(row)
+        links = [] if rows is None else list(rows.inputs(0))
+        return links[slot].digest if slot is not None and slot < len(links) else None
 
 
 def _other_results(pair: _Pair, inputs_a: list[Link], inputs_b: list[Link]) -> Judged:
@@ -178,20 +180,20 @@ def _linked(pair: _Pair, place: int, a: Link, b: Link) -> Judged | InputsMatch:
     return InputsMatch.LINKED
 
 
-def _numbers(rows: Rows, i: int) -> tuple[list[int], bytes]:
+def _numbers(rows: Rows, i: int) -> tuple[bytes, bytes]:
     """The numbers among A's arguments, without the one that the op returned."""
-    integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
+    integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tobytes()
     floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tobytes()
     return _without_result(integers, floats, int(rows.flags(i)))
 
 
-def _numbers_here(here: Here) -> tuple[list[int], bytes]:
-    return _without_result(list(here.content.integers), here.content.floats, here.flags)
+def _numbers_here(here: Here) -> tuple[bytes, bytes]:
+    return _without_result(here.content.integers, here.content.floats, here.flags)
 
 
-def _without_result(integers: list[int], floats: bytes, flags: int) -> tuple[list[int], bytes]:
+def _without_result(integers: bytes, floats: bytes, flags: int) -> tuple[bytes, bytes]:
     if not flags & VALUE_FLAGS:
         return integers, floats
     if flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER):
-        return integers[:-1], floats
+        return integers[:-8], floats
     return integers, floats[: -8 if flags & RowFlag.VALUE_FLOAT else -16]

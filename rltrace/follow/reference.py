@@ -8,24 +8,29 @@ line changed places, whichever of them has the same content counts. No torch.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from rltrace.errors import HoleError
 from rltrace.follow.plan import Attempt, following
 from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Kind, RowFlag
+from rltrace.trace.schema import Column, Kind
 
 MOST_MOVED = 256
 """Calls of one line and operator, not met yet, among which one with the same content is sought."""
 
+MOST_AHEAD = 1 << 20
+"""Ops of a step that were read and not met yet, beyond which an op that is not among them counts as one that A does not
+run."""
+
+Place = tuple[int, int]
+"""Operator and call site, in A's ids."""
+
 NO_ROW = -1
-
-_MARKED = int(RowFlag.MARKED)
-
 
 TRANSLATED = ("ops", "structures", "sites", "scalars", "modules")
 
@@ -36,16 +41,30 @@ class Keys(Protocol):
     def key_of(self, table: str, number: int) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What one row tells of itself, in A's ids."""
+class Content(NamedTuple):
+    """What one row tells of itself: ids are A's, cells are bytes."""
 
     called: tuple[int, int]
     """Structure and skeleton of the arguments; NO_ROW where A has no such entry."""
-    integers: Sequence[int]
+    integers: bytes
     floats: bytes
-    digests: Sequence[int]
+    digests: bytes
     """Of inputs that it read, the generator's state, its results."""
+
+
+class Found(NamedTuple):
+    """The row of A that an op of the program is."""
+
+    rows: Rows
+    """Some of A's, this one among them."""
+    i: int
+    called: tuple[int, int]
+    same: bool
+    """It tells the same in every cell."""
+
+    @property
+    def row(self) -> int:
+        return self.rows.first + self.i
 
 
 class Ids:
@@ -66,58 +85,95 @@ class Ids:
 
 
 class StepRows:
-    """The ops of one step of A's stream, taken out one by one as the program comes by."""
+    """The ops of one step of A's stream, taken out one by one as the program comes by. They are read as they are
+    needed, so a step may be as long as a run."""
 
-    def __init__(self, a: ProcessTrace, rows: Rows) -> None:
-        self.rows = rows
-        columns = [_firsts(a, name, rows, column) for name, column in _NAMED]
-        ops, structures, sites, scalars = columns
-        self._called = list(zip(structures, scalars, strict=True))
-        self._left: dict[tuple[int, int], list[int]] = {}
-        kinds = rows.column(Column.KIND).tolist()
-        for i in [i for i, kind in enumerate(kinds) if kind == Kind.OP]:
-            self._left.setdefault((ops[i], sites[i]), []).append(i)
-        modules = _firsts(a, "modules", rows, Column.MODULE)
-        opening = [i for i, kind in enumerate(kinds) if kind == Kind.WINDOW]
-        self._opening = {(modules[i], scalars[i], structures[i]): i for i in opening}
+    def __init__(self, reference: Reference, start: int, stop: int) -> None:
+        self._reference = reference
+        self._at = start
+        self._stop = stop
+        self._left: dict[Place, deque[tuple[_Piece, int]]] = {}
+        self._opening: dict[tuple[int, int, int], tuple[_Piece, int]] = {}
+        self._waiting = 0
+        """Ops that were read and not met yet."""
 
     @property
     def left(self) -> int:
-        """How many the program has not come by."""
-        return sum(map(len, self._left.values()))
+        """How many of its ops the program has not come by. Raises HoleError."""
+        while self._read_on(None):
+            pass
+        return self._waiting
 
-    def first_left(self) -> int | None:
-        """The first of those, as a row of the stream."""
-        found = [places[0] for places in self._left.values() if places]
-        return self.rows.first + min(found) if found else None
+    def take(self, place: Place, content: Content) -> Found | None:
+        """The row that the op at this place is; None where A has none. Raises HoleError."""
+        waiting = self._left.get(place)
+        while not waiting:
+            if not self._read_on(MOST_AHEAD):
+                return None
+            waiting = self._left.get(place)
+        self._waiting -= 1
+        piece, i = waiting[0]
+        if piece.content(i) == content:
+            waiting.popleft()
+            return Found(piece.rows, i, content.called, True)
+        for k in range(1, min(len(waiting), MOST_MOVED)):
+            other, j = waiting[k]
+            if other.content(j) == content:
+                del waiting[k]
+                return Found(other.rows, j, content.called, True)
+        waiting.popleft()
+        return Found(piece.rows, i, piece.content(i).called, False)
 
-    def take(self, op: int, site: int, content: Content) -> tuple[int, bool]:
-        """The row (counted within the step) that this op is, NO_ROW if none; and whether the two tell the same."""
-        places = self._left.get((op, site))
-        if not places:
-            return NO_ROW, False
-        for k in range(min(len(places), MOST_MOVED)):
-            if self._same(places[k], content):
-                return places.pop(k), True
-        return places.pop(0), False
+    def opening(self, module: int, scalars: int, structure: int) -> Found | None:
+        """The row of what a window began with that stands for this tensor, or state; None if none does."""
+        while (found := self._opening.get((module, scalars, structure))) is None:
+            if not self._read_on(MOST_AHEAD):
+                return None
+        piece, i = found
+        return Found(piece.rows, i, piece.content(i).called, False)
 
-    def opening(self, module: int, scalars: int, structure: int) -> int:
-        """The row of what a window began with that stands for this tensor, or state; NO_ROW if none does."""
-        return self._opening.get((module, scalars, structure), NO_ROW)
+    def _read_on(self, most: int | None) -> bool:
+        """Read the next of its rows, unless ``most`` ops are waiting already; whether there were any."""
+        if self._at >= self._stop or (most is not None and self._waiting >= most):
+            return False
+        piece = _Piece(self._reference, self._reference.some(self._at, self._stop))
+        self._at += len(piece.rows)
+        for i, place in piece.ops():
+            self._left.setdefault(place, deque()).append((piece, i))
+            self._waiting += 1
+        self._opening.update({key: (piece, i) for key, i in piece.opening()})
+        return True
 
-    def _same(self, i: int, content: Content) -> bool:
-        """Whether a row tells the same in every cell; marked digests and inputs read on one side alone are for others
-        to look at."""
-        rows = self.rows
-        return (
-            self._called[i] == content.called
-            and rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist() == content.digests
-            and rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist() == content.integers
-            and rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tobytes() == content.floats
+
+class _Piece:
+    """Some rows of A, one after the other, quick to compare with."""
+
+    def __init__(self, reference: Reference, rows: Rows) -> None:
+        a = reference.process
+        self.rows = rows
+        self._columns = {name: _firsts(a, name, rows, column) for name, column in _NAMED}
+        self._called = list(zip(self._columns["structures"], self._columns["scalars"], strict=True))
+        cells = (
+            (rows.integers, rows.integer_offsets),
+            (rows.floats, rows.float_offsets),
+            (rows.digests, rows.digest_offsets),
         )
+        self._cells = [(array.tobytes(), (8 * offsets).tolist()) for array, offsets in cells]
 
-    def called(self, i: int) -> tuple[int, int]:
-        return self._called[i]
+    def content(self, i: int) -> Content:
+        (integers, a), (floats, b), (digests, c) = self._cells
+        k = i + 1
+        return Content(self._called[i], integers[a[i] : a[k]], floats[b[i] : b[k]], digests[c[i] : c[k]])
+
+    def ops(self) -> Iterator[tuple[int, Place]]:
+        ops, sites = self._columns["ops"], self._columns["sites"]
+        for i in np.flatnonzero(self.rows.column(Column.KIND) == Kind.OP).tolist():
+            yield i, (ops[i], sites[i])
+
+    def opening(self) -> Iterator[tuple[tuple[int, int, int], int]]:
+        for i in np.flatnonzero(self.rows.column(Column.KIND) == Kind.WINDOW).tolist():
+            structure, scalars = self._called[i]
+            yield (self._columns["modules"][i], scalars, structure), i
 
 
 _NAMED = (
@@ -125,6 +181,7 @@ _NAMED = (
     ("structures", Column.STRUCTURE),
     ("sites", Column.SITE),
     ("scalars", Column.SCALARS),
+    ("modules", Column.MODULE),
 )
 
 
@@ -154,7 +211,19 @@ class Reference:
         start = self._first_of(step, self._at)
         stop = self._first_of(step + 1, start)
         self._at = start
-        return StepRows(self.process, self.stream.read(start, stop)) if stop > start else None
+        return StepRows(self, start, stop) if stop > start else None
+
+    def some(self, start: int, stop: int) -> Rows:
+        """Rows from ``start`` on, as many of them as stand together, none from ``stop`` on. Raises HoleError."""
+        segment = next((s for s in self.stream.segments if s.first <= start < s.stop), None)
+        return self.stream.read(start, stop if segment is None else min(stop, segment.stop))
+
+    def row(self, number: int) -> Rows | None:
+        """One row; None where it cannot be read."""
+        try:
+            return self.stream.read(number, number + 1)
+        except (HoleError, ValueError):
+            return None
 
     def _first_of(self, step: int, start: int) -> int:
         """The first row, from ``start`` on, whose step is not before ``step``; steps never fall within a stream."""
@@ -184,8 +253,3 @@ class Partners:
     def of(self, row: int) -> int | None:
         shift = self._shifts[bisect_right(self._rows, row) - 1]
         return None if shift is None else row + shift
-
-
-def is_marked(rows: Rows, i: int) -> bool:
-    """Whether row ``i`` of A may hold bytes that no op wrote."""
-    return rows.has(i, _MARKED)
