@@ -2,66 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rank_programs import WORLD, Program, reducing
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.collectives import ARRIVING, IN_FLIGHT
 from rltrace.diff.model import Cause, Verdict
 from rltrace.record import operators
-from rltrace.testing import In, StreamBuilder, TraceBuilder
-
-WORLD = ("0", (0, 1))
-
-
-@dataclass
-class Rank:
-    """One process of a program of several: what it computes, and where it meets the others."""
-
-    stream: StreamBuilder
-    number: int
-
-    def compute(self, value: str = "x") -> None:
-        self.stream.op("aten.mm.default", outputs=[value])
-
-    def meet(
-        self, name: str, group: tuple[str, Sequence[int]] = WORLD, integers: Sequence[int] = (), waits: bool = True
-    ) -> None:
-        who = {"group": group[0], "rank": self.number, "ranks": list(group[1])}
-        words = [["T"], who, *["i"] * len(integers), *([False] if waits else [])]
-        self.stream.op(f"c10d.{name}.default", inputs=["unknown"], scalars=words, integers=integers)
-
-    def read(self, value: str = "x", sent: int = 1) -> None:
-        """Compute with what came with a collective."""
-        self.stream.op("aten.copy_.default", inputs=[In(digest=value, sent=sent)], outputs=[value])
-
-
-class Program:
-    """A trace of some ranks."""
-
-    def __init__(self, path: Path, ranks: int = 2) -> None:
-        self.trace = TraceBuilder(path)
-        self.ranks = [Rank(self.trace.process(f"rank{k}/main").stream(), k) for k in range(ranks)]
-
-    def finish(self) -> Path:
-        return self.trace.finish()
-
-
-def reducing(path: Path, begins: int | None = None, *, waits: bool = True, steps: int = 6, at: int = 1) -> Path:
-    """Both ranks reduce in each step; from step ``begins`` on, rank ``at`` computes something else."""
-    program = Program(path)
-    for step in range(steps):
-        other = begins is not None and step >= begins
-        for rank in program.ranks:
-            rank.compute("other" if other and rank.number == at else "x")
-            rank.meet("allreduce_", waits=waits)
-            rank.compute("y")
-            rank.read("other sum" if other else "sum")
-            rank.stream.end_step()
-    return program.finish()
 
 
 def streams(found: Comparison) -> tuple[str | None, list[str], list[str]]:
@@ -207,6 +156,22 @@ def test_without_knowing_who_takes_part_nothing_is_ordered(tmp_path: Path, named
 
     found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
     assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
+
+
+def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
+    """Though it is the only one that is there: nobody else runs anything otherwise."""
+
+    def program(path: Path, ranks: int) -> Path:
+        built = Program(path, ranks)
+        for rank in built.ranks:
+            rank.compute()
+            rank.stream.end_step()
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", 2), program(tmp_path / "b", 1))
+    assert found.verdict is Verdict.DIVERGED
+    assert streams(found) == ("rank1/main", [], [])
+    assert found.first is not None and "only A has the stream rank1/main" in found.first.because
 
 
 def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from programs import Do, Machine, training
+from rank_programs import reducing
 from textual.pilot import Pilot
 from tui_support import play, press, screen_text, settled
 
@@ -474,3 +475,22 @@ def test_quit_returns_the_comparison(parted: Parted) -> None:
 
     returned = play(*parted, scene).return_value
     assert returned is not None and returned.verdict is Verdict.DIVERGED
+
+
+def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> None:
+    """The rank where it began has the first screen; the other one's first difference is shown as received."""
+    a, b = reducing(tmp_path / "a"), reducing(tmp_path / "b", 4)
+
+    async def scene(pilot: Scene, app: RltraceApp) -> None:
+        assert "op 16  step 4" in pane(app, "verdict")
+        await press(pilot, app, "2")
+        assert app.ops.list.stream is not None and app.ops.list.stream.name == "rank1/main"
+        await press(pilot, app, "s", "down", "enter")
+        assert app.ops.list.stream.name == "rank0/main"
+        await press(pilot, app, "g", *"19", "enter")
+        line = app.ops.list.line
+        assert line is not None and (line.a, line.relation) == (19, Relation.RECEIVES)
+        await press(pilot, app, "enter")
+        assert isinstance(app.screen, OpScreen)
+
+    assert play(a, b, scene).return_value is None
