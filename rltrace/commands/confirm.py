@@ -164,7 +164,7 @@ def _run(
 ) -> Outcome:
     from rltrace.experiment.confirm.advice import advice_of
     from rltrace.experiment.confirm.bench import Bench, Setting
-    from rltrace.experiment.confirm.experiment import Experiment, not_begun
+    from rltrace.experiment.confirm.experiment import Experiment, broken_off, not_begun
     from rltrace.experiment.confirm.setup import check_folders, prepare
     from rltrace.experiment.outcome import write_outcome
     from rltrace.experiment.runs import Runner
@@ -202,7 +202,13 @@ def _run(
         if prepared.captured is not None:
             captured[prepared.captured_as] = bench.place(prepared.captured_as, prepared.captured)
         start = not_begun(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject), captured)
-        outcome = Experiment(prepared.question, bench, start, tell).run()
+        experiment = Experiment(prepared.question, bench, start, tell)
+        try:
+            outcome = experiment.run()
+        except BaseException:
+            write_outcome(target, broken_off(experiment.outcome))
+            narrate(f"it was broken off; the same command goes on where it was, with the runs in {folder}")
+            raise
     outcome = replace(outcome, advice=advice_of(outcome, asked, prepared, target, folder))
     write_outcome(target, outcome)
     if not quiet:

@@ -13,9 +13,11 @@ from rltrace.diff.model import Pair
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.advice import advice_of
 from rltrace.experiment.confirm.capture import Captured, CaptureError, identity_of, write_capture
+from rltrace.experiment.confirm.experiment import broken_off
 from rltrace.experiment.confirm.join import join
 from rltrace.experiment.confirm.setup import Asked, ByHand, Prepared, captured_recipe, prepare
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word, write_outcome
+from rltrace.report.confirm import word_of
 from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import open_trace
 from rltrace.trace.slice import slice_trace
@@ -179,3 +181,11 @@ def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], t
     asked = Asked(*traces, sides=frozenset(("a",)), found=OF_B, found_file=Path("b.json"))
     ready = prepared(traces, capture=file)
     assert advice_of(OF_A, asked, ready, Path("a.json"), Path("a")) == ("rltrace confirm --join a.json b.json",)
+
+
+def test_an_experiment_that_was_broken_off_runs_no_more() -> None:
+    """Whoever watches its file is told, and joins it to nothing."""
+    left = broken_off(half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.RUNNING}))
+    assert [arm.state for arm in left.arms] == [ArmState.NOT_RUN, GOOD, ArmState.NOT_RUN, ArmState.NOT_RUN]
+    assert (left.word, word_of(left)) == (None, "NOT FINISHED")
+    assert join(left, OF_A).word is None

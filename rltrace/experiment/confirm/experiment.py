@@ -358,6 +358,15 @@ def not_begun(
     return Outcome(None, "", *paths, horizon.first, horizon.end, arms, question.classes, subject=subject)
 
 
+def broken_off(outcome: Outcome) -> Outcome:
+    """The outcome of an experiment that was ended before its word: no arm runs any more."""
+    arms = tuple(
+        replace(arm, state=ArmState.NOT_RUN, result="") if arm.state is ArmState.RUNNING else arm
+        for arm in outcome.arms
+    )
+    return replace(outcome, arms=arms, because="it was broken off; the same command goes on where it was")
+
+
 def verdict_of(outcome: Outcome) -> tuple[Word | None, str]:
     """The word for arms of which none failed, and a sentence; None: B's own arms are missing."""
     states = {arm.name: arm.state for arm in outcome.arms}
