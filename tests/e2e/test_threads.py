@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,92 @@ def test_one_actor_differs(twice: Compare) -> None:
     first = streams["rank0/main/thread:act#2"]
     assert first.site is not None and first.site.source == "state = state * 1.001"
     assert "rank0/main/thread:act" in found.compared and "rank0/main/thread:act#3" in found.compared
+
+
+def pooled(busy: int, changed: int | None = None) -> Callable[[], None]:
+    """Eight tasks for a pool of three threads, the first ``busy`` of which are kept waiting until all are done."""
+
+    def program() -> None:
+        torch.manual_seed(0)
+        model, batches = net(), torch.randn(8, 8, 4)
+        release, waiting = threading.Event(), threading.Barrier(busy + 1)
+
+        def keep() -> None:
+            waiting.wait()
+            release.wait()
+
+        def score(task: int) -> torch.Tensor:
+            with torch.no_grad():
+                return model(batches[task]).mean() + (1e-3 if task == changed else 0.0)
+
+        with ThreadPoolExecutor(3) as pool:
+            for _ in range(busy):
+                pool.submit(keep)
+            waiting.wait()
+            scores = list(pool.map(score, range(8)))
+            release.set()
+        torch.stack(scores).sum().item()
+
+    return program
+
+
+def test_tasks_of_a_pool_that_land_on_other_threads(twice: Compare) -> None:
+    """On any of three, or all on one: identical."""
+    found = twice(pooled(busy=0), pooled(busy=2))
+    assert found.verdict is Verdict.IDENTICAL
+    assert found.compared["rank0/main/pool"] == 8 * 8
+
+
+def test_another_result_of_a_pools_task(twice: Compare) -> None:
+    """Where the main thread reads it is the finding."""
+    found = twice(pooled(busy=0), pooled(busy=1, changed=5))
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first is not None and (found.first.stream, found.first.op) == ("rank0/main", "aten.stack.default")
+
+
+def learning(changed: bool = False) -> Callable[[], None]:
+    """Two learners with models of their own train at the same time, while the main thread does."""
+
+    def learn(seed: int, scale: float) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with lock:
+            torch.manual_seed(seed)
+            model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            loss = (model(torch.randn(8, 4, generator=generator)) * scale).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    lock = threading.Lock()
+
+    def program() -> None:
+        threads = [
+            threading.Thread(target=learn, name=f"learner-{seed}", args=(seed, 1.01 if changed and seed == 2 else 1.0))
+            for seed in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        learn(0, 1.0)
+        for thread in threads:
+            thread.join()
+
+    return program
+
+
+def test_backward_passes_of_several_threads_at_once(twice: Compare) -> None:
+    """Each in the stream of the thread that asked for it, with that thread's call."""
+    found = twice(learning(), learning())
+    streams = ["rank0/main", "rank0/main/thread:learner-1", "rank0/main/thread:learner-2"]
+    assert found.verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES), found.why
+    assert sorted(found.compared) == streams
+    assert len(set(found.compared.values())) == 1
+
+
+def test_one_of_several_learners_differs(twice: Compare) -> None:
+    """It alone has a finding."""
+    found = twice(learning(), learning(changed=True))
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first is not None and found.unordered == () and found.later == ()
+    assert (found.first.stream, found.first.op) == ("rank0/main/thread:learner-2", "aten.mul.Tensor")
