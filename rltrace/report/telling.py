@@ -95,7 +95,7 @@ def rows(finding: Finding) -> str:
 
 
 def when(finding: Finding) -> str:
-    """``optimizer step 37 (critic's Adam, 2,001st attempt, environment step 12,100), phase forward``."""
+    """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``."""
     if finding.step is None:
         phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
         return f"{phase}no optimizer step in this process"
@@ -106,7 +106,8 @@ def when(finding: Finding) -> str:
         count = f"{ordinal(which.count + 1)} attempt"
         details.append(f"{name}'s {count}" if which.owner is None else f"{which.owner}'s {which.name}, {count}")
     if finding.environment_step is not None:
-        details.append(f"environment step {finding.environment_step:,}")
+        made_after = finding.environment_step  # the attempt that ends the op's step, not the op
+        details.append(f"after {made_after:,} environment step{'s' * (made_after != 1)}")
     more = f" ({', '.join(details)})" if details else ""
     phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
     return f"optimizer step {finding.step:,}{more}{phase}"
