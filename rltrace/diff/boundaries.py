@@ -9,7 +9,7 @@ very bytes that the op took in; else the one from which on everything differs th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -181,20 +181,18 @@ def _brought_in(pair: EventPair, differs: tuple[str, ...]) -> set[tuple[int, int
 
 def _finding(scene: Scene, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
     alone = _extra_event(scene, pair) if lasts else None
+    count = Pair(_count(pair.event_a), _count(pair.event_b))
+    boundary = Boundary(pair.event_a.what, pair.a.module or None, count, (), later)
     if alone is not None:
         side, row = alone
         decided = Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, one_sided_because(side, event_at(row), pair))
         a, b = (row, None) if side == "A" else (None, row)
-        return make_finding(a, b, decided, min(later.identical_before, row.index))
+        return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
     decided = Decided(Cause.OUTSIDE, InputsMatch.UNKNOWN, because(pair, later, lasts=lasts))
-    boundary = Boundary(
-        pair.event_a.what,
-        pair.a.module or None,
-        Pair(_count(pair.event_a), _count(pair.event_b)),
-        tuple((name, Pair(*(_text(event, name) for event in (pair.event_a, pair.event_b)))) for name in pair.differs),
-    )
+    events = pair.event_a, pair.event_b
+    cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
-    return make_finding(pair.a, pair.b, decided, before, boundary=boundary)
+    return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
 
 
 def _extra_event(scene: Scene, pair: EventPair) -> tuple[str, RowAt] | None:

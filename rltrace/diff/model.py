@@ -101,7 +101,9 @@ class Boundary:
     count: Pair[int]
     """Which of its steps, or of its resets, from 1."""
     cells: tuple[tuple[str, Pair[str]], ...]
-    """What differs of it, by name."""
+    """What differs of it, by name; empty where one side alone has the event."""
+    taken: Finding
+    """At the first op that differs because of it."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,11 @@ class Finding:
     """Where the difference came in from other processes: this stream only passes it on."""
     boundary: Boundary | None = None
     """Where it came in with an event: what an environment returned, a checkpoint."""
+
+    @property
+    def at_op(self) -> Finding:
+        """The finding at the first op that differs, wherever that came in: where an experiment can put something in."""
+        return self if self.boundary is None else self.boundary.taken
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,9 @@ def finding_json(finding: Finding | None) -> dict[str, Any] | None:
 
 def _boundary(boundary: Boundary) -> dict[str, Any]:
     cells = [{"name": name, "a": pair.a, "b": pair.b} for name, pair in boundary.cells]
-    return {"name": boundary.name, "owner": boundary.owner, "count": vars(boundary.count), "cells": cells}
+    taken = {name: getattr(boundary.taken, name) for name in ("op", "a_index", "b_index", "step")}
+    count = vars(boundary.count)
+    return {"name": boundary.name, "owner": boundary.owner, "count": count, "cells": cells, "taken": taken}
 
 
 def _received(received: Received) -> dict[str, Any]:

@@ -108,10 +108,12 @@ def test_values_that_meet_again(cli: Any, unchanged: Path, starts: tuple[Any, An
 
 
 def test_another_checkpoint(cli: Any, unchanged: Path, starts: tuple[Any, Any]) -> None:
-    """What was loaded differs: outside, where it is copied into the network."""
+    """What was loaded differs: outside, where it was loaded, and the op that copies it into the network is told."""
     status, found = cli.diff(unchanged, run(cli, starts[1]))
     assert (status, found["verdict"]) == (1, "diverged")
-    assert value(found) == ("outside", "aten.copy_.default", 0, "network.load_state_dict(start)")
+    line = 'for network, start in zip((actor, critic), torch.load(Path(__file__).with_name("start.pt")), strict=True):'
+    assert value(found) == ("outside", "checkpoint", 0, line)
+    assert found["first_value"]["boundary"]["taken"]["op"] == "aten.copy_.default"
 
 
 def test_optimizers_out_of_step(cli: Any, unchanged: Path, starts: tuple[Any, Any]) -> None:

@@ -54,7 +54,7 @@ def parting_of(comparison: Comparison, until: int | None = None) -> Parting:
     if comparison.verdict is not Verdict.DIVERGED:
         raise UsageError(f"there is nothing to confirm: {a} and {b} are {comparison.verdict.value} ({comparison.why})")
     found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
-    finding = next((f for f in found if f is not None), None)
+    finding = next((f.at_op for f in found if f is not None), None)
     if finding is None or finding.cause is Cause.ENDED:
         told = finding.because if finding is not None else comparison.why
         raise UsageError(f"there is nothing to confirm: {a} and {b} part at no op ({told})")
@@ -72,6 +72,7 @@ def parting_of(comparison: Comparison, until: int | None = None) -> Parting:
 
 def same_place(a: Finding, b: Finding) -> bool:
     """Whether two findings are of one place in the program and in the run. Row numbers may differ: windows do."""
+    a, b = a.at_op, b.at_op  # a window may begin after what came in
     if a.op is None or b.op is None:  # of the digests of a step
         return a.step == b.step
     places = [(f.stream, f.step, f.op, _line(f)) for f in (a, b)]
@@ -94,15 +95,15 @@ def has_own_arguments(comparison: Comparison) -> bool:
     stays another one when what came of it is replaced.
     """
     found = comparison.first_value or comparison.decisive
-    if found is None or found.cause is not Cause.ARGUMENTS:
+    if found is None or found.at_op.cause is not Cause.ARGUMENTS:
         return False
-    return all(pair.a == pair.b for pair in found.outputs)
+    return all(pair.a == pair.b for pair in found.at_op.outputs)
 
 
 def _all_after(comparison: Comparison, horizon: Horizon) -> bool:
     """Whether all that was found lies beyond the horizon."""
     found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
-    steps = [finding.step for finding in found if finding is not None]
+    steps = [finding.at_op.step for finding in found if finding is not None]
     return bool(steps) and all(step is not None and step >= horizon.end for step in steps)
 
 
