@@ -78,6 +78,6 @@ class Cells:
         if line.site is not None:
             short = f"{line.site.file.rpartition('/')[2]}:{line.site.line}"
             where = f"{short}  {' '.join(line.site.source.split())}"
-        layouts = ", ".join(entered.layout or "?" for entered in line.inputs)
+        layouts = ", ".join(entered.layout or "?" for entered in line.inputs) or (line.event.what if line.event else "")
         told = filter(None, [f"step {line.step:,}", line.phase, line.module, where])
         return Cell(text, layouts, (short, line.kernel, line.module, line.phase), "   ".join(told))

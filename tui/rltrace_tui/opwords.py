@@ -55,20 +55,38 @@ def op_lines(pair: OpPair, width: int) -> Lines:
     both = pair.a is not None and pair.b is not None
     facts = pair_lines if both else _own_lines
     lines: Lines = []
-    for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
-        outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
-        lines += facts("output", outputs, width)
-    lines += facts("number", _both(pair, lambda line: _value(line.value)), width)
-    if any((pair.numbers.a, pair.numbers.b)):
-        lines += facts("scalars", pair.numbers, width)
-    if both and pair.skeleton.a != pair.skeleton.b:
-        lines += facts("called", pair.skeleton, width)
+    if shown.event is not None:
+        lines += event_lines(pair, facts, width)
+    else:
+        for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
+            outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
+            lines += facts("output", outputs, width)
+        lines += facts("number", _both(pair, lambda line: _value(line.value)), width)
+        if any((pair.numbers.a, pair.numbers.b)):
+            lines += facts("scalars", pair.numbers, width)
+        if both and pair.skeleton.a != pair.skeleton.b:
+            lines += facts("called", pair.skeleton, width)
     lines += facts("rng", _both(pair, lambda line: line.rng), width)
     lines += facts("kernel", _both(pair, lambda line: line.kernel or None), width)
     lines += facts("module", _both(pair, lambda line: line.module or None), width)
     lines += labelled("when", f"step {shown.step:,}, {shown.phase}", width)
     lines += labelled("flags", ", ".join(shown.flags), width) if shown.flags else []
     return lines + stack_lines(pair, width)
+
+
+def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], width: int) -> Lines:
+    """What an event tells, cell by cell: what is compared first, then evidence."""
+    events = [None if line is None else line.event for line in (pair.a, pair.b)]
+    lines = facts("of", Pair(*(None if event is None else event.what for event in events)), width)
+    cells = [{} if event is None else {cell.name: cell for cell in event.cells} for event in events]
+    every = {**cells[1], **cells[0]}
+    for first, evidence in (("told", False), ("beside", True)):
+        label = first
+        for name in [name for name, cell in every.items() if cell.is_evidence is evidence]:
+            texts = Pair(*(f"{name} {side[name].text}" if name in side else None for side in cells))
+            lines += facts(label, texts, width)
+            label = ""
+    return lines
 
 
 def stack_lines(pair: OpPair, width: int) -> Lines:
