@@ -8,8 +8,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rltrace.diff.model import Finding, Hole
+from rltrace.diff.model import Cause, Finding, Hole
 from rltrace.trace.reader import Trace
+
+OF_VALUES = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION, Cause.OUTSIDE, Cause.RNG}
 
 
 def window_commands(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
@@ -66,6 +68,11 @@ def window_names(a: Trace, b: Trace, ending: str = "window") -> tuple[str, str]:
     if names[0] == names[1]:
         names = [f"a-{names[0]}", f"b-{names[1]}"]
     return f"{names[0]}-{ending}.zarr", f"{names[1]}-{ending}.zarr"
+
+
+def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
+    """Find out whether a finding is the cause, where it is of values that can be put in."""
+    return (shlex.join(["rltrace", "confirm", str(a.path), str(b.path)]),) if finding.cause in OF_VALUES else ()
 
 
 def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

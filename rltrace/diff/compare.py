@@ -331,7 +331,8 @@ class _Comparing:
                 return ()
             if not decisive.op:
                 return ()
-            return self._settle_inputs(decisive) + advice.look_closer(self.a, self.b, decisive)
+            closer = advice.confirm(self.a, self.b, decisive) + advice.look_closer(self.a, self.b, decisive)
+            return self._settle_inputs(decisive) + closer
         if holes:
             again = advice.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
             return advice.verify(self.a, self.b, holes) + again
