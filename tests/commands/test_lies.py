@@ -25,6 +25,8 @@ VERBS = (
     ("ops", "{trace}"),
     ("ops", "{trace}", "--format", "json", "--steps", "1:2", "kernel=x", "module=net*"),
     ("verify", "{trace}"),
+    ("series", "{trace}"),
+    ("series", "{trace}", "{whole}", "--format", "json"),
     ("slice", "{trace}", "--steps", "1:2", "-o", "{slice}", "--force"),
     ("diff", "{whole}", "{trace}"),
     ("diff", "{trace}", "{whole}", "--format", "json"),
