@@ -180,23 +180,23 @@ def _readers(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def meeting_at(view: StreamView, rows: Rows, i: int, name: str) -> Meeting | None:
     """What the row of a collective is; None where it does not say who takes part."""
     words = _words(view, rows, i)
-    group = next((word for word in words if isinstance(word, dict) and "group" in word), None)
-    ranks = tuple(r for r in group.get("ranks", ()) if isinstance(r, int)) if group else ()
-    if group is None or not ranks or name in NOT_ORDERED:
+    told = next(filter(None, map(_group, words)), None)
+    if told is None or name in NOT_ORDERED:
         return None
-    own, everyone = int(group.get("rank", -1)), frozenset(ranks)
+    group, own, ranks = told
+    everyone = frozenset(ranks)
     at_once = name.startswith("c10d.") and any(word is False for word in words)
     other = _other(rows, i, ranks)
     if name in BETWEEN_TWO:
         if other is None:
             return None
         sender, receiver = (own, other) if BETWEEN_TWO[name] else (other, own)
-        key: Key = (group["group"], sender, receiver)
+        key: Key = (group, sender, receiver)
         return Meeting(rows.first + i, "", ranks, own, key, frozenset({sender}), frozenset({receiver}), at_once)
     one = frozenset() if other is None else frozenset({other})
     senders = one if name in FROM_ONE else everyone
     receivers = one if name in TO_ONE else everyone
-    return Meeting(rows.first + i, name, ranks, own, (group["group"],), senders, receivers, at_once)
+    return Meeting(rows.first + i, name, ranks, own, (group,), senders, receivers, at_once)
 
 
 def arrives(view: StreamView, rows: Rows, i: int, name: str) -> bool:
@@ -230,8 +230,8 @@ def own_rank(process: ProcessTrace) -> int | None:
     """The rank of a process, as it was told to a collective; None where none was."""
     for payload in process.tables["scalars"].payloads:
         for word in payload if isinstance(payload, list) else ():
-            if isinstance(word, dict) and isinstance(word.get("rank"), int):
-                return int(word["rank"])
+            if (group := _group(word)) is not None:
+                return group[1]
     return None
 
 
@@ -262,6 +262,16 @@ def _other(rows: Rows, i: int, ranks: tuple[int, ...]) -> int | None:
     at, end = rows.integer_offsets[i : i + 2].tolist()
     number = int(rows.integers[at]) if at < end else -1
     return ranks[number] if 0 <= number < len(ranks) else None
+
+
+def _group(word: object) -> tuple[str, int, tuple[int, ...]] | None:
+    """A group's name, the own rank and all of its members', in the order of their ranks within it."""
+    if not isinstance(word, dict) or not isinstance(word.get("ranks"), list):
+        return None
+    name, own, ranks = word.get("group"), word.get("rank"), word["ranks"]
+    if not isinstance(name, str) or not isinstance(own, int) or not all(isinstance(rank, int) for rank in ranks):
+        return None
+    return name, own, tuple(ranks)
 
 
 def _words(view: StreamView, rows: Rows, i: int) -> list[object]:

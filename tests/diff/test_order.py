@@ -201,3 +201,21 @@ def test_the_tables_are_the_recorders() -> None:
     for name, arguments in operators.ARRIVING.items():
         schema = getattr(torch.ops.c10d, name.partition("::")[2]).default._schema
         assert [schema.arguments[0].name] == list(arguments)
+
+
+@pytest.mark.parametrize("who", [{}, {"rank": [1]}, {"ranks": 7}, {"ranks": ["0", 1]}, {"group": [], "ranks": [0, 1]}])
+def test_a_group_that_makes_no_sense_orders_nothing(tmp_path: Path, who: dict[str, object]) -> None:
+    """A trace is data, whoever wrote it."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path)
+        for rank in built.ranks:
+            rank.compute(value if rank.number else "x")
+            words = [["T"], {"group": "0", "rank": rank.number, **who}, False]
+            rank.stream.op("c10d.allreduce_.default", inputs=["unknown"], scalars=words)
+            rank.read(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
+    assert found.unordered[0].received is not None and found.unordered[0].received.ranks == ()
