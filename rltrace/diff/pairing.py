@@ -228,7 +228,9 @@ def _relations(a: Stretch, at_a: Numbers, b: Stretch, at_b: Numbers) -> Numbers:
     order = np.argsort(at_a)
     matching.add(a.first + at_a[order], b.first + at_b[order])
     scene = Scene(a.view, b.view, matching, ())
-    for k in np.flatnonzero(candidates(a, at_a, b, at_b)).tolist():
+    tells_otherwise = (a.hashes.marked[at_a] != b.hashes.marked[at_b]) & ~a.unwritten[at_a]
+    found[tells_otherwise] = Relation.DIFFERS
+    for k in np.flatnonzero(candidates(a, at_a, b, at_b) & ~tells_otherwise).tolist():
         i, j = int(at_a[k]), int(at_b[k])
         seen = difference(a, i, b, j)
         if seen.found:

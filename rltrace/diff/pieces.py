@@ -62,7 +62,7 @@ def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator
         first = base
     else:
         first = 0
-    yield from _merged(_steps(a, b, first, parted))
+    yield from _merged(_steps(a, b, first, parted, pins))
 
 
 def own_pieces(view: StreamView) -> Iterator[Piece]:
@@ -83,15 +83,17 @@ def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, i
         hidden = found.hole.first if found.hole is not None else search.shorter
         rows.append(hidden if found.row is None else found.row)
     shifted = [min(row for row in pin if row is not None) for pin in pins if pin[0] != pin[1]]
-    return min(rows), min([rows[0], *shifted])
+    pinned = [row for pin in pins for row in pin if row is not None]  # of an event, before anything depends on it
+    return min([*rows, *pinned]), min([rows[0], *shifted])
 
 
-def _steps(a: StreamView, b: StreamView, first: int, parted: int) -> Iterator[Piece]:
+def _steps(a: StreamView, b: StreamView, first: int, parted: int, pins: Collection[Pin]) -> Iterator[Piece]:
     """The steps from row ``first`` on, which is the same on both sides."""
     for block in blocks(a, b):
         a0, b0 = max(block.a0, first), max(block.b0, first)
         a1, b1 = max(block.a1, a0), max(block.b1, b0)
-        if block.same and (a0, b0) == (block.a0, block.b0):
+        pinned = any(row is not None and a0 <= row < a1 for row, _ in pins)
+        if block.same and not pinned and (a0, b0) == (block.a0, block.b0):
             yield Piece(a0, a1, b0, b1, equal=True, in_step=True)
             continue
         beside = min(parted, a1, b1) if a0 == b0 else a0

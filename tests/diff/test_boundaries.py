@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from torch import nn
 from toy_environments import Walk
 
 from rltrace.diff import Comparison, compare
+from rltrace.diff.browse import Browser
 from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.pairing import Relation
+from rltrace.diff.view import StreamView
 from rltrace.report.json import comparison_json
 from rltrace.report.text import render_comparison
 from rltrace.testing import In, TraceBuilder
+from rltrace.trace.reader import open_trace
 from rltrace.trace.schema import Kind
 
 Program = Callable[[bool], object]
@@ -249,3 +254,26 @@ def test_events_in_traces_that_are_out_of_step_are_matched_like_ops(tmp_path: Pa
 
     found = compare(build("a.zarr", "x", logs=False), build("b.zarr", "y", logs=True))
     assert (found.first_value.op, found.first_value.boundary.count.b) == ("environment-step", 3)
+
+
+def test_generators_that_nobody_draws_from_are_no_difference(tmp_path: Path) -> None:
+    """Python's and NumPy's, unseeded, and an environment's own that it never asks: evidence alone, so ``identical``."""
+    paths = []
+    record = recorder(tmp_path)
+    for _ in range(2):
+        torch.manual_seed(0)
+        random.seed()
+        np.random.seed()
+        paths.append(record(lambda: play(Walk(), network(), 4, seed=None)).path)
+    assert compare(*paths).verdict is Verdict.IDENTICAL
+
+
+def test_a_list_of_both_sides_shows_the_event_as_different(compared: Any) -> None:
+    """Where one looks at both runs op by op, too."""
+    found = compared(lambda is_b: play(Faulty(4 if is_b else None, length=99), network(), 8))
+    traces = [open_trace(side.path) for side in (found.a, found.b)]
+    browser = Browser(*(StreamView(t.processes[0], t.processes[0].streams[0]) for t in traces), [found.first_value])
+    row = found.first_value.a_index
+    opened = [[piece] if piece.lines is not None else browser.opened(piece) for piece in browser.pieces]
+    lines = next(p.lines for parts in opened for p in parts if p.lines is not None and row in p.lines.a)
+    assert lines.relation[lines.a.tolist().index(row)] == Relation.DIFFERS
