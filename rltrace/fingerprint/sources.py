@@ -41,6 +41,8 @@ def program_files() -> Iterator[tuple[str, str]]:
         file = getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(file, str) or not file.endswith(".py") or name.partition(".")[0] in _OWN:
             continue
+        if file.startswith(library) or any(part in file for part in _NOT_THE_PROGRAM):
+            continue  # as it stands: to make paths absolute takes most of the time
         path = os.path.abspath(file)  # noqa: PTH100
         if path.startswith(library) or any(part in path for part in _NOT_THE_PROGRAM):
             continue

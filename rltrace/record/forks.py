@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 
 from rltrace.privacy import masked_arguments
 from rltrace.record.process_names import fork_name
+from rltrace.trace import codec
 from rltrace.trace.births import note_failure, write_birth
 
 if TYPE_CHECKING:
@@ -109,7 +110,10 @@ class Forks:
 
     def before(self) -> None:
         """In the parent, before any fork: what its child is called must not hang on whether others are forked."""
-        if not _is_forked_by("multiprocessing", "subprocess"):
+        if _is_forked_by("subprocess"):
+            return
+        codec.load()  # else every child would import it
+        if not _is_forked_by("multiprocessing"):
             self.number += 1
 
     def in_child(self, given: Inheritance | None, start: Start) -> None:
@@ -152,5 +156,4 @@ def _on_the_way_to_exec() -> bool:
     return _is_forked_by("subprocess")
 
 
-os.register_at_fork(before=lambda: forks.before())
 multiprocessing.util.register_after_fork(forks, Forks.worker_begins)

@@ -113,9 +113,10 @@ class Session:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin: everything is installed when this returns."""
-        keep_compiler_out()
+    def start(self, *, forked: bool = False) -> None:
+        """Begin: everything is installed when this returns. ``forked``: some of it was, by the parent."""
+        if not forked:
+            keep_compiler_out()
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
@@ -518,9 +519,14 @@ def end() -> None:
 def _start_forked(given: Inheritance, token: str, name: str | None) -> Session:
     session = Session(given.options, token, name, given.companion, given.engine)
     session.inherit(given.module_names)
-    session.start()
+    session.start(forked=True)
     current.session = session
     return session
+
+
+def _before_fork() -> None:
+    if current.session is not None or forks.child is not None:
+        forks.before()
 
 
 def _after_fork() -> None:
@@ -528,4 +534,4 @@ def _after_fork() -> None:
     forks.in_child(None if session is None else session.forked(forks.number), _start_forked)
 
 
-os.register_at_fork(after_in_child=_after_fork)  # once: it cannot be taken back
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)  # once: it cannot be taken back
