@@ -12,7 +12,7 @@ from rltrace.record.options import RecordOptions
 def test_what_is_handed_down_is_all_that_a_child_is_told(tmp_path: Path) -> None:
     """Given to an environment with nothing else, it makes of it what the launcher made of the program's."""
     told = child_environment(RecordOptions(str(tmp_path / "a.zarr")), {"host.cores": 2}, {"PYTHONPATH": "/home/me/lib"})
-    assert handed_down({**told, "HOME": "/home/me"}) == told
+    assert handed_down({**told, "HOME": "/home/me/"}) == told
 
 
 def test_outside_of_a_recording_nothing_is() -> None:
