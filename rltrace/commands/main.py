@@ -27,6 +27,7 @@ VERBS = {
     "capture": "Run a trace's program again, with its values in one file for another machine.",
     "check": "Run a command several times, and say which runs computed the same.",
     "repro": "Write one recorded op as a small script, to run again alone.",
+    "explain": "Run one recorded op under every setting of this machine: whose bits come out?",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",
     "show": "Look through one trace in the terminal: steps, curves, ops.",
     "info": "What a trace holds: machine, versions, streams, states.",

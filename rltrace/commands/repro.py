@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from rltrace.commands.console import counted, narrate, readable_size
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from rltrace.reexecute.command import Side
+    from rltrace.reexecute.recorded import RecordedOp
     from rltrace.report.at import Located
 
 
@@ -46,27 +49,14 @@ def command(
       rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
       rltrace repro a.zarr --against b.zarr
     """
-    from rltrace.errors import HoleError
-    from rltrace.reexecute.folder import side_of, write_folder
-    from rltrace.reexecute.recorded import MissingValuesError, import_modules, recorded_op, results_of_row
-    from rltrace.report.at import selector_of
+    from rltrace.reexecute.folder import write_folder
 
-    a, b = _find(trace, text, against)
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python itself would have it
-    import_modules(imports)
-    try:
-        op = recorded_op(a.process, a.stream, a.row)
-    except MissingValuesError as error:
-        raise UsageError(f"{error}\n{_how_to_record(a, selector_of(a))}") from None
-    try:
-        others = {} if b is None else {"b": side_of(b.process, b.rows, results_of_row(b.rows, 0), _kernel(b))}
-    except HoleError as error:
-        raise UsageError(f"what B gave cannot be read: {error}") from None
-    sides = {"a": side_of(a.process, a.rows, op.results, _kernel(a)), **others}
+    a, b = find(trace, text, against)
+    op, sides = prepare(a, b, imports)
     folder = output if output is not None else Path(f"repro-{op.name.split('.')[1].strip('_')}-{a.row}")
     if (folder.exists() and not force) or folder.is_file():
         raise UsageError(f"{folder} is there already; choose another name with -o, or --force to write over it")
-    write_folder(folder, op, sides, _told(a, b), imports)
+    write_folder(folder, op, sides, told(a, b), imports)
     if not quiet:
         size = sum(len(data) for data in op.case.storages)
         inputs = counted(len(op.case.tensors), "input")
@@ -76,7 +66,34 @@ def command(
         )
 
 
-def _find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
+def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[RecordedOp, dict[str, Side]]:
+    """The op, ready to be run, and what was recorded of it on each side.
+
+    Its inputs are A's; or B's, where A does not hold them, since the inputs of the first op that differs are equal.
+    Raises UsageError, HoleError.
+    """
+    from rltrace.reexecute.folder import side_of
+    from rltrace.reexecute.recorded import MissingValuesError, import_modules, recorded_op, results_of_row
+    from rltrace.report.at import selector_of
+
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python itself would have it
+    import_modules(imports)
+    try:
+        op = recorded_op(a.process, a.stream, a.row)
+    except MissingValuesError as error:
+        try:
+            if b is None:
+                raise
+            op = recorded_op(b.process, b.stream, b.row)
+        except MissingValuesError:
+            raise UsageError(f"{error}\n{_how_to_record(a, selector_of(a))}") from None
+    sides = {"a": a} | ({} if b is None else {"b": b})
+    return op, {
+        name: side_of(at.process, at.rows, results_of_row(at.rows, 0), _kernel(at)) for name, at in sides.items()
+    }
+
+
+def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
     """The op of A, and the same one of B."""
     from rltrace.report.at import locate, names_both, partner
     from rltrace.trace.reader import open_trace
@@ -112,7 +129,7 @@ def _kernel(at: Located) -> str:
     return Words(at.process).kernel(int(at.rows.columns[0, Column.KERNEL]))
 
 
-def _told(a: Located, b: Located | None) -> list[str]:
+def told(a: Located, b: Located | None) -> list[str]:
     """Where the op stood, for whoever opens the script."""
     from importlib.metadata import version
 

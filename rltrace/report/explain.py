@@ -1,0 +1,77 @@
+"""What an op gave under every setting that was tried: text, and an object ``rltrace.explain/1``. Never prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rltrace.experiment.explain import Tried
+
+SCHEMA = "rltrace.explain/1"
+
+
+def explain_json(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried]) -> dict[str, Any]:
+    """``at``: where the op stands in each trace."""
+    return {
+        "schema": SCHEMA,
+        "op": op,
+        "at": dict(at),
+        "settings": [
+            {
+                "setting": str(one.setting),
+                "times": one.times,
+                "repeats": one.repeats,
+                "gives": [side for side in sides if one.gives(side)],
+                "results": [
+                    {"digests": list(digests), "count": count, "is": list(whose)}
+                    for digests, count, whose in one.results
+                ],
+                "trouble": one.trouble or None,
+            }
+            for one in tried
+        ],
+        "found": list(conclusions(sides, tried)),
+    }
+
+
+def explain_lines(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
+    """What was tried, a line each, and what follows."""
+    yield f"{op}  ({', '.join(f'{place} in {side.upper()}' for side, place in at.items())})"
+    width = max((len(str(one.setting)) for one in tried), default=0)
+    for one in tried:
+        yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}"
+    yield ""
+    yield from conclusions(sides, tried)
+
+
+def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
+    """What the table says, a sentence each."""
+    here = next((one for one in tried if not one.setting.name and not one.trouble), None)
+    shaky = [one for one in tried if one.repeats is False]
+    if shaky:
+        steady = [str(one.setting) for one in tried if one.repeats]
+        with_ = f"; it does with {', '.join(steady)}" if steady else ""
+        yield f"It does not repeat itself ({', '.join(str(one.setting) for one in shaky)}){with_}."
+    for side in sides:
+        name = f"{side.upper()}'s bits"
+        giving = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]
+        if here is not None and here.gives(side):
+            yield f"This machine gives {name} as it is."
+        elif giving:
+            yield f"With {' or '.join(giving)} this machine gives {name}."
+        elif any(one.reaches(side) for one in tried):
+            yield f"{name} came out now and then."
+        else:
+            yield f"Nothing that was tried gives {name}."
+
+
+def _outcome(one: Tried, sides: Sequence[str]) -> str:
+    if one.trouble:
+        return f"could not be run: {one.trouble}"
+    if len(one.results) != 1:
+        now_and_then = [f"{side.upper()}'s" for side in sides if one.reaches(side)]
+        among = f", {' and '.join(now_and_then)} among them" if now_and_then else ""
+        return f"does not repeat itself: {one.times:,} runs, {len(one.results):,} results{among}"
+    given = [f"{side.upper()}'s" for side in sides if one.gives(side)]
+    digests = one.results[0][0]
+    return " and ".join(given) or f"neither: {' '.join(digests[:1])}{' …' if len(digests) > 1 else ''}"

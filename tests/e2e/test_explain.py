@@ -1,0 +1,41 @@
+"""``rltrace explain``: the setting under which another run was made is found on this machine, from the traces alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import torch
+
+x = torch.linspace(-3, 3, 64 * 784).reshape(64, 784)
+for op in (torch.sigmoid, lambda x: x.softmax(-1), lambda x: torch.nn.functional.layer_norm(x, (784,)), torch.exp):
+    op(x)
+torch.nn.functional.gelu(x)
+x @ x.t()
+torch.nn.functional.batch_norm(x, None, None, training=True)
+"""
+
+
+def test_the_setting_is_found(cli: Any, kernel_setting: str) -> None:
+    """B was made under one setting, which nobody tells: under it this machine gives B's bits, and A's without it."""
+    program = cli.folder / "train.py"
+    program.write_text(PROGRAM)
+    for trace, setting, options in (
+        ("a.zarr", "", ("--values", "all", "--values-inputs")),
+        ("b.zarr", kernel_setting, ()),
+    ):
+        cli.rltrace("record", "-o", trace, *options, "--", sys.executable, program, setting=setting)
+    finding = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
+    if finding is None:
+        pytest.skip(f"{kernel_setting} changes none of these ops on this processor")
+    name, _, value = kernel_setting.partition("=")
+    asked = f"threads={value}" if name == "OMP_NUM_THREADS" else kernel_setting
+    done = cli.rltrace("explain", "a.zarr", "b.zarr", "--times", 3, "--setting", asked, "--format", "json")
+    told = json.loads(done.stdout)
+    assert told["op"] == finding["op"]
+    assert [(one["setting"], one["gives"]) for one in told["settings"]] == [("as it is here", ["a"]), (asked, ["b"])]
+    assert told["found"][1] == f"With {asked} this machine gives B's bits."
