@@ -17,6 +17,8 @@ from rltrace.trace.root import is_trace
 
 MOST_COPIED = 2 << 30
 """Bytes that are copied for a run at most, unless asked."""
+EXPERIMENT, EXPERIMENT_SCHEMA = "experiment.json", b'"rltrace.experiment/'
+"""What tells a folder with the runs of an experiment."""
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
 
 
@@ -60,7 +62,8 @@ def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, mo
 def copy_folder(folder: Path, target: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> None:
     """Copy ``folder`` to ``target``, which is made.
 
-    Traces, caches and the folder ``without`` are left out, and what is neither file, folder nor link. Virtual
+    Traces, captures, the runs of experiments, caches and the folder ``without`` are left out, and what is neither file,
+    folder nor link. Virtual
     environments and the names in ``shared`` (of entries directly in ``folder``) become links to the originals; relative
     links that lead out of the folder lead where they led.
     """
@@ -78,7 +81,8 @@ def _copy(source: Path, target: Path, root: Path, without: Path | None) -> None:
     if stat.S_ISLNK(mode):
         _copy_link(source, target, root)
     elif stat.S_ISREG(mode):
-        shutil.copy2(source, target)
+        if not _is_capture(source):
+            shutil.copy2(source, target)
     elif stat.S_ISDIR(mode) and not _is_left_out(source, without):
         if _is_virtual_environment(source):
             target.symlink_to(source.absolute())
@@ -99,14 +103,34 @@ def _sizes(path: Path, without: Path | None) -> Iterator[int]:
     """Bytes of every file that would be copied from ``path``."""
     found = path.lstat()
     if stat.S_ISREG(found.st_mode):
-        yield found.st_size
+        yield 0 if _is_capture(path) else found.st_size
     elif stat.S_ISDIR(found.st_mode) and not _is_left_out(path, without) and not _is_virtual_environment(path):
         for name in os.listdir(path):  # noqa: PTH208
             yield from _sizes(path / name, without)
 
 
 def _is_left_out(folder: Path, without: Path | None) -> bool:
-    return folder.name in CACHES or is_trace(folder) or (without is not None and folder.resolve() == without.resolve())
+    if folder.name in CACHES or is_trace(folder) or _is_experiment(folder):
+        return True
+    return without is not None and folder.resolve() == without.resolve()
+
+
+def _is_experiment(folder: Path) -> bool:
+    """Whether the runs of an experiment are kept there."""
+    return EXPERIMENT_SCHEMA in _beginning(folder / EXPERIMENT, 200)
+
+
+def _is_capture(file: Path) -> bool:
+    """Whether it is one by its name and its first entry."""
+    return file.suffix == ".capture" and _beginning(file, 64)[30:].startswith(b"capture.json")
+
+
+def _beginning(file: Path, size: int) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(size)
+    except OSError:
+        return b""
 
 
 def _is_virtual_environment(folder: Path) -> bool:

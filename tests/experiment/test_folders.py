@@ -9,7 +9,11 @@ import pytest
 from samples import small_trace
 
 from rltrace.errors import UsageError
+from rltrace.experiment.confirm.bench import Bench, Setting
+from rltrace.experiment.confirm.capture import Captured, write_capture
+from rltrace.experiment.confirm.horizon import Horizon
 from rltrace.experiment.folders import check_extent, copy_folder, extent_of
+from rltrace.experiment.runs import Runner
 
 
 @pytest.fixture
@@ -37,6 +41,24 @@ def project(tmp_path: Path) -> Path:
 
 def listing(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_what_rltrace_wrote_is_left_out(project: Path, tmp_path: Path) -> None:
+    """A capture may be large, and an experiment keeps what its programs printed; any other file is copied."""
+    before = listing_of_copy(project, tmp_path / "before"), extent_of(project).size
+    about = Captured("0" * 16, "old.zarr", 0, 2, 1)
+    write_capture(project / "data" / "old.capture", about, project / "old.zarr")
+    with Runner() as runner:
+        Bench(Setting(project / "old.confirm", {}, Horizon(0, 2)), {"a": "1"}, runner)
+    (project / "old.confirm" / "A0.out").write_bytes(bytes(5000))
+    assert (listing_of_copy(project, tmp_path / "after"), extent_of(project).size) == before
+    (project / "bird.capture").write_text("a photograph")
+    assert "bird.capture" in listing_of_copy(project, tmp_path / "more")
+
+
+def listing_of_copy(folder: Path, target: Path) -> set[str]:
+    copy_folder(folder, target)
+    return listing(target)
 
 
 def test_files_are_copied(project: Path, tmp_path: Path) -> None:
