@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from recorded import Recorded
 
+import rltrace
 from rltrace.experiment.confirm.places import row_in
 from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import Trace, open_trace
@@ -42,3 +45,20 @@ def test_row(
     traces = made(tmp_path / "a.zarr", *a), made(tmp_path / "a0.zarr", *control)
     assert row_in(*traces, "rank0/main", row, step) == found
     assert row_in(*traces, "rank0/main/thread:other", row, step) is None
+
+
+def test_rows_that_tell_what_a_window_began_with(tmp_path: Path) -> None:
+    """They are no ops of the program, and the run that was recorded whole has none of them."""
+    for name, steps in (("a.zarr", None), ("a0.zarr", (2, 4))):
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        with rltrace.record(tmp_path / name, steps=steps):
+            for _ in range(4):
+                (weight * torch.rand(3)).sum().backward()
+                optimizer.step()
+    whole, window = Recorded(tmp_path / "a.zarr"), Recorded(tmp_path / "a0.zarr")
+    drawn = [row.index for row in window.rows if row.name == "rand"]
+    found = [row_in(whole.trace, window.trace, whole.stream.name, row, 2) for row in drawn]
+    assert found == [row.index for row in whole.rows if row.name == "rand"][2:]
+    assert row_in(whole.trace, window.trace, whole.stream.name, 0, 2) is None
