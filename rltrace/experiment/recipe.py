@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
+from rltrace.follow.plan import compile_of
 from rltrace.privacy import MASK
 from rltrace.trace.reader import Trace
 
@@ -29,6 +30,8 @@ class Recipe:
     folder: Path
     variables: Mapping[str, str]
     """The recorded ones: they are set, and every other variable of the kinds that are recorded is unset."""
+    options: tuple[str, ...] = ()
+    """Of ``rltrace record``: those that change what the program runs."""
 
     @property
     def shown(self) -> str:
@@ -59,7 +62,12 @@ def recipe_of(
     Raises UsageError where something is missing or hidden; ``option`` is what gives the command by hand.
     """
     words = tuple(command) or _command(trace, option)
-    return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})})
+    return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace))
+
+
+def _options(trace: Trace) -> tuple[str, ...]:
+    compile_ = compile_of(trace)
+    return () if compile_ is None else ("--compile", compile_)
 
 
 def _command(trace: Trace, option: str) -> tuple[str, ...]:

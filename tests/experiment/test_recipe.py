@@ -66,6 +66,14 @@ def test_what_a_trace_cannot_tell(tmp_path: Path, launch: dict[str, Any], messag
         recipe_of(trace_of(tmp_path / "a.zarr", **launch), option="--cmd-a")
 
 
+def test_compiled_functions_are_treated_as_they_were(tmp_path: Path) -> None:
+    """A recording that ran what the program compiles op by op is made that way again; any other is not."""
+    launch = {"command": ["python", "train.py"], "cwd": str(tmp_path)}
+    eager = trace_of(tmp_path / "a.zarr", **launch, options={"compile": "eager"})
+    assert recipe_of(eager).options == ("--compile", "eager")
+    assert recipe_of(trace_of(tmp_path / "b.zarr", **launch, options={"level": "op"})).options == ()
+
+
 def test_another_machine(tmp_path: Path) -> None:
     """An arm runs on its trace's machine; what neither side knows is no difference."""
     trace = trace_of(tmp_path / "a.zarr", {"host.cpu": "one", "host.isa": "avx2"})

@@ -75,7 +75,8 @@ class Bench:
         """The program of a side again, unchanged; ``values``: all of them are kept."""
         limit = ("--values-limit", str(self._setting.values_limit))
         keep = ("--values", "all", "--values-inputs", *limit) if values else ()
-        return self._run(name, side, ("record",), (*self._setting.horizon.options, "--verify-inputs", *keep))
+        own = self._setting.recipes[side].options
+        return self._run(name, side, ("record",), (*self._setting.horizon.options, "--verify-inputs", *own, *keep))
 
     def replay(
         self,
@@ -212,7 +213,7 @@ def _claim(folder: Path, subject: Mapping[str, object]) -> None:
     file = folder / "experiment.json"
     wanted = json.loads(json.dumps({"schema": SCHEMA, **subject}))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold tensors
         if file.exists():
             if json.loads(file.read_text(encoding="utf-8")) != wanted:
                 raise UsageError(
