@@ -20,7 +20,7 @@ PAGES = ROOT / "docs" / "examples"
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 _OF_THE_MACHINE = (
-    (re.compile(r"\b[0-9a-f]{16}(?:…|\b)"), "<digest>"),
+    (re.compile(r"(?<![\w.])[0-9a-f]{16}\b"), "<digest>"),
     (re.compile(r"\b[\d.,]+ (?:B|kB|MB|GB)\b"), "<size>"),
     (re.compile(r"\b\d+ threads?\b"), "<threads>"),
     (re.compile(r"\bATen (?:AVX512|AVX2|DEFAULT)\b"), "ATen <instruction set>"),

@@ -1,0 +1,23 @@
+"""``docs/examples/env_divergence.md``: an environment with a generator that nobody seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shown import PAGES, differs, run, shown_on, without
+
+OF_THE_WEATHER = ("Where the numbers that were read out part", "How the curves come apart")
+"""How far the gust that nobody seeds drives two runs apart is another story each time."""
+
+
+def test_page(folder: Path) -> None:
+    """``outside``, at what one environment returned at one of its steps; with its weather seeded, runs are equal."""
+    shown = shown_on(PAGES / "env_divergence.md")
+    now = [run(one.command, folder) for one in shown]
+    for one, other in zip(shown, now, strict=True):
+        page, found = (without(text, *OF_THE_WEATHER) for text in (one.output, other.output))
+        assert not differs(page, found), differs(page, found)
+
+    compared, checked = (one for one in now if one.command.startswith(("rltrace diff", "rltrace check")))
+    assert (compared.status, checked.status) == (1, 0)
+    assert "outside: Environment 2 (Car) returned another observation" in " ".join(compared.output.split())

@@ -1,0 +1,48 @@
+"""``docs/examples/same_seed_ppo.md``: runs of one seed that fall into groups, and the flag that heals it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from shown import PAGES, Shown, differs, run, shown_on
+
+
+def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are those of the final weights, whatever the race did; they part at one op, and healed ones nowhere."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # threads that wait take no processor time from other tests
+    racing, weights, healed, healed_weights = shown_on(PAGES / "same_seed_ppo.md")
+    checked = run(racing.command.replace("-n 7", "-n 3"), folder)  # the page has the time for seven
+    printed = run(weights.command, folder)
+    groups = groups_of(checked.output)
+    assert len(frozenset[str]().union(*groups)) == 3
+    assert groups == groups_of_weights(printed)
+    assert checked.status == (1 if len(groups) > 1 else 0)
+    assert partings_of(checked.output) <= partings_of(racing.output) != set()
+
+    again = run(healed.command, folder)
+    assert not differs(healed.output, again.output), differs(healed.output, again.output)
+    assert groups_of(again.output) == groups_of_weights(run(healed_weights.command, folder))
+    assert again.status == 0
+
+
+def groups_of(report: str) -> set[frozenset[str]]:
+    """Numbers of the runs of each group, as ``rltrace check`` prints them."""
+    lines = re.findall(r"^  group \d+ +\d+ runs? +(.*)$", report, flags=re.MULTILINE)
+    return {frozenset(re.findall(r"run (\d+)", line)) for line in lines}
+
+
+def groups_of_weights(printed: Shown) -> set[frozenset[str]]:
+    """Numbers of the runs that ended with the same weights, as the runs themselves printed them."""
+    runs = defaultdict(set)
+    for number, digest in re.findall(r"run-(\d+)\.out:final weights (\w+)", printed.output):
+        runs[digest].add(number)
+    return {frozenset(numbers) for numbers in runs.values()}
+
+
+def partings_of(report: str) -> set[tuple[str, str, str]]:
+    """Op and cause, place and source line of each parting."""
+    text = re.sub(r"^[ │├└─]*│ ?", "", report, flags=re.MULTILINE)
+    return set(re.findall(r"^(\S+, cause: \S+)\n(.*)\n +(.*)$", text, flags=re.MULTILINE))
