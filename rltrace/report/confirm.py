@@ -118,7 +118,9 @@ def _arms(outcome: Outcome) -> Iterator[str]:
     if outcome.trials:
         flaky = f", {outcome.flaky} of them not the same each time" if outcome.flaky else ""
         took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
-        yield f"  the search for the fewest kinds of op took {took}{flaky}"
+        searched = any(found.matters is not None for found in outcome.classes)
+        what = "the search for the fewest kinds of op" if searched else "to try all kinds of op"
+        yield f"  {what} took {took}{flaky}"
 
 
 def _classes(outcome: Outcome) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def test_a_replay_that_was_refused_or_left_no_word(tmp_path: Path, made: Made) -
 
 def test_a_folder_is_one_experiments(tmp_path: Path, made: Made) -> None:
     """Runs of other traces never count, and nothing is written among files that are no experiment's."""
-    bench(tmp_path, made)
+    assert stat.S_IMODE(bench(tmp_path, made).folder.stat().st_mode) == 0o700  # it will hold tensors
     with pytest.raises(UsageError, match="another experiment"):
         bench(tmp_path, made, subject="2")
     (tmp_path / "runs" / "experiment.json").write_text("{")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -62,6 +63,17 @@ def test_there_and_back(trace: Path, tmp_path: Path) -> None:
     assert again.items() <= files.items()
     assert len(open_trace(tmp_path / "b.zarr").processes[0].steps) == 2
     assert size_of(trace) == sum(map(len, files.values())) < file.stat().st_size
+
+
+def test_it_is_its_owners(trace: Path, tmp_path: Path) -> None:
+    """It holds tensors. Where it cannot be written, nothing is left behind."""
+    file = tmp_path / "a.capture"
+    write_capture(file, CAPTURED, trace)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for gone in (tmp_path / "gone" / "a.capture", file / "a.capture"):
+        with pytest.raises(CaptureError, match="cannot be written"):
+            write_capture(gone, CAPTURED, trace)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.capture", "a.zarr"]
 
 
 def test_a_slice_goes_by_the_name_of_its_trace(trace: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -57,16 +58,19 @@ def identity_of(trace: Trace) -> str:
 
 
 def write_capture(file: Path, about: Captured, trace: Path) -> None:
-    """Write the file in one go. Raises CaptureError where that cannot be done."""
+    """Write the file in one go, readable by its owner alone. Raises CaptureError where that cannot be done."""
     beside = file.with_name(file.name + ".new")
     try:
+        beside.unlink(missing_ok=True)
+        beside.touch(mode=0o600, exist_ok=False)
         with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(ABOUT, json.dumps({"schema": SCHEMA, **asdict(about)}, indent=1))
             for path in _files(trace):
                 archive.write(path, str(PurePosixPath(TRACE, *path.relative_to(trace).parts)))
         beside.replace(file)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise CaptureError(f"{file} cannot be written: {error.strerror}") from error
 
 
