@@ -6,8 +6,10 @@ whatever becomes of the trace: a disk that hangs, or a lock that the caller hold
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -78,3 +80,14 @@ def _program(path: Any) -> str:
         return Path(os.fsdecode(path)).name
     except (TypeError, ValueError):  # an open file, or nothing that can be executed
         return "another program"
+
+
+def stay_interrupted() -> None:
+    """At exit: have a program that Ctrl-C ended die of it, as it would have.
+
+    The interpreter remembers that nobody caught the KeyboardInterrupt, and forgets it with the next text that is
+    executed: many imports do so (a namedtuple is made that way), and the recorder may import while it ends.
+    """
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")

@@ -267,6 +267,7 @@ class ModuleCalls:
         if self._original is not None:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
             self._original = None
+            _watching.stack_of_thread, _watching.fail = _no_stack, _no_failure  # keeps no recording alive
 
     def remove(self) -> None:
         self.ignore()
@@ -279,6 +280,14 @@ class _Watching:
 
     stack_of_thread: Callable[[], ModuleStack | None]
     fail: Callable[[Exception], None]
+
+
+def _no_stack() -> None:
+    """Where a program has kept the stand-in and calls it after the recording."""
+
+
+def _no_failure(_error: Exception) -> None:
+    """Nobody is to be told any more."""
 
 
 _watching = _Watching()

@@ -26,7 +26,7 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
-from rltrace.record import window
+from rltrace.record import endings, window
 from rltrace.record.aliases import Aliases
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.children import Children
@@ -141,6 +141,7 @@ class Session:
     def _at_exit(self) -> None:
         self.finish()
         self._terminations.watch()  # multiprocessing ends its daemons after this
+        endings.stay_interrupted()
 
     def finish(self) -> None:
         """End: put everything back, commit what is left, say how it ended. Safe to call twice."""
