@@ -63,6 +63,8 @@ class Phases:
         self._since_backward: dict[str, None] = {}
         """Environments with an event since the last backward pass."""
         self._has_stepped = False
+        self._replaces = False
+        """The program goes on to train on other environments than before: a new one is no sign of an evaluation."""
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class Phases:
         self._has_stepped = True
         self._since_backward[environment] = None
         known = next(_library_phases(frame), None)
-        strange = bool(self._trained_on) and environment not in self._trained_on
+        strange = bool(self._trained_on) and environment not in self._trained_on and not self._replaces
         phase = Phase.EVALUATION if known is Phase.EVALUATION or (known is None and strange) else Phase.ROLLOUT
         self._learn(stream, phase)
         if not self.said:
@@ -100,8 +102,8 @@ class Phases:
         """What is computed from here on until something else happens is neither forward nor rollout."""
         self._learn(stream, Phase.FORWARD)
         if self._since_backward:
-            met = self._trained_on.intersection(self._since_backward)
-            if not met:  # the first backward pass on them, or environments that took the place of others
+            if not self._trained_on.intersection(self._since_backward):  # the first ones, or in place of the others
+                self._replaces = bool(self._trained_on)
                 self._trained_on.update(self._since_backward)
             self._since_backward.clear()
         if not self.said and stream.current_phase is not Phase.OPTIMIZER:

@@ -109,6 +109,25 @@ def test_an_environment_that_nothing_is_learned_from_is_evaluated_on(record: Rec
     assert [step[Step.ENVIRONMENT_STEPS] for step in found.steps] == [1, 2, 3]
 
 
+def test_environments_that_take_the_place_of_others_are_trained_on(record: Record) -> None:
+    """A new one for every episode: from the second replacement on that is known."""
+
+    def program() -> None:
+        agent = network()
+        optimizer = torch.optim.SGD(agent.parameters(), 0.1)
+        for _ in range(4):
+            env = Walk()
+            env.reset(seed=0)
+            seen, *_ = env.step(1)
+            agent(torch.as_tensor(seen)[None]).sum().backward()
+            optimizer.step()
+
+    found = record(program)
+    events = [row.phase for row in found.rows if row.kind is Kind.ENVIRONMENT_STEP]
+    assert events[0] is Phase.ROLLOUT
+    assert events[2:] == [Phase.ROLLOUT] * 2
+
+
 def test_modules_called_in_constructors_are_part_of_the_initialisation(record: Record) -> None:
     class Shaped(nn.Module):
         def __init__(self) -> None:

@@ -73,7 +73,10 @@ class Subclasses:
             original = vars(cls).get(name)
             if isinstance(original, FunctionType):
                 stand_in = StandIn(original, around)
-                setattr(cls, name, stand_in)
+                try:
+                    setattr(cls, name, stand_in)
+                except (AttributeError, TypeError):  # a metaclass that allows no change: its calls go unseen
+                    return
                 self._changed.append((weakref.ref(cls), name, stand_in))
 
     def _make_hook(self) -> Any:

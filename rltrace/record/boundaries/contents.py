@@ -31,7 +31,14 @@ class Contents:
         self._of_tensor = of_tensor
         self._seeds: dict[tuple[Any, tuple[int, ...]], tuple[int, bool]] = {}
 
-    def digest(self, value: Any, depth: int = 0) -> int:
+    def digest(self, value: Any) -> int:
+        """Of any value. One whose own code fails while it is read counts by its class."""
+        try:
+            return self._digest(value, 0)
+        except Exception:
+            return _by_class(type(value))
+
+    def _digest(self, value: Any, depth: int) -> int:
         kind = type(value)
         if kind is np.ndarray:
             return self._of_array(value)
@@ -59,10 +66,10 @@ class Contents:
                 return self._of_parts("mapping", parts, depth)
             if isinstance(value, (list, tuple)):
                 return self._of_parts("sequence", value, depth)
-        return _named("object", f"{kind.__module__}.{kind.__qualname__}".encode())
+        return _by_class(kind)
 
     def _of_parts(self, what: str, parts: Any, depth: int) -> int:
-        return digest_pages([_named(what, b""), *(self.digest(part, depth + 1) for part in parts)], len(parts))
+        return digest_pages([_named(what, b""), *(self._digest(part, depth + 1) for part in parts)], len(parts))
 
     def _of_array(self, array: Any) -> int:
         key = array.dtype, array.shape
@@ -82,6 +89,10 @@ class Contents:
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     """torch's name of a data type where it has it, NumPy's else."""
     return str(dtype.newbyteorder("=")) if dtype.fields is None else str(dtype.descr)
+
+
+def _by_class(kind: type) -> int:
+    return _named("object", f"{kind.__module__}.{kind.__qualname__}".encode())
 
 
 def _named(kind: str, data: bytes) -> int:

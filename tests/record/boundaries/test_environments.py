@@ -138,6 +138,21 @@ def test_observations_of_any_make_are_told(record: Record) -> None:
     assert told([object()]) == told([object()])
 
 
+def test_what_cannot_be_read_counts_by_its_class(record: Record) -> None:
+    """The recording goes on, whatever an observation does when it is looked at."""
+
+    class Shy(dict[str, int]):
+        def __getitem__(self, key: str) -> int:
+            raise RuntimeError(key)
+
+    class Secretive(Walk):
+        def step(self, action: Any) -> Any:
+            return Shy(a=1), 0.0, False, False, {}
+
+    found = events(record(lambda: [Secretive().step(0) for _ in range(2)]))
+    assert found[0].told == found[1].told
+
+
 def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Record) -> None:
     class Torch(Walk):
         def step(self, action: Any) -> Any:
