@@ -56,7 +56,7 @@ def process_name(trace: str = "") -> str:
     if ray is not None:
         return f"rank{own or '0'}/{ray}"
     starter = launcher()
-    if starter is not None and not own:
+    if starter is not None:
         return f"launcher:{starter}"
     if os.environ.get(DEPTH, "0") != "0" and os.environ.get(PARENT_RANK, own) == own:
         number = own_number(trace) if trace else None
@@ -109,7 +109,12 @@ def rank() -> str:
 
 
 def launcher() -> str | None:
-    """The name of the program that this process runs, where all it does is to start ranks."""
+    """The name of the program that this process runs, where all it does is to start ranks.
+
+    A rank is told its number in the first of ``RANKS``; in the others a job's launcher may have one of its own.
+    """
+    if os.environ.get(RANKS[0]):
+        return None
     words = sys.orig_argv
     module = next((then for word, then in itertools.pairwise(words) if word == "-m"), "")
     if module.startswith(LAUNCHER_MODULES):
@@ -120,7 +125,7 @@ def launcher() -> str | None:
 
 def tell_children() -> None:
     """Have programs that this process starts know that they are another program's children; ranks are not."""
-    if VARIABLE not in os.environ or (launcher() is not None and not rank()):  # nobody below is recorded
+    if VARIABLE not in os.environ or launcher() is not None:  # nobody below is recorded, or ranks are
         return
     os.environ[DEPTH] = str(int(os.environ.get(DEPTH, "0")) + 1)
     os.environ[PARENT_RANK] = rank()

@@ -62,6 +62,7 @@ def test_what_only_starts_ranks_takes_no_rank(
     """Rank 0 is the first to be called so, whatever started it; a rank that runs such a module is a rank."""
     monkeypatch.setattr("sys.orig_argv", command)
     monkeypatch.setattr("sys.argv", ["-m"] if "-m" in command else command[1:])
+    monkeypatch.setenv("SLURM_PROCID", "0")  # of the job that it is started in
     assert process_name() == expected
     monkeypatch.setenv("RANK", "1")
     assert process_name() == "rank1/main"
