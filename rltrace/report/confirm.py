@@ -119,7 +119,7 @@ def _arms(outcome: Outcome) -> Iterator[str]:
         flaky = f", {outcome.flaky} of them not the same each time" if outcome.flaky else ""
         took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
         searched = any(found.matters is not None for found in outcome.classes)
-        what = "the search for the fewest kinds of op" if searched else "to try all kinds of op"
+        what = "the search for the fewest kinds of op" if searched else "trying all kinds of op"
         yield f"  {what} took {took}{flaky}"
 
 

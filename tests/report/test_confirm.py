@@ -1,0 +1,111 @@
+"""What ``rltrace confirm`` prints, pinned line by line; ``UPDATE_GOLDEN=1 pytest tests/report`` writes it anew."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rltrace.diff.model import Pair, Site
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word
+from rltrace.experiment.recipe import Recipe
+from rltrace.report.confirm import arm_line, capture_plan_lines, plan_lines, render_outcome
+
+GOLDEN = Path(__file__).parent / "golden"
+KERNELS = Pair("ATen AVX512, 2 threads", "ATen DEFAULT, 2 threads")
+SITE = Site("train.py", 9, "update", "loss.backward(); optimizer.step()")
+NEEDED = OriginClass(
+    "aten.lerp_.Scalar", KERNELS, SITE, 4, 0.5, True, "rank0/main", 1141, 40, 751, 5.4e-05, ("result",), row_in_a=91_141
+)
+OUTSIDE = OriginClass(
+    "aten.copy_.default",
+    Pair("ATen", "ATen"),
+    None,
+    1,
+    0.25,
+    False,
+    "rank0/main",
+    1150,
+    40,
+    parts=("outside", "number"),
+)
+UNTRIED = replace(NEEDED, op="aten.silu.default", matters=None, max_ulp=None, count=1)
+DONE = tuple(
+    Arm(name, ArmState.AS_EXPECTED, what, result)
+    for name, what, result in (
+        (ArmName.A0, "A again, unchanged", "is A in 2 runs of 2"),
+        (ArmName.B0, "B again, unchanged", "is B in 2 runs of 2; it parts from A where B did"),
+        (ArmName.B_FROM_A, "B with A's values at one kind of op", "has A's state to the end of steps 40 to 41"),
+        (ArmName.A_FROM_B, "A with B's values at one kind of op", "has B's state to the end of steps 40 to 41"),
+    )
+)
+RUNNING = (
+    *DONE[:2],
+    Arm(ArmName.B_FROM_A, ArmState.RUNNING, "B with A's values", "in lockstep"),
+    Arm(ArmName.A_FROM_B, ArmState.NOT_RUN, "A with B's values", ""),
+)
+CONFIRMED = Outcome(
+    Word.CONFIRMED,
+    "A's values at one kind of op make B what A is, B's values there make A what B is, and this is all it takes",
+    "a.zarr",
+    "b.zarr",
+    40,
+    42,
+    DONE,
+    (NEEDED, OUTSIDE),
+    trials=5,
+    flaky=1,
+    advice=("rltrace repro a-b.confirm/A0.zarr --at rank0/main:1141",),
+    by_state=False,
+)
+OUTCOMES = {
+    "confirmed": CONFIRMED,
+    "running": replace(
+        CONFIRMED, word=None, because="", arms=RUNNING, classes=(), trials=0, flaky=0, advice=(), by_state=None
+    ),
+    "untried": replace(CONFIRMED, classes=(UNTRIED,) * 50, trials=1, flaky=0, end_step=41, by_state=True),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_outcome(name: str) -> None:
+    """Word, arms, kinds of op by whether they matter, what to run next; of many kinds, how many more there are."""
+    text = render_outcome(OUTCOMES[name], color=False) + "\n"
+    path = GOLDEN / f"confirm-{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_color() -> None:
+    """The word alone has one."""
+    plain, colored = (render_outcome(CONFIRMED, color=color) for color in (False, True))
+    assert colored.splitlines()[1:] == plain.splitlines()[1:]
+    assert colored.splitlines()[0] != "CONFIRMED"
+    assert "CONFIRMED" in colored.splitlines()[0]
+
+
+def test_what_is_about_to_be_run() -> None:
+    """The whole command, ready to be judged by whoever is asked; where it runs, and how often."""
+    recipe = Recipe(("python", "train.py", "--seed", "1 2"), Path("/srv/my project"), {"OMP_NUM_THREADS": "1"})
+    shown = "cd '/srv/my project' && OMP_NUM_THREADS=1 python train.py --seed '1 2'"
+    assert list(plan_lines({"a": recipe, "b": recipe}, "step 3", 1, in_place=False, work="runs")) == [
+        "this runs, up to the end of step 3 and several times each (a control once):",
+        f"  A  {shown}",
+        f"  B  {shown}",
+        "  each run in a copy of its folder",
+        "  traces and output go to runs",
+    ]
+    assert list(capture_plan_lines(recipe, "steps 3 to 4", 2, in_place=True, work="runs")) == [
+        "this runs 2 times, up to the end of steps 3 to 4:",
+        f"  {shown}",
+        "  in its folder itself",
+        "  traces and output go to runs",
+    ]
+
+
+def test_an_arm_as_it_changes() -> None:
+    assert arm_line(DONE[2]).startswith("B←A: B with A's values at one kind of op: has A's state")
+    assert arm_line(RUNNING[3]) == "A←B: A with B's values: not run"
