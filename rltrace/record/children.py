@@ -116,6 +116,8 @@ def _what_runs(args: object) -> str:
 def _words(args: Any) -> Sequence[str]:
     if isinstance(args, (str, bytes, os.PathLike)):
         return shlex.split(os.fsdecode(args))
+    if not isinstance(args, (list, tuple)):  # to go through it may use it up
+        return []
     words = [os.fsdecode(word) for word in args]
     if len(words) == 3 and words[1] == "-c" and not words[0].startswith(sys.executable):
         return shlex.split(words[2])  # a shell

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C import TensorBase
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import PAGE_BYTES, digest_address, digest_buffer, digest_pages
@@ -72,7 +73,7 @@ def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
     return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
 
 
-_array: Any = torch._C.TensorBase.numpy
+_array: Any = TensorBase.numpy
 """torch's own method: what stands in for it while ops are recorded follows the program's arrays, not these."""
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
