@@ -82,7 +82,7 @@ def _sum(found: Sequence[Found]) -> Tally:
 
 def _counts(tally: Tally) -> str:
     counts = ((tally.only_here, "only here"), (tally.only_a, "only in A"), (tally.unchecked, "of steps that A has not"))
-    return ", ".join(f"{count:,} ops {words}" for count, words in counts if count)
+    return ", ".join(f"{count:,} op{'' if count == 1 else 's'} {words}" for count, words in counts if count)
 
 
 def _rest(tally: Tally) -> str:

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parent / "programs" / "ppo.py"
+PROGRAM = """
+import torch
+
+torch.manual_seed(0)
+x = ((torch.arange(64 * 784) * 7919 % 1009).float() - 500).div(128).reshape(64, 784)
+for op in (torch.sigmoid, lambda x: x.softmax(-1), lambda x: torch.nn.functional.layer_norm(x, (784,)), torch.exp):
+    op(x)
+torch.nn.functional.gelu(x)
+x @ x.t()
+torch.nn.functional.batch_norm(x, None, None, training=True)
+torch.randn(100).mul(2)
+"""
 
 
 def test_another_kernel(cli: Any, kernel_setting: str) -> None:
-    """It ends there, with the op called again: it repeats itself, and never gives A's result. Without the setting the
-    same command finds nothing, and ends as the program does."""
-    cli.record("a.zarr", "ppo.py")
-    cli.record("b.zarr", "ppo.py", setting=kernel_setting)
+    """It ends there, with the op called again: it repeats itself, and never gives A's result."""
+    program = cli.folder / "train.py"
+    program.write_text(PROGRAM)
+    for trace, setting in (("a.zarr", ""), ("b.zarr", kernel_setting)):
+        cli.rltrace("record", "-o", trace, "--", sys.executable, program, setting=setting)
     wanted = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
-    done, told = held(cli, "c.zarr", "--stop", setting=kernel_setting)
+    if wanted is None:
+        pytest.skip(f"{kernel_setting} changes none of these ops on this processor")
+    asked = ("record", "-o", "c.zarr", "--against", "a.zarr", "--stop", "--result", "found.json")
+    done = cli.rltrace(*asked, "--", sys.executable, program, setting=kernel_setting)
+    told = json.loads((cli.folder / "found.json").read_text())
     first = told["processes"][0]["first"]
     assert told["verdict"] == "differs"
     names = ("a_index", "b_index", "stream", "op", "cause", "inputs_match", "outputs")
@@ -27,24 +42,8 @@ def test_another_kernel(cli: Any, kernel_setting: str) -> None:
     assert first["again"]["of_here"] == first["again"]["times"]
     assert done.returncode == 0
     assert f"rltrace: differs from a.zarr at op {first['b_index']:,} of rank0/main" in done.stderr
+    assert f"rltrace repro c.zarr --at rank0/main:{first['b_index']} --against a.zarr" in done.stderr
     assert cli.diff("a.zarr", "c.zarr")[1]["b"]["ops"] == first["b_index"] + 1
-
-
-def test_the_same_again(cli: Any) -> None:
-    """Nothing differs: said, with the program's own status."""
-    program = cli.folder / "train.py"
-    program.write_text("import sys, torch\ntorch.manual_seed(0)\ntorch.randn(3).exp()\nsys.exit(7)\n")
-    cli.rltrace("record", "-o", "a.zarr", "--", sys.executable, program)
-    done, told = held(cli, "c.zarr", program=program)
-    assert (done.returncode, told["verdict"]) == (7, "equal")
-    assert "equal to a.zarr: all 2 ops gave the same" in done.stderr
-
-
-def held(cli: Any, trace: str, *options: str, setting: str = "", program: Path = PROGRAM) -> tuple[Any, Any]:
-    """Run the program held against a.zarr; how it ended, and what was found."""
-    asked = ("record", "-o", trace, "--against", "a.zarr", "--result", "found.json", *options)
-    done = cli.rltrace(*asked, "--", sys.executable, program, setting=setting)
-    return done, json.loads((cli.folder / "found.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,6 @@ def held(cli: Any, trace: str, *options: str, setting: str = "", program: Path =
     [
         (("--stop",), "--against A"),
         (("--against", "nowhere.zarr"), "no trace"),
-        (("--against", "a.zarr", "--values", "all"), "leave out --values"),
     ],
 )
 def test_what_does_not_go_together(cli: Any, options: tuple[str, ...], told: str) -> None:

@@ -1,0 +1,65 @@
+"""What a recording that was held against another trace says, word by word."""
+
+from __future__ import annotations
+
+from rltrace.diff.model import Cause, InputsMatch, Pair, Site
+from rltrace.follow.finding import Again, First, Found, Tally
+from rltrace.report.against import against_json, against_lines, commands
+
+SITE = Site("train.py", 12, "update", "loss = f(x)")
+PLACE = ("rank0/main", 1300, 1234, 7, "aten.mm.default", "critic", SITE)
+NONE = Pair[str](None, None)
+
+
+def lines(tally: Tally, first: First | None = None) -> list[str]:
+    return list(against_lines([Found("rank0/main", tally, first)], "a.zarr", "b.zarr"))
+
+
+def test_equal() -> None:
+    """How many ops that rests on, and what it does not rest on."""
+    assert lines(Tally(matched=1200)) == ["equal to a.zarr: all 1,200 ops gave the same"]
+    (line,) = lines(Tally(matched=1200, marked=2, unchecked=30))
+    assert "30 more are of steps that it does not have" in line
+    assert "2 of them aside" in line
+
+
+def test_ops_of_one_side() -> None:
+    """No verdict on them, and the command that gives one."""
+    assert lines(Tally(matched=5, only_here=1, only_a=2)) == [
+        "all 5 ops that a.zarr has as well gave the same; 1 op only here, 2 ops only in A",
+        "  whether those matter: rltrace diff a.zarr b.zarr",
+    ]
+
+
+def test_nothing_compared() -> None:
+    """Never taken for equal."""
+    assert lines(Tally(only_here=3)) == [
+        "nothing could be held against a.zarr: none of its ops was met (3 ops only here)"
+    ]
+    assert lines(Tally())[0].startswith("nothing could be held against")
+
+
+def test_the_first_difference() -> None:
+    """Where, on both sides, what and why; and what to look at next."""
+    again = Again(100, False, ((("aa",), 60), (("bb",), 40)), 60, 40)
+    first = First(*PLACE, Cause.SAME_KERNEL, InputsMatch.LINKED, "because", NONE, (Pair("aa", "bb"),), again)
+    assert lines(Tally(matched=1290), first) == [
+        "differs from a.zarr at op 1,300 of rank0/main (1,234 in A), step 7: aten.mm.default",
+        "  train.py:12 in update: loss = f(x)",
+        "  same-kernel: because",
+    ]
+    found = [Found("rank0/main", Tally(), first)]
+    assert commands(found, "a.zarr", "b.zarr") == [
+        "rltrace diff a.zarr b.zarr",
+        "rltrace repro b.zarr --at rank0/main:1300 --against a.zarr",
+    ]
+    told = against_json(found, {"a": "a.zarr", "trace": "b.zarr"})["processes"][0]["first"]
+    assert (told["a_index"], told["b_index"], told["inputs_match"]) == (1234, 1300, "linked")
+    assert told["again"]["gave"] == [{"digests": ["aa"], "count": 60}, {"digests": ["bb"], "count": 40}]
+
+
+def test_an_op_that_was_not_called_again() -> None:
+    """Why, and no script of it is offered."""
+    first = First(*PLACE, Cause.RNG, InputsMatch.UNKNOWN, "because", NONE, (), None, "it did not get what it got in A")
+    assert lines(Tally(), first)[-1] == "  it was not called again: it did not get what it got in A"
+    assert commands([Found("rank0/main", Tally(), first)], "a.zarr", "b.zarr") == ["rltrace diff a.zarr b.zarr"]
