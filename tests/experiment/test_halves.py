@@ -163,10 +163,10 @@ def test_another_machine_says_what_to_run_there(traces: tuple[Path, Path], tmp_p
         builder.end_step()
     far = builder.finish()
     with pytest.raises(UsageError) as raised:
-        prepared((far, traces[1]), sides=frozenset("ab"))
+        prepared((far, traces[1]), sides=frozenset("ab"), selectors=("op=mm",))
     assert "host.machine is" in str(raised.value)
     assert f"there: rltrace capture {far} --steps 0:2 -o a.capture" in str(raised.value)
-    assert f"here:  rltrace confirm {far} {traces[1]} --arms b --capture a.capture" in str(raised.value)
+    assert f"here:  rltrace confirm {far} {traces[1]} --arms b --capture a.capture --inject op=mm" in str(raised.value)
     with pytest.raises(UsageError, match="capture it there"):
         captured_recipe(open_trace(far), ByHand())
 
@@ -178,6 +178,9 @@ def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], t
     commands = advice_of(OF_B, asked, prepared(traces, capture=file), Path("b.json"), Path("b"))
     assert [command.split()[1] for command in commands] == ["capture", "confirm", "confirm", "repro"]
     assert "--found b.json -o a.json  # on A's machine" in commands[1]
+    asked = Asked(*traces, sides=frozenset(("b",)), until=4, selectors=("op=mm",))
+    again = advice_of(OF_B, asked, prepared(traces, capture=file), Path("b.json"), Path("b"))[1]
+    assert "--found b.json --until 4 --inject op=mm -o a.json" in again
     asked = Asked(*traces, sides=frozenset(("a",)), found=OF_B, found_file=Path("b.json"))
     ready = prepared(traces, capture=file)
     assert advice_of(OF_A, asked, ready, Path("a.json"), Path("a")) == ("rltrace confirm --join a.json b.json",)

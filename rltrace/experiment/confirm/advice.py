@@ -64,7 +64,7 @@ def _where_it_parts(outcome: Outcome, runs: Path) -> tuple[str, ...]:
 
 def _on_a_machine(asked: Asked, prepared: Prepared, written: Path) -> tuple[str, ...]:
     """A's own arms, where B's came out well."""
-    options = ("--arms", "a", "--capture", "b.capture", "--found", written, "-o", "a.json")
+    options = ("--arms", "a", "--capture", "b.capture", "--found", written, *asked.options, "-o", "a.json")
     return (
         capture_command(prepared.question.b, prepared.question, "b.capture"),
         f"{_line('confirm', asked.a, asked.b, *options)}  # on A's machine",

@@ -6,7 +6,7 @@ Owns what has to be known before anything runs, and refuses where it is not. Run
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,6 +52,12 @@ class Asked:
     """What B's arms came to, where only A's are run here."""
     found_file: Path | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What has to be said on both machines alike."""
+        until = () if self.until is None else ("--until", str(self.until))
+        return (*until, *(word for text in self.selectors for word in ("--inject", text)))
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -82,7 +88,9 @@ def prepare(asked: Asked) -> Prepared:
     )
     subject = {str(side): identity_of(trace) for side, trace in traces.items()}
     given = asked.by_hand or {}
-    recipes = {side: recipe(traces[side], side, given.get(side), question) for side in sorted(asked.sides)}
+    recipes = {
+        side: recipe(traces[side], side, given.get(side), question, asked.options) for side in sorted(asked.sides)
+    }
     missing = next(iter(BOTH - asked.sides), None)
     if missing is None:
         return Prepared(question, recipes, subject, None, "")
@@ -92,17 +100,19 @@ def prepare(asked: Asked) -> Prepared:
     return Prepared(question, recipes, subject, asked.capture, CONTROLS[missing].value)
 
 
-def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question) -> Recipe:
-    """How a trace's program is run again here. Raises UsageError where its machine is another one."""
+def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question, options: Sequence[str]) -> Recipe:
+    """How a trace's program is run again here. Raises UsageError where its machine is another one; ``options``: what
+    else was asked for.
+    """
     other = other_machine(trace, fingerprint.start())
     if other is not None:
-        a, b, capture = question.a.path, question.b.path, f"{side}.capture"
-        here = "b" if side == "a" else "a"
+        capture, here = f"{side}.capture", "b" if side == "a" else "a"
+        words = [question.a.path, question.b.path, "--arms", here, "--capture", capture, *options]
         raise UsageError(
             f"{other}: {side.upper()}'s program has to be run there; take what this machine needs of it there, then run"
             f" {here.upper()}'s arms here\n"
             f"  there: {capture_command(trace, question, capture)}\n"
-            f"  here:  {shlex.join(['rltrace', 'confirm', str(a), str(b), '--arms', here, '--capture', capture])}"
+            f"  here:  {shlex.join(['rltrace', 'confirm', *map(str, words)])}"
         )
     return _recipe(trace, f"--cmd-{side}", by_hand)
 
