@@ -257,7 +257,8 @@ class Storages:
                         table.earlier.pop(address, None)
                 special.pop(address, None)
                 reads.pop(address, None)
-                arrived.pop(address, None)
+                if arrived:
+                    arrived.pop(address, None)
                 del handles[address]
                 free(handle)
         self.young.clear()
