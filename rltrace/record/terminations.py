@@ -20,7 +20,7 @@ from multiprocessing import popen_fork
 from pathlib import Path
 from typing import Any
 
-SECONDS = 1.0
+SECONDS = 2.0
 """How long a termination may be held up, for each worker."""
 
 
