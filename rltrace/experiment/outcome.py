@@ -133,7 +133,7 @@ class Outcome:
     advice: tuple[str, ...] = ()
     """Commands to run next."""
     subject: Mapping[str, str] = field(default_factory=dict)
-    """What tells trace A ("a") and trace B ("b") from any other, whatever their paths are."""
+    """What tells trace A ("a") and trace B ("b") from any other, whatever their paths are; "inject": the suspicion."""
     by_state: bool | None = None
     """Whether runs were compared by the state that they leave; False: op by op, for A and B leave the same state."""
 

@@ -68,7 +68,10 @@ def test_what_halves_come_to(a: Outcome, b: Outcome, word: Word | None) -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (replace(OF_B, subject={"a": "1", "b": "3"}), "their traces are not the same"),
+        (replace(OF_B, subject={"a": "1", "b": "3"}), "their traces, or what --inject says, are not the same"),
+        (replace(OF_B, subject={**HALF.subject, "inject": "op=mm"}), "their traces, or what --inject says"),
+        (replace(OF_B, classes=(replace(KIND, kind="add"),)), "other kinds of op than B's arms found"),
+        (replace(OF_B, classes=(replace(KIND, matters=False),)), "other kinds of op than B's arms found"),
         (replace(OF_B, first_step=1), "their steps are not the same"),
         (replace(OF_B, end_step=3), "their steps are not the same"),
         (half({ArmName.B0: ArmState.RUNNING}), "is not finished"),

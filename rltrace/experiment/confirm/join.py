@@ -14,11 +14,15 @@ from rltrace.experiment.outcome import Arm, ArmState, Outcome, Word
 
 def join(one: Outcome, other: Outcome) -> Outcome:
     """The whole experiment. Raises UsageError where the two are not halves of one."""
-    for name, what in (("subject", "traces"), ("first_step", "steps"), ("end_step", "steps")):
+    for name, what in (("subject", "traces, or what --inject says,"), ("first_step", "steps"), ("end_step", "steps")):
         if getattr(one, name) != getattr(other, name):
             raise UsageError(f"these are outcomes of two experiments: their {what} are not the same")
     if not one.subject:
         raise UsageError("these outcomes do not say which traces they are of; run confirm --arms again")
+    if one.classes and other.classes and _kinds(one) != _kinds(other):
+        raise UsageError(
+            "A's arms put in B's values at other kinds of op than B's arms found: run A's again, with B's file as --found"
+        )
     arms = tuple(_arm(a, b) for a, b in zip(one.arms, other.arms, strict=True))
     states = {arm.state for arm in arms}
     whole = one if any(found.matters is not None for found in one.classes) else other
@@ -35,6 +39,11 @@ def join(one: Outcome, other: Outcome) -> Outcome:
         raise UsageError("one of these experiments is not finished; run it to its end first")
     word, because = verdict_of(both)
     return replace(both, word=word, because=because)
+
+
+def _kinds(outcome: Outcome) -> set[tuple[str, bool | None]]:
+    """The kinds of op, and whether each is needed."""
+    return {(found.kind, found.matters) for found in outcome.classes}
 
 
 def _arm(a: Arm, b: Arm) -> Arm:

@@ -87,6 +87,8 @@ def prepare(asked: Asked) -> Prepared:
         search=asked.search,
     )
     subject = {str(side): identity_of(trace) for side, trace in traces.items()}
+    if asked.selectors:
+        subject["inject"] = " or ".join(asked.selectors)
     given = asked.by_hand or {}
     recipes = {
         side: recipe(traces[side], side, given.get(side), question, asked.options) for side in sorted(asked.sides)
@@ -170,7 +172,7 @@ def _classes(found: Outcome | None, subject: Mapping[str, str], question: Questi
             " machine), and give what they came to with --found b.json"
         )
     if dict(found.subject) != dict(subject):
-        raise UsageError("--found is of other traces")
+        raise UsageError("--found is of other traces, or of a suspicion (--inject) that is not asked about here")
     arm = found.arm(ArmName.B_FROM_A)
     if arm is None or arm.state is not ArmState.AS_EXPECTED:
         raise UsageError("--found tells of no ops whose values make B what A is; there is nothing to mirror")

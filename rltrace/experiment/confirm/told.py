@@ -33,7 +33,7 @@ def told_of(a: Path, b: Path, named: Path | None = None) -> Told | None:
     try:
         outcome = read_outcome(path)
         subject = {side: identity_of(open_trace(trace)) for side, trace in (("a", a), ("b", b))}
-        if outcome.subject and dict(outcome.subject) != subject:
+        if outcome.subject and any(outcome.subject.get(side) != known for side, known in subject.items()):
             raise OutcomeError(f"{path} is the outcome of an experiment on other traces")
     except OutcomeError as error:
         if named is not None:
