@@ -9,13 +9,16 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from rltrace.diff.model import Comparison, Drift, Finding
+from rltrace.diff.model import Cause, Comparison, Drift, Finding
 from rltrace.report.telling import cut, sentence, shown_finding
 
 NAMED = 3
 """Curves that are named in the story."""
 
 GROWTH_SHOWN = 6
+
+NOT_OF_VALUES = (Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.ENDED)
+"""What parts without a bit that differs: an op that one side alone runs, or calls otherwise."""
 
 LONGEST_NAME = 40
 
@@ -38,7 +41,8 @@ def story(comparison: Comparison) -> str:
     ]
     finding = shown_finding(comparison)
     if finding is not None and finding.step is not None:
-        parts.insert(0, f"first bit at step {finding.step:,}{_which(finding)}")
+        what = "difference" if finding.cause in NOT_OF_VALUES else "bit"
+        parts.insert(0, f"first {what} at step {finding.step:,}{_which(finding)}")
     if len(seen) > NAMED:
         parts.append(f"{len(seen) - NAMED} more later")
     text = ", ".join(parts)
