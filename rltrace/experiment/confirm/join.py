@@ -21,7 +21,7 @@ def join(one: Outcome, other: Outcome) -> Outcome:
         raise UsageError("these outcomes do not say which traces they are of; run confirm --arms again")
     if one.classes and other.classes and _kinds(one) != _kinds(other):
         raise UsageError(
-            "A's arms put in B's values at other kinds of op than B's arms found: run A's again, with B's file as --found"
+            "A's arms put in B's values at other kinds of op than B's arms found: run A's again, with --found"
         )
     arms = tuple(_arm(a, b) for a, b in zip(one.arms, other.arms, strict=True))
     states = {arm.state for arm in arms}
