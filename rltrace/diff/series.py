@@ -36,9 +36,6 @@ KINDS = {
 MOST_SEGMENTS = 256
 """Segments of a stream that are read for the numbers it read out; of more, so many that lie evenly."""
 
-MOST_POINTS = 1 << 14
-"""Of one series in a chart."""
-
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
 
@@ -104,35 +101,6 @@ def matches(series: Series, globs: Iterable[str]) -> bool:
     """Whether a name or a place is one that these globs ask for; upper and lower case are not told apart."""
     words = (series.name, series.place)
     return any(fnmatch.fnmatch(word.lower(), glob.lower()) for glob in globs for word in words if word)
-
-
-def points_of(series: Series, *, last: bool = False) -> list[tuple[int, float]]:
-    """(step, number) of a series, for a chart; ``last``: the last number of each step alone.
-
-    A very long one is thinned in the array, before there is an object for each: of each stretch the first, last,
-    smallest and largest number and one that is not finite.
-    """
-    at = np.arange(len(series))
-    if last and len(series):
-        at = np.flatnonzero(np.append(series.steps[1:] != series.steps[:-1], True))
-    if len(at) > MOST_POINTS:
-        edges = np.linspace(0, len(at), MOST_POINTS // 4 + 1).astype(np.int64)
-        parts = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        at = at[np.unique(np.concatenate([_extremes(series.values[at], first, stop) for first, stop in parts]))]
-    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
-
-
-def _extremes(values: Values, first: int, stop: int) -> Steps:
-    """Places of the first, last, smallest and largest number of a stretch, and of one that is not finite."""
-    own = values[first:stop]
-    finite = np.isfinite(own)
-    found = [first, stop - 1]
-    if finite.any():
-        found.append(first + int(np.where(finite, own, np.inf).argmin()))
-        found.append(first + int(np.where(finite, own, -np.inf).argmax()))
-    if not finite.all():
-        found.append(first + int(finite.argmin()))
-    return np.array(found, np.int64)
 
 
 # --- recorded beside the ops ------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from rltrace.diff.blocks import Steps, match_steps
 from rltrace.diff.drift import matching_processes, paired_series
 from rltrace.diff.model import Comparison, Verdict
-from rltrace.diff.series import INNER, ITEM, KINDS, Series, all_series, points_of
+from rltrace.diff.points import points_of
+from rltrace.diff.series import INNER, ITEM, KINDS, Series, all_series
 from rltrace.trace.reader import ProcessTrace, Trace
 from rltrace.trace.schema import Step, StepFlag
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.series import Series, points_of
+from rltrace.diff.points import points_of
+from rltrace.diff.series import Series
 from rltrace.diff.timeline import Curve
 from rltrace.report.html.charts import HIGH, MOST_POINTS, WIDE, drawn_curve, inner, label, scale_of, share
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render

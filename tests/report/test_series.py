@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.diff.model import Drift, DriftPoint
+from rltrace.diff.points import points_of
 from rltrace.diff.scalers import Parting, PartingCause, Side
 from rltrace.diff.series import Series
 from rltrace.report.drifting import account, growing, short_name
 from rltrace.report.series import parting_text
-from rltrace.report.series_json import MOST_POINTS, one_json, points_of
+from rltrace.report.series_json import MOST_POINTS, one_json
 from rltrace.report.series_svg import Drawn, series_svg
 from rltrace.report.sparks import BARS, spark
 
