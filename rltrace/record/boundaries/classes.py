@@ -24,14 +24,25 @@ HOOK = "__init_subclass__"
 class StandIn:
     """A descriptor in place of a function in a class."""
 
-    __slots__ = ("_function", "original")
+    __slots__ = ("_function", "_meet", "_name", "original")
 
-    def __init__(self, original: FunctionType, around: Around) -> None:
+    def __init__(self, name: str, original: FunctionType, around: Around, meet: Callable[[type], None]) -> None:
         self.original = original
+        self._name = name
         self._function = functools.wraps(original)(around(original))
+        self._meet = meet
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self.original if instance is None else MethodType(self._function, instance)
+        if instance is None:
+            return self.original
+        try:
+            called = getattr(owner, self._name, None)
+            if owner is not None and called is not self.original and isinstance(called, FunctionType):
+                self._meet(owner)  # ``super().step``: what overrides it is the call that counts
+                return MethodType(self.original, instance)
+        except Exception:  # of a metaclass's own: whatever it is, the method is what was asked for
+            return MethodType(self.original, instance)
+        return MethodType(self._function, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled with its class it is the original, wherever it is read back."""
@@ -46,6 +57,8 @@ class Subclasses:
         self._methods = methods
         self._fail = fail
         self._changed: list[tuple[weakref.ref[type], str, StandIn]] = []
+        self._met: dict[int, weakref.ref[type]] = {}
+        """Classes whose methods have been looked at since they were complete."""
         self._hook: Any = None
         self._original_hook: Any = None
 
@@ -72,12 +85,22 @@ class Subclasses:
         for name, around in self._methods.items():
             original = vars(cls).get(name)
             if isinstance(original, FunctionType):
-                stand_in = StandIn(original, around)
+                stand_in = StandIn(name, original, around, self._meet)
                 try:
                     setattr(cls, name, stand_in)
                 except (AttributeError, TypeError):  # a metaclass that allows no change: its calls go unseen
                     return
                 self._changed.append((weakref.ref(cls), name, stand_in))
+
+    def _meet(self, cls: type) -> None:
+        """An instance of ``cls`` is at work. A class that was pickled by value gets its methods after it was made."""
+        known = self._met.get(id(cls))
+        if known is not None and known() is cls:
+            return
+        self._met[id(cls)] = weakref.ref(cls)
+        for base in cls.__mro__:
+            if base is not self._root and issubclass(base, self._root):
+                self._exchange(base)
 
     def _make_hook(self) -> Any:
         root: Any = self._root

@@ -14,7 +14,7 @@ import cloudpickle
 import gymnasium
 import pytest
 from recorded import Record
-from toy_environments import Doubled, Walk
+from toy_environments import Doubled, Walk, events
 
 CLASSES = (gymnasium.Env, gymnasium.Wrapper, Walk, Doubled)
 
@@ -91,6 +91,22 @@ def test_copies_and_pickles_of_environments_are_as_ever(record: Record) -> None:
     assert kept[:2] == [([1.0], [1.0]), [2.0]]
     assert b"rltrace" not in kept[2]
     assert pickle.loads(kept[2])().step(3)[0] == 3
+
+
+def test_a_class_that_gets_its_methods_late_is_known_once_it_was_at_work(record: Record) -> None:
+    """As those of ``__main__`` do in child processes. What it overrides is never taken for the call itself."""
+
+    def program() -> None:
+        late = type("Late", (Walk,), {})
+        late.reset = lambda self, **given: Walk.reset(self, **given)  # type: ignore[method-assign]
+        late.step = lambda self, action: super(late, self).step(action)  # type: ignore[method-assign]
+        env = late()
+        for _ in range(3):
+            env.step(1)
+
+    found = events(record(program))
+    assert [event.cells["step"] for event in found] == [1, 2]
+    assert {event.row.line for event in found} == {"env.step(1)"}
 
 
 @pytest.mark.parametrize("keyword", [{}, {"mark": 1}])
