@@ -300,7 +300,7 @@ RECORD_TYPES: Final = {
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
     "against": "tally, first: how this process compared with another trace, where it was held against one",
     "window": "stream, first_step, end_step or null, row",
-    "state": "tensors: how many, digest: over the digests of parameters, buffers and optimizer state as the process ends",
+    "state": "tensors: how many, digest: over those of parameters, buffers and optimizer state as the process ends",
     "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"
     " generators: digests of their states then, as in Step, parameters: [[ordinal of an optimizer, digest], …] then",
 }
