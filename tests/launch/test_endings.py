@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rltrace.trace.reader import Trace, open_trace
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
@@ -165,10 +163,8 @@ WAYS = {
 since the last commit, which is all of them in so short a program."""
 
 
-@pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Trace]:
+def launched(folder: Path) -> tuple[subprocess.CompletedProcess[str], Trace]:
     """What the program printed, and its trace."""
-    folder = tmp_path_factory.mktemp("endings")
     (folder / "program.py").write_text(WORK + PROGRAM)
     (folder / "other.py").write_text("import torch\ntorch.ones(2).tan()\n")
     command = [RLTRACE, "record", "--quiet", "-o", "t.zarr", "--", sys.executable, "program.py"]
@@ -177,14 +173,20 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Compl
     return result, open_trace(folder / "t.zarr")
 
 
-def test_every_ending_is_the_programs_own(launched: tuple[subprocess.CompletedProcess[str], Trace]) -> None:
+def test_every_ending(tmp_path: Path) -> None:
+    """Weights, output and statuses are those without a recorder; the trace tells state, ops and ending of each."""
+    result, trace = launched(tmp_path)
+    the_programs_own(result)
+    told(trace)
+
+
+def the_programs_own(result: subprocess.CompletedProcess[str]) -> None:
     """Weights, output, and the status or signal of each child are those of the program without a recorder."""
-    result, _ = launched
     scope: dict[str, Any] = {}
     exec(WORK, scope)
     weights = scope["work"]()
-    told = [weights, *(f"{name} {way.status}" for name, way in WAYS.items()), "_exit in a handler 11", weights]
-    assert result.stdout.splitlines() == told
+    lines = [weights, *(f"{name} {way.status}" for name, way in WAYS.items()), "_exit in a handler 11", weights]
+    assert result.stdout.splitlines() == lines
     errors = [line for line in result.stderr.splitlines() if line and line[0] != " "]
     assert errors[:-1] == [
         "Traceback (most recent call last):",
@@ -198,9 +200,8 @@ def test_every_ending_is_the_programs_own(launched: tuple[subprocess.CompletedPr
     assert result.returncode == 125  # for the full disk's sake
 
 
-def test_every_ending_is_told(launched: tuple[subprocess.CompletedProcess[str], Trace]) -> None:
+def told(trace: Trace) -> None:
     """State, ops and what is known of the ending, of every child under its own name."""
-    _, trace = launched
     parts = {process.name: process for process in trace.processes}
     found = {}
     for number, (name, way) in enumerate(WAYS.items(), 1):
