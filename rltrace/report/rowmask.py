@@ -88,9 +88,13 @@ class RowMask:
         return np.where(kinds == Kind.OP, held, self._names_event(condition)[np.minimum(kinds, len(Kind))])
 
     def _names_event(self, condition: Condition) -> Mask:
-        """By kind of row, whether an event of it is meant: ``op=environment-step``."""
+        """By kind of row, whether an event of it is meant: ``op=environment-step``. ``op=*`` means every operator."""
         if condition not in self._events:
-            named = [kind > Kind.OP and condition.matches_name(event_name(kind)) for kind in range(len(Kind))]
+            any_name = condition.matches_name("")
+            named = [
+                kind > Kind.OP and not any_name and condition.matches_name(event_name(kind))
+                for kind in range(len(Kind))
+            ]
             self._events[condition] = np.array([*named, False], bool)
         return self._events[condition]
 

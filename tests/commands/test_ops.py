@@ -10,7 +10,7 @@ import pytest
 
 from rltrace.commands.main import main
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.schema import MARK_ROWS, RowFlag
+from rltrace.trace.schema import MARK_ROWS, Kind, RowFlag
 
 OUTER = ("train.py", 40, "main", "train(model)")
 INNER = ("lib/ppo.py", 210, "PPO.train", "loss  =  model(x)")
@@ -211,3 +211,30 @@ def test_any_number_is_valid_json(tmp_path: Path, capsys: pytest.CaptureFixture[
     text = run(capsys, tmp_path / "t.zarr", "--format", "json")[0]
     shown = json.loads(text, parse_constant=lambda constant: pytest.fail(constant))["value"]
     assert shown == {"nan": "nan", "-inf": "-inf", "(1+2j)": [1.0, 2.0]}.get(str(value), value)
+
+
+def test_events_are_found_by_their_names_and_operators_by_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``op=*`` means operators, as ever. An event tells its cells by name, evidence in brackets."""
+    trace = TraceBuilder(tmp_path / "e.zarr")
+    trace.op("aten.mm.default", outputs=["x"])
+    trace.event(
+        Kind.ENVIRONMENT_STEP,
+        "environment 3",
+        owner="Hopper-v5",
+        counts={"step": 812},
+        digests={"observation": "seen"},
+        integers={"terminated": 0},
+        floats={"reward": 1.5},
+    )
+    path = trace.finish()
+    assert main_rows(capsys, path, "op=*") == [0]
+    assert main_rows(capsys, path, "op=environment-*") == [1]
+    assert main_rows(capsys, path) == [0, 1]
+    (line,) = run(capsys, path, "op=environment-step")
+    assert "environment 3  Hopper-v5" in line
+    assert line.endswith("terminated=0 reward=1.5")
+    assert "[step=812] observation=" in line
+    (found,) = run(capsys, path, "op=environment-step", "--format", "json")
+    assert json.loads(found)["event"]["evidence"] == {"step": 812}
