@@ -84,7 +84,7 @@ class ProcessTrace:
         self._slice = slice_
         self._ended: str | None = None
         self._for_now = False
-        """Whether that is how it ends only where nothing follows."""
+        """Whether that is how it ends only where no more rows follow."""
         self._streams: dict[int, StreamTrace] = {}
         self._counter = Counter()
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
@@ -263,7 +263,7 @@ class ProcessTrace:
         return chunk.tobytes().partition(b"\0")[0]  # lines hold no zero byte, JSON escapes it
 
     def _take(self, at: int, record: Record) -> None:
-        if self._for_now:  # more followed
+        if self._for_now and record["type"] in ("commit", "steps"):  # it went on; facts it may tell on its way out
             self._for_now, self._ended, self.exit = False, None, None
         try:
             take = getattr(self, f"_take_{record['type']}", None)
@@ -328,9 +328,10 @@ class ProcessTrace:
         add_values(self.value_parts, parse_values(record, sliced=self._slice is not None))
 
     def _take_last(self, record: Record) -> None:
-        if record["state"] is not None:
+        self._ended = self.exit = None
+        self._for_now = record["state"] is not None
+        if self._for_now:
             self._take_ending(record)
-            self._for_now = True
 
     def _take_ending(self, record: Record) -> None:
         check_fields(record, state=str, exit=dict)

@@ -141,3 +141,29 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.damage == ()
     assert not [note for note in found.notes if "never committed" in note]
     assert any("still being recorded" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("then", "state"),
+    [("", "stopped"), ("facts", "stopped"), ("commit", "killed"), ("taken back", "killed"), ("end", "complete")],
+)
+def test_an_ending_for_now(tmp_path: Path, then: str, state: str) -> None:
+    """What was said before an ``exec`` or a termination holds unless the process went on."""
+    create_trace(tmp_path / "t", {"command": ["train"]})
+    birth = {"name": "rank0/main", "pid": 0}
+    writer = ProcessWriter.open(tmp_path / "t", {**birth, "token": write_birth(tmp_path / "t", birth)})
+    stream, generator = writer.stream("rank0/main"), np.random.default_rng(0)
+    writer.commit(stream, random_rows(generator, 0, ROWS), plain_entries())
+    writer.say({"type": "last", "state": "stopped", "exit": {"why": "its parent terminated it"}})
+    match then:
+        case "facts":
+            writer.facts("op", "dispatch", {"more": 1})
+        case "commit":
+            writer.commit(stream, random_rows(generator, ROWS, ROWS))
+        case "taken back":
+            writer.say({"type": "last", "state": None, "exit": {"exec": None}})
+        case "end":
+            writer.close("complete", {})
+    (process,) = open_trace(tmp_path / "t").processes
+    assert process.state == state
+    assert (process.exit is None) == (state == "killed")
