@@ -93,8 +93,10 @@ def test_b_becomes_a(folder: Path) -> None:
                 "step": 0,
                 "max_ulp": None,
                 "max_relative": None,
+                "rows": {"rank0/main": [0]},
             }
         ],
+        "received": 0,
         "verdict": None,
     }
     assert open_trace(folder / "c.zarr").processes[0].state == "stopped"

@@ -295,7 +295,7 @@ def test_draws_are_found() -> None:
 
 def test_a_fingerprint_is_of_the_code_alone() -> None:
     """Where it lies, and what a comment counts, is nothing; what is parallel how is something."""
-    elsewhere = SOURCE.replace("/tmp/someone", "/home/other").replace("0_forward", "7_forward")
+    elsewhere = SOURCE.replace("/tmp/someone", "/home/other/place").replace("0_forward", "7_forward")
     assert fingerprint(elsewhere) == fingerprint(SOURCE)
     assert fingerprint(SOURCE.replace("num_threads(2)", "num_threads(4)")) != fingerprint(SOURCE)
 
