@@ -115,7 +115,7 @@ if __name__ == "__main__":
         print(pool.map(work, range(7), chunksize=1))
     with ProcessPoolExecutor(2, mp_context=fork) as pool:
         print(list(pool.map(work, range(5))))
-    load("fork", 2)
+    load("fork", 1)  # of two, timing decides whose batch the program takes in first
     ready = fork.Event()
     start(fork, target=work_and_wait, args=(ready,), daemon=True)
     ready.wait()
@@ -157,9 +157,8 @@ FORKED = {
     "rank0/main": 56,
     "rank0/worker:1": WORK,
     "rank0/pool": TASKS * WORK,
-    "rank0/worker:7": 16,
-    "rank0/worker:8": 16,
-    "rank0/worker:9": WORK,
+    "rank0/worker:7": 32,
+    "rank0/worker:8": WORK,
 }
 
 
@@ -173,8 +172,8 @@ def test_forked_workers(run: Any) -> None:
     squares = [[0.0, 1.0], [4.0, 9.0], [16.0, 25.0], [36.0, 49.0]]
     assert shown == shown_again == "".join(f"{line}\n" for line in (results, results[:5], squares, results[2]))
     assert sizes(trace) == sizes(again) == FORKED
-    assert states(trace) == {name: {"complete"} for name in FORKED if name not in ("rank0/pool", "rank0/worker:9")} | {
-        "rank0/worker:9": {"stopped"}
+    assert states(trace) == {name: {"complete"} for name in FORKED if name not in ("rank0/pool", "rank0/worker:8")} | {
+        "rank0/worker:8": {"stopped"}
     }
     assert trace.births == ()
     found = compare(trace, again)
