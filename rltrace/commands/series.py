@@ -13,8 +13,8 @@ from rltrace.commands.output import check_output, write_output
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.diff.scalers import Parting, Scaler
-    from rltrace.diff.series import Series
+    from rltrace.diff.numbers.scalers import Parting, Scaler
+    from rltrace.diff.numbers.series import Series
     from rltrace.report.series import PairSeries, TraceSeries
     from rltrace.report.series_svg import Drawn
     from rltrace.trace.reader import Trace
@@ -56,7 +56,7 @@ def command(
       rltrace series a.zarr
       rltrace series a.zarr b.zarr --name 'return*' --svg returns.svg
     """
-    from rltrace.diff.series import MOST_SEGMENTS
+    from rltrace.diff.numbers.series import MOST_SEGMENTS
     from rltrace.trace.reader import open_trace
 
     if svg is not None:
@@ -81,8 +81,8 @@ def command(
 
 
 def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], segments: int) -> TraceSeries:
-    from rltrace.diff.scalers import partings, scalers_of
-    from rltrace.diff.series import all_series, matches
+    from rltrace.diff.numbers.scalers import partings, scalers_of
+    from rltrace.diff.numbers.series import all_series, matches
     from rltrace.report.series import TraceSeries
 
     series = all_series(trace, segments=segments, beside=None if trace is first else first)
@@ -97,7 +97,7 @@ def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], se
 
 
 def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
-    from rltrace.diff.drift import compare_series, matching_processes
+    from rltrace.diff.numbers.drift import compare_series, matching_processes
     from rltrace.report.series import PairSeries
 
     found = compare_series(a.series, b.series, matching_processes(trace_a, trace_b), tolerance)

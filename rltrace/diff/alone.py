@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff import timeline
-from rltrace.diff.series import all_series
-from rltrace.diff.timeline import Curve
+from rltrace.diff.numbers import timeline
+from rltrace.diff.numbers.series import all_series
+from rltrace.diff.numbers.timeline import Curve
 from rltrace.trace.reader import ProcessTrace, Trace
 from rltrace.trace.schema import Step, StepFlag
 

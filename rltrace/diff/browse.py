@@ -13,7 +13,8 @@ from threading import RLock
 
 import numpy as np
 
-from rltrace.diff.blocks import step_after
+from rltrace.diff.aligning.blocks import step_after
+from rltrace.diff.aligning.pieces import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, own_pieces, pieces
 from rltrace.diff.model import Finding
 from rltrace.diff.pairing import (
     Keep,
@@ -25,7 +26,6 @@ from rltrace.diff.pairing import (
     pair_rows,
     window_end,
 )
-from rltrace.diff.pieces import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, own_pieces, pieces
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.schema import Step

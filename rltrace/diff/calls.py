@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rltrace.diff.findings import RowAt
-from rltrace.diff.pairs import Difference
+from rltrace.diff.judging.pairs import Difference
 from rltrace.trace.schema import Column
 
 

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff import advice
-from rltrace.diff.apart import drifts, logged_otherwise
-from rltrace.diff.blocks import first_unequal_step, match_steps
+from rltrace.diff.aligning.blocks import first_unequal_step, match_steps
 from rltrace.diff.crews import find_crews
-from rltrace.diff.drift import TOLERANCE
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
 from rltrace.diff.generators import left_elsewhere
+from rltrace.diff.judging.nondeterminism import advice_text
 from rltrace.diff.last import last_parameters
 from rltrace.diff.lonely import lonely_streams, never_recorded, recorded_throughout
 from rltrace.diff.model import (
@@ -32,7 +31,8 @@ from rltrace.diff.model import (
     Search,
     Verdict,
 )
-from rltrace.diff.nondeterminism import advice_text
+from rltrace.diff.numbers.apart import drifts, logged_otherwise
+from rltrace.diff.numbers.drift import TOLERANCE
 from rltrace.diff.order import Order, Placed
 from rltrace.diff.pools import PoolResult, compare_pools, compare_processes, is_pool
 from rltrace.diff.processes import pooled, process_pairs

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.kernels import kernel_text
+from rltrace.diff.judging.kernels import kernel_text
 from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import ProcessTrace

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rltrace.diff.causes import NOT_TRIED
 from rltrace.diff.compare import compare
+from rltrace.diff.judging.causes import NOT_TRIED
 from rltrace.diff.model import Cause, Comparison, Finding
 
 Compare = Callable[[Path, Path], Comparison]

@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.aligning.sequences import Indices
 from rltrace.diff.findings import row_at
 from rltrace.diff.model import Hunk, Structure
-from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView
 
 LARGEST = 100

@@ -8,9 +8,9 @@ has generators that nobody else can draw from.
 from __future__ import annotations
 
 from rltrace.diff.findings import Decided, make_finding, row_at
+from rltrace.diff.judging.putback import draws_from, ends_alike
 from rltrace.diff.model import Cause, Finding, InputsMatch
 from rltrace.diff.pools import is_pool
-from rltrace.diff.putback import draws_from, ends_alike
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rltrace.diff.collectives import Met, first_row, met, own_rank
+from rltrace.diff.judging.collectives import Met, first_row, met, own_rank
 from rltrace.diff.model import Finding
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import Trace

@@ -14,14 +14,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align import Alignment, align, with_fewest_moves
-from rltrace.diff.cuts import safe_cut
+from rltrace.diff.aligning.align import Alignment, align, with_fewest_moves
+from rltrace.diff.aligning.cuts import safe_cut
+from rltrace.diff.aligning.matching import Matching
 from rltrace.diff.findings import RowAt
-from rltrace.diff.inputs import match_inputs
-from rltrace.diff.matching import Matching
+from rltrace.diff.judging.inputs import match_inputs
+from rltrace.diff.judging.pairs import Difference, candidates, difference
+from rltrace.diff.judging.scene import Scene
 from rltrace.diff.model import InputsMatch
-from rltrace.diff.pairs import Difference, candidates, difference
-from rltrace.diff.scene import Scene
 from rltrace.diff.view import Stretch
 
 BUDGET = 300_000

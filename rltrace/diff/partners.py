@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rltrace.diff.aligning.matching import Matching
 from rltrace.diff.browse import Browser
-from rltrace.diff.matching import Matching
 
 
 class Partners(Matching):

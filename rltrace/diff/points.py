@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltrace.diff.series import Series, Steps, Values
+from rltrace.diff.numbers.series import Series, Steps, Values
 
 MOST_POINTS = 1 << 14
 """Of one series in a chart."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rltrace.diff.blocks import Block, blocks, first_block
+from rltrace.diff.aligning.blocks import Block, blocks, first_block
 from rltrace.diff.view import StreamView
 
 WINDOW_ROWS = 1 << 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.blocks import Steps, match_steps
+from rltrace.diff.aligning.blocks import Steps, match_steps
 from rltrace.diff.findings import optimizer_count
 from rltrace.diff.model import Cause, Finding, InputsMatch, Pair
 from rltrace.trace.reader import ProcessTrace

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rltrace.diff.boundaries import came_in
-from rltrace.diff.curves import curve_points
 from rltrace.diff.hunks import HunkCounter
-from rltrace.diff.marked import MarkedRows, count_marked
+from rltrace.diff.judging.boundaries import came_in
+from rltrace.diff.judging.marked import MarkedRows, count_marked
 from rltrace.diff.model import Cause, CurvePoint, EnvironmentDifference, Finding, Marked, Probe, Structure, Told
+from rltrace.diff.numbers.curves import curve_points
 from rltrace.diff.search import MARKED, STRUCTURE, VALUES, Bisection, Unreadable, Watch
 from rltrace.diff.tail import harmless_tail, judge_tail
 from rltrace.diff.view import StreamView

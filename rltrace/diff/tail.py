@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.draws import Draws
+from rltrace.diff.aligning.sequences import Indices
 from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
+from rltrace.diff.judging.draws import Draws
+from rltrace.diff.judging.onesided import control_flow
 from rltrace.diff.model import Cause, Finding, InputsMatch
-from rltrace.diff.onesided import control_flow
-from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace

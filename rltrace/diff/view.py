@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.lines import SiteNames
+from rltrace.diff.aligning.lines import SiteNames
+from rltrace.diff.aligning.sequences import Tokens
+from rltrace.diff.aligning.tokens import StretchTokens, mix, values_of
 from rltrace.diff.model import Site
-from rltrace.diff.sequences import Tokens
-from rltrace.diff.tokens import StretchTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.prefix import Keyed, RowHashes, row_hashes
 from rltrace.trace.reader import ProcessTrace, StreamTrace

@@ -11,32 +11,32 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rltrace.diff.align import Alignment
-from rltrace.diff.batches import crosses_steps, without_extra_rows
-from rltrace.diff.blocks import Block, same_in_any_order
-from rltrace.diff.causes import judge
-from rltrace.diff.cuts import (
+from rltrace.diff.aligning.align import Alignment
+from rltrace.diff.aligning.batches import crosses_steps, without_extra_rows
+from rltrace.diff.aligning.blocks import Block, same_in_any_order
+from rltrace.diff.aligning.cuts import (
     before,
     beside_of,
     one_sided,
     row_or_none,
 )
-from rltrace.diff.draws import DRAWS, Draws
+from rltrace.diff.aligning.matching import Matching
+from rltrace.diff.aligning.passage import goes_on, passage
+from rltrace.diff.aligning.reorder import partners_of, reordered_rows
+from rltrace.diff.aligning.sequences import Indices
+from rltrace.diff.aligning.window import context_before, first_unequal
 from rltrace.diff.findings import Decided, RowAt, make_finding
 from rltrace.diff.hunks import HunkCounter
-from rltrace.diff.marked import MarkedRows
-from rltrace.diff.matching import Matching
+from rltrace.diff.judging.causes import judge
+from rltrace.diff.judging.draws import DRAWS, Draws
+from rltrace.diff.judging.marked import MarkedRows
+from rltrace.diff.judging.onesided import bytes_used_by_matched, control_flow
+from rltrace.diff.judging.pairs import difference
+from rltrace.diff.judging.scene import Scene
 from rltrace.diff.model import Cause, EnvironmentDifference, Finding
-from rltrace.diff.onesided import bytes_used_by_matched, control_flow
-from rltrace.diff.pairs import difference
-from rltrace.diff.passage import goes_on, passage
-from rltrace.diff.reorder import partners_of, reordered_rows
 from rltrace.diff.route import portions
-from rltrace.diff.scene import Scene
 from rltrace.diff.search import Unreadable
-from rltrace.diff.sequences import Indices
 from rltrace.diff.view import StreamView, Stretch
-from rltrace.diff.window import context_before, first_unequal
 from rltrace.errors import HoleError
 
 CHUNKS_FOR_ORDER = 24

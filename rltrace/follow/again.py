@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rltrace.diff.kernels import kernel_differences
+from rltrace.diff.judging.kernels import kernel_differences
 from rltrace.diff.model import Cause, InputsMatch, Pair
 from rltrace.errors import UsageError
 from rltrace.follow.finding import Again

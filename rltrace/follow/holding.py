@@ -19,12 +19,12 @@ from rltrace.follow.plan import window_of
 from rltrace.follow.watch import Watch
 from rltrace.record import current_session
 from rltrace.record import session as sessions
-from rltrace.record.keeper import Keeper
 from rltrace.record.library import recording
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.session import Session
 from rltrace.record.stream import RowTaker, StreamRecorder
+from rltrace.record.values.keeper import Keeper
 from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.valuerecords import Asked
 

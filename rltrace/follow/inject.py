@@ -15,13 +15,13 @@ import torch
 from rltrace.errors import HoleError
 from rltrace.follow.kinds import OUTSIDE, RESULT, Apart
 from rltrace.follow.plan import Injection, Number
-from rltrace.record.copies import NoBytesError, bytes_of
 from rltrace.record.digests import WORDS, TensorDigests, is_compound
 from rltrace.record.generators import generator_of, state_digest
 from rltrace.record.layouts import Layouts
+from rltrace.record.memory.storages import address_of
 from rltrace.record.plans import OpPlan
 from rltrace.record.results import results_of
-from rltrace.record.storages import address_of
+from rltrace.record.values.copies import NoBytesError, bytes_of
 from rltrace.trace.values import Value
 
 Tensor = torch.Tensor

@@ -1,8 +1,8 @@
 """What differs at the first op that a running program computes otherwise than A, said while it runs.
 
-Owns the order of the causes, which is that of a comparison (``rltrace.diff.causes``): numbers, generators, data from
-outside, who wrote the inputs, and only then the computation itself. Every matched op before is taken to be equal; that
-is what makes the inputs A's inputs without a value of A being there. No torch.
+Owns the order of the causes, which is that of a comparison (``rltrace.diff.judging.causes``): numbers, generators, data
+from outside, who wrote the inputs, and only then the computation itself. Every matched op before is taken to be equal;
+that is what makes the inputs A's inputs without a value of A being there. No torch.
 """
 
 from __future__ import annotations

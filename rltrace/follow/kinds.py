@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.distances import measure
 from rltrace.diff.model import Pair, Site
+from rltrace.diff.numbers.distances import measure
 from rltrace.errors import UsageError
 from rltrace.trace.evidence import kernel_text
 

@@ -18,12 +18,12 @@ from rltrace.follow.plan import Plan, compile_of, make_plans, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions
-from rltrace.record.keeper import Keeper
 from rltrace.record.library import recording
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.session import Session
 from rltrace.record.stream import RowTaker, StreamRecorder
+from rltrace.record.values.keeper import Keeper
 from rltrace.select import parse_selectors
 from rltrace.trace.reader import Trace, open_trace
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from rltrace.follow.finding import First, Found, Tally
 from rltrace.follow.reference import Reference
-from rltrace.record.keeper import Keeper
+from rltrace.record.values.keeper import Keeper
 from rltrace.trace.reader import ProcessTrace
 
 

@@ -16,8 +16,8 @@ import torch
 from torch.nn import Parameter
 
 from rltrace.record import groups
+from rltrace.record.compiler.regions import RegionInputs
 from rltrace.record.layouts import dtype_name, shape_of
-from rltrace.record.regions import RegionInputs
 
 Tensor = torch.Tensor
 INT64 = 2**63

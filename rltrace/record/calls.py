@@ -14,11 +14,11 @@ from torch._ops import OpOverload
 
 from rltrace.identity import portable_key
 from rltrace.record.arguments import skeleton
+from rltrace.record.compiler.regions import RegionName, region_of
 from rltrace.record.groups import GROUP_ARGUMENT, named_group
 from rltrace.record.layouts import Layout, Layouts
 from rltrace.record.operators import LABELS
 from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, written_places
-from rltrace.record.regions import RegionName, region_of
 from rltrace.record.tables import Tables
 
 Signature = tuple[object, ...]

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.record.keeper import Keeper
 from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
 from rltrace.record.process import ProcessState
 from rltrace.record.series import Series
 from rltrace.record.stream import StreamRecorder
+from rltrace.record.values.keeper import Keeper
 from rltrace.trace.rows import Rows, StepRecord
 from rltrace.trace.schema import SEGMENT_ROWS, Column, Kind, RowFlag
 from rltrace.trace.writer import ProcessWriter

@@ -11,9 +11,9 @@ from torch._ops import OpOverload
 
 if TYPE_CHECKING:
     from rltrace.record.events import RowTaker
-    from rltrace.record.keeper import Keeper
     from rltrace.record.process import ProcessState
     from rltrace.record.stream import StreamRecorder
+    from rltrace.record.values.keeper import Keeper
 
 
 class Observer(Protocol):

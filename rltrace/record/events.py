@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from rltrace.record import storages as storage_rules
+from rltrace.record.memory import storages as storage_rules
+from rltrace.record.memory.storages import pack_writer
 from rltrace.record.open_rows import KIND_SHIFT, OUTSIDE_READ, PHASE_SHIFT, OpenRows
 from rltrace.record.process import ProcessState
-from rltrace.record.storages import pack_writer
 from rltrace.trace.schema import GENERATOR_SHIFT, Kind, RowFlag
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rltrace.identity import portable_key
-from rltrace.record.regions import RegionName
+from rltrace.record.compiler.regions import RegionName
 from rltrace.record.tables import Tables
 
 _ONEDNN = ("convolution", "conv", "mkldnn", "gelu", "lstm", "gru_cell", "_thnn_fused")

@@ -16,9 +16,9 @@ from pathlib import Path
 from rltrace.errors import RecordError, UsageError
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import session as sessions
+from rltrace.record.compiler.stance import EAGER
 from rltrace.record.engine import Companion
 from rltrace.record.options import RecordOptions
-from rltrace.record.stance import EAGER
 from rltrace.select import parse_selectors
 from rltrace.trace.writer import create_trace, end_launch, write_birth
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from rltrace.identity import portable_key
-from rltrace.record.identity_table import IdentityTable
+from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.record.module_hooks import tell
 from rltrace.record.sites import Anchor
 from rltrace.record.tables import Tables

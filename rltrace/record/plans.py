@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from rltrace.record.compiler.regions import RegionInputs, region_of
+from rltrace.record.memory.partial_writes import TOUCH
 from rltrace.record.operators import (
     ALLOCATIONS,
     ARRIVED,
@@ -27,8 +29,6 @@ from rltrace.record.operators import (
     SCRATCH,
     VIEWS,
 )
-from rltrace.record.partial_writes import TOUCH
-from rltrace.record.regions import RegionInputs, region_of
 
 
 class Role(Enum):

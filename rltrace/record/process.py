@@ -12,10 +12,10 @@ from rltrace.record.digests import TensorDigests
 from rltrace.record.generators import Drawn
 from rltrace.record.kernels import Kernels
 from rltrace.record.layouts import Layouts
+from rltrace.record.memory.storages import Storages
 from rltrace.record.modules import ModuleNames
 from rltrace.record.phases import Phases
 from rltrace.record.sites import Sites
-from rltrace.record.storages import Storages
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Phase
 

@@ -9,9 +9,10 @@ from array import array
 
 import torch
 
-from rltrace.record import storages as storage_rules
 from rltrace.record.calls import Call
 from rltrace.record.layouts import Layout
+from rltrace.record.memory import storages as storage_rules
+from rltrace.record.memory.storages import View, pack_read, row_of
 from rltrace.record.open_rows import (
     MIXED,
     OUTSIDE,
@@ -22,7 +23,6 @@ from rltrace.record.open_rows import (
     OpenRows,
 )
 from rltrace.record.plans import Factor, Role
-from rltrace.record.storages import View, pack_read, row_of
 
 Tensor = torch.Tensor
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from rltrace.record.identity_table import IdentityTable
+from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.record.series import OnDevice, Series, is_captured, number_of, unseen
 
 Tensor = torch.Tensor

@@ -26,33 +26,34 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
-from rltrace.record import endings, window
-from rltrace.record.aliases import Aliases
+from rltrace.record import window
 from rltrace.record.boundaries.watch import Boundaries
-from rltrace.record.children import Children
 from rltrace.record.commit import Committer
-from rltrace.record.compiled import CompiledCalls, keep_compiler_out
+from rltrace.record.compiler.compiled import CompiledCalls, keep_compiler_out
+from rltrace.record.compiler.stance import EagerStance
 from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
-from rltrace.record.endings import Endings
 from rltrace.record.engine import Companion, Engine
 from rltrace.record.events import EventForm
-from rltrace.record.forks import Inheritance, forks
-from rltrace.record.keeper import Keeper
+from rltrace.record.memory.aliases import Aliases
 from rltrace.record.modules import ModuleCalls, ModuleNames
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
-from rltrace.record.process_names import fork_name, process_name
+from rltrace.record.processes import endings
+from rltrace.record.processes.children import Children
+from rltrace.record.processes.endings import Endings
+from rltrace.record.processes.forks import Inheritance, forks
+from rltrace.record.processes.process_names import fork_name, process_name
+from rltrace.record.processes.terminations import SECONDS, Answering, Terminations
 from rltrace.record.scalers import Scalers
 from rltrace.record.series import Series
-from rltrace.record.stance import EagerStance
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
 from rltrace.record.subclasses import SubclassCalls
-from rltrace.record.terminations import SECONDS, Answering, Terminations
 from rltrace.record.thread_names import running_before
+from rltrace.record.values.keeper import Keeper
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
 from rltrace.trace.valuerecords import Asked
@@ -461,8 +462,8 @@ def _keeping(options: RecordOptions, process: ProcessState) -> tuple[Keeper | No
     """Who takes the values that are asked for, and the kind of stream that has them."""
     if not options.values:
         return None, StreamRecorder
-    from rltrace.record.keeping import KeepingStream  # the other recordings need none of it
-    from rltrace.record.wanted import NAMED
+    from rltrace.record.values.keeping import KeepingStream  # the other recordings need none of it
+    from rltrace.record.values.wanted import NAMED
     from rltrace.select import parse_selectors
 
     process.tables.remember(*NAMED)

@@ -16,7 +16,7 @@ from torch._compile import _disable_dynamo
 from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as torch_optimizer
 
-from rltrace.record.compiled_steps import goes_into_graph
+from rltrace.record.compiler.compiled_steps import goes_into_graph
 
 KEY: Final = "rltrace"
 """Of the hooks in torch's tables, where others have numbers."""

@@ -24,7 +24,7 @@ from torch.autograd import graph
 
 from rltrace.digest import digest_pages
 from rltrace.record import generators
-from rltrace.record.compiled_steps import CompiledSteps
+from rltrace.record.compiler.compiled_steps import CompiledSteps
 from rltrace.record.digests import TensorDigests
 from rltrace.record.step_hooks import tell
 

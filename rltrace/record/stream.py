@@ -18,16 +18,16 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
-from rltrace.record import storages as storage_rules
 from rltrace.record.arguments import INT64, take_apart, tensor_parts
 from rltrace.record.beside import BesideError, is_no_row
 from rltrace.record.calls import Call
 from rltrace.record.events import Happening, RowTaker
+from rltrace.record.memory import storages as storage_rules
+from rltrace.record.memory.storages import SWEEP_EVERY
 from rltrace.record.open_rows import OVERWRITTEN, PHASE_SHIFT, phase_bits
 from rltrace.record.plans import OpPlan, Role
 from rltrace.record.reading import Reading
 from rltrace.record.sites import Anchor
-from rltrace.record.storages import SWEEP_EVERY
 from rltrace.record.writing import Writing, tensors_in
 from rltrace.trace.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
 

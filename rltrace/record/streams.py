@@ -19,7 +19,7 @@ from rltrace.record.engine import Engine
 from rltrace.record.modules import ModuleStack
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.process import ProcessState
-from rltrace.record.process_names import tell_children
+from rltrace.record.processes.process_names import tell_children
 from rltrace.record.series import Place
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.thread_names import ThreadNames

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 
-from rltrace.record.identity_table import IdentityTable
+from rltrace.record.memory.identity_table import IdentityTable
 
 _MADE_UP = re.compile(r"Thread-\d+( \(.*\))?", re.DOTALL)
 

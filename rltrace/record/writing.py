@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from rltrace.record import partial_writes
-from rltrace.record import storages as storage_rules
 from rltrace.record.calls import Call
+from rltrace.record.memory import partial_writes
+from rltrace.record.memory import storages as storage_rules
+from rltrace.record.memory.overlaps import overlaps_another
+from rltrace.record.memory.storages import pack_writer
 from rltrace.record.open_rows import OUTSIDE, OpenRows
-from rltrace.record.overlaps import overlaps_another
 from rltrace.record.plans import Role
-from rltrace.record.storages import pack_writer
 from rltrace.trace.schema import SLOT_UNKNOWN, RowFlag
 
 Tensor = torch.Tensor

@@ -15,10 +15,10 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.errors import UsageError
-from rltrace.record.copies import NoBytesError, bytes_of
 from rltrace.record.layouts import Layout, dtype_name
-from rltrace.record.lying import Lying
+from rltrace.record.memory.lying import Lying
 from rltrace.record.plans import OpPlan, written_places
+from rltrace.record.values.copies import NoBytesError, bytes_of
 from rltrace.reexecute.memory import fill, lay_out
 from rltrace.reexecute.recorded import returned_places
 from rltrace.reexecute.rerun import Case, Generator

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rltrace.diff.groups import Group, Grouping, Node, Parting, findings_of
+from rltrace.diff.judging.nondeterminism import advice_text
 from rltrace.diff.model import Finding, Verdict
-from rltrace.diff.nondeterminism import advice_text
 from rltrace.report.finding import WIDTH, cut, sentence, wrapped
 from rltrace.report.json import finding_json
 from rltrace.report.style import Style

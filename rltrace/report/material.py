@@ -15,8 +15,8 @@ from rltrace.diff import compare
 from rltrace.diff.browse import Browser
 from rltrace.diff.findings import row_at
 from rltrace.diff.model import Comparison, Finding, Pair, Probe
+from rltrace.diff.numbers.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.pairing import Relation
-from rltrace.diff.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.report.oplist import OpLine, op_line

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from rltrace.diff.browse import Browser
 from rltrace.diff.calls import numbers_text, skeleton_text
 from rltrace.diff.findings import RowAt, row_at
-from rltrace.diff.inputs import match_inputs, writer_of
+from rltrace.diff.judging.inputs import match_inputs, writer_of
+from rltrace.diff.judging.scene import Scene
 from rltrace.diff.model import Pair
 from rltrace.diff.partners import Partners
-from rltrace.diff.scene import Scene
 from rltrace.diff.view import StreamView
 from rltrace.report.oplist import OpInput, OpLine, op_line
 from rltrace.report.words import Words

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rltrace.diff.model import Drift
-from rltrace.diff.scalers import Parting, PartingCause, ScaledOptimizer, Scaler, Side
-from rltrace.diff.series import KINDS, Series
+from rltrace.diff.numbers.scalers import Parting, PartingCause, ScaledOptimizer, Scaler, Side
+from rltrace.diff.numbers.series import KINDS, Series
 from rltrace.report.drifting import account, growing
 from rltrace.report.finding import WIDTH, wrapped
 from rltrace.report.sparks import bounds_of, spark

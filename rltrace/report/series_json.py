@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rltrace.diff.numbers.series import Series
 from rltrace.diff.points import points_of
-from rltrace.diff.series import Series
 from rltrace.report.html.thinning import thinned
 from rltrace.report.json import drift_json, number_json
 from rltrace.report.series import PairSeries, TraceSeries

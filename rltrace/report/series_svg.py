@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rltrace.diff.numbers.series import Series
+from rltrace.diff.numbers.timeline import Curve
 from rltrace.diff.points import points_of
-from rltrace.diff.series import Series
-from rltrace.diff.timeline import Curve
 from rltrace.report.html.charts import HIGH, MOST_POINTS, WIDE, drawn_curve, inner, label, scale_of, share
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
 from rltrace.report.telling import cut

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltrace.diff.series import Values
+from rltrace.diff.numbers.series import Values
 
 BARS = "▁▂▃▄▅▆▇█"
 ODD = "!"

@@ -1,6 +1,6 @@
 """The recorded values of one op on both sides, compared; and where there are none, why, and how to record them.
 
-Owns which of an op's tensors stand beside each other. The distances are measured in ``rltrace.diff.distances``. Decides
+Owns which of an op's tensors stand beside each other. The distances are measured in ``diff.numbers.distances``. Decides
 no verdict. Never prints.
 """
 
@@ -10,9 +10,9 @@ import shlex
 from dataclasses import dataclass
 
 from rltrace.diff.advice import record_window, settings
-from rltrace.diff.distances import LISTED, Distances, Element, first_elements, measure
 from rltrace.diff.findings import RowAt
 from rltrace.diff.model import Pair
+from rltrace.diff.numbers.distances import LISTED, Distances, Element, first_elements, measure
 from rltrace.errors import HoleError
 from rltrace.select import escape
 from rltrace.trace.reader import Trace

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from programs import Do, Machine, recorded, training
 from tampering import bases, load, rewrite, store
 
-from rltrace.diff import browse, compare, pieces
+from rltrace.diff import browse, compare
+from rltrace.diff.aligning import pieces
 from rltrace.diff.browse import Browser, Line
 from rltrace.diff.pairing import Relation
 from rltrace.diff.view import StreamView, Stretch

@@ -11,7 +11,7 @@ import torch
 import rltrace
 from rltrace.diff.calls import arguments_text
 from rltrace.diff.findings import row_at
-from rltrace.diff.pairs import Difference
+from rltrace.diff.judging.pairs import Difference
 from rltrace.diff.view import StreamView
 from rltrace.trace.reader import open_trace
 

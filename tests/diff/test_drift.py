@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.diff import compare
-from rltrace.diff.drift import compare_series, distances, drift_of, growth, range_of
 from rltrace.diff.model import Comparison, Drift, DriftPoint, Verdict
-from rltrace.diff.series import Series, all_series, item_series
+from rltrace.diff.numbers.drift import compare_series, distances, drift_of, growth, range_of
+from rltrace.diff.numbers.series import Series, all_series, item_series
 from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import open_trace
 from rltrace.trace.schema import SAMPLE_CHUNK
@@ -207,7 +207,7 @@ def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
 
 def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search stays a search: of a long rest some segments are read, and a step is then told as "at the latest"."""
-    from rltrace.diff import apart
+    from rltrace.diff.numbers import apart
 
     monkeypatch.setattr(apart, "LOOK_AHEAD", 4)
     monkeypatch.setattr(apart, "MOST_SEGMENTS", 3)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from programs import Do, Machine
 
-from rltrace.diff.lines import SiteNames
+from rltrace.diff.aligning.lines import SiteNames
 from rltrace.trace.reader import ProcessTrace, open_trace
 
 Record = Callable[..., Machine]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rltrace.diff.compare import compare
+from rltrace.diff.judging.nondeterminism import SETTING, TABLE, advice_text, known_of
 from rltrace.diff.model import Cause, Finding, Pair
-from rltrace.diff.nondeterminism import SETTING, TABLE, advice_text, known_of
 from rltrace.testing import TraceBuilder
 
 

@@ -8,7 +8,7 @@ import pytest
 from rank_programs import WORLD, Program, reducing
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.collectives import ARRIVING, IN_FLIGHT
+from rltrace.diff.judging.collectives import ARRIVING, IN_FLIGHT
 from rltrace.diff.model import Cause, Verdict
 from rltrace.record import operators
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import KERNEL, Do, recorded
 
-from rltrace.diff import compare, route, walk, window
+from rltrace.diff import compare, route, walk
+from rltrace.diff.aligning import window
 from rltrace.diff.model import Cause, Comparison, Verdict
 from rltrace.errors import HoleError
 from rltrace.testing import TraceBuilder

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from programs import recorded
 from truths import Truth, readings
 
-from rltrace.diff import compare, passage
+from rltrace.diff import compare
+from rltrace.diff.aligning import passage
 from rltrace.diff.model import Cause, Comparison, Verdict
 from scripts import Item, Writer
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scaled import GOOD, OVERFLOW, process_of, scaled
 
-from rltrace.diff.scalers import Parting, PartingCause, partings, scalers_of
-from rltrace.diff.series import recorded_series
+from rltrace.diff.numbers.scalers import Parting, PartingCause, partings, scalers_of
+from rltrace.diff.numbers.series import recorded_series
 from rltrace.trace.schema import SAMPLE_CHUNK
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from programs import Do, Machine
 
-from rltrace.diff import compare, passage
+from rltrace.diff import compare
+from rltrace.diff.aligning import passage
 from rltrace.diff.model import Cause, Comparison, Verdict
 from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import open_trace

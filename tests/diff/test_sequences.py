@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.sequences import (
+from rltrace.diff.aligning.sequences import (
     Budget,
     BudgetExceededError,
     common_prefix,

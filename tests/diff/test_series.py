@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rltrace.diff.series import KINDS, Series, all_series, attempts_of, chosen_segments
+from rltrace.diff.numbers.series import KINDS, Series, all_series, attempts_of, chosen_segments
 from rltrace.testing import TraceBuilder
 from rltrace.trace.reader import open_trace
 from rltrace.trace.schema import SAMPLE_CHUNK

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from programs import Do, Machine, training
 
-from rltrace.diff import compare, timeline
+from rltrace.diff import compare
 from rltrace.diff.alone import own_curves
-from rltrace.diff.timeline import StepState, curves, timelines
+from rltrace.diff.numbers import timeline
+from rltrace.diff.numbers.timeline import StepState, curves, timelines
 from rltrace.report.html.page import html_page
 from rltrace.report.material import gather
 from rltrace.testing import TraceBuilder

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.record.children import Children, _what_runs, own_number
+from rltrace.record.processes.children import Children, _what_runs, own_number
 from rltrace.trace.births import FOLDER
 
-ASK = "import sys; from rltrace.record.children import own_number; print(own_number(sys.argv[1]))"
+ASK = "import sys; from rltrace.record.processes.children import own_number; print(own_number(sys.argv[1]))"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from recorded import Record, Recorded
 from torch import nn
 
 from rltrace.follow.start import replay_block
-from rltrace.record.compiled import MODULE
-from rltrace.record.inductor import draws, fingerprint, kernels
+from rltrace.record.compiler.compiled import MODULE
+from rltrace.record.compiler.inductor import draws, fingerprint, kernels
 from rltrace.trace.schema import Held, ValueKind
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,7 +14,7 @@ from recorded import Recorded
 
 import rltrace
 from rltrace.record import current_session, session
-from rltrace.record.process_names import fork_name
+from rltrace.record.processes.process_names import fork_name
 from rltrace.trace.reader import Trace, open_trace
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from rltrace.record.identity_table import IdentityTable
+from rltrace.record.memory.identity_table import IdentityTable
 
 
 class Same:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltrace.record import operators
-from rltrace.record.partial_writes import TOUCH
+from rltrace.record.memory.partial_writes import TOUCH
 from rltrace.record.plans import Factor, OpPlan, Role, WrittenPlaces, make_plan, written_places
 
 OP = torch.ops.aten

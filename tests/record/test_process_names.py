@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.record.options import DEPTH, PARENT_RANK, VARIABLE
-from rltrace.record.process_names import RANKS, process_name, tell_children
+from rltrace.record.processes.process_names import RANKS, process_name, tell_children
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_ranks_are_no_children_of_what_started_them(monkeypatch: pytest.MonkeyPa
 SPAWNING = """
 import multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
-from rltrace.record.process_names import process_name
+from rltrace.record.processes.process_names import process_name
 
 print(process_name(), flush=True)  # while the program's modules are imported, as when torch is
 

@@ -21,8 +21,8 @@ from torch import nn
 import rltrace
 from rltrace.digest import reference, seed_of
 from rltrace.errors import SelectorError, UsageError
-from rltrace.record import keeper as keepers
-from rltrace.record.keeper import Keeper
+from rltrace.record.values import keeper as keepers
+from rltrace.record.values.keeper import Keeper
 from rltrace.report.rowmask import RowMask
 from rltrace.report.words import Words
 from rltrace.select import parse_selectors

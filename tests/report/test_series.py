@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.diff.model import Drift, DriftPoint
+from rltrace.diff.numbers.scalers import Parting, PartingCause, Side
+from rltrace.diff.numbers.series import Series
 from rltrace.diff.points import points_of
-from rltrace.diff.scalers import Parting, PartingCause, Side
-from rltrace.diff.series import Series
 from rltrace.report.drifting import account, growing, short_name
 from rltrace.report.series import parting_text
 from rltrace.report.series_json import MOST_POINTS, one_json

@@ -6,7 +6,7 @@ import pytest
 
 from rltrace.diff.alone import OwnStep, OwnSteps
 from rltrace.diff.model import Probe
-from rltrace.diff.timeline import StepState, Timeline
+from rltrace.diff.numbers.timeline import StepState, Timeline
 from rltrace_tui import charts
 
 

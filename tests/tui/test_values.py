@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 from tui_support import play, press
 
-from rltrace.diff.distances import Bin, measure
 from rltrace.diff.model import Pair
+from rltrace.diff.numbers.distances import Bin, measure
 from rltrace.report.values import OpValues, ValuePair
 from rltrace_tui import opwords
 from rltrace_tui.app import RltraceApp

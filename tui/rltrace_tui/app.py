@@ -14,7 +14,7 @@ from textual.worker import Worker, WorkerState, get_current_worker
 
 from rltrace.diff import Comparison
 from rltrace.diff.model import Probe
-from rltrace.diff.timeline import Curve
+from rltrace.diff.numbers.timeline import Curve
 from rltrace.report.markdown import comparison_markdown
 from rltrace_tui.base import BaseApp, Failed
 from rltrace_tui.outcomes import Outcomes

@@ -12,7 +12,7 @@ from textual.content import Content
 
 from rltrace.diff.alone import OwnSteps
 from rltrace.diff.model import Probe
-from rltrace.diff.timeline import Curve, StepState, Timeline
+from rltrace.diff.numbers.timeline import Curve, StepState, Timeline
 
 STATES = {
     StepState.SAME: "=",

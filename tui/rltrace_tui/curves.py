@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from textual.screen import Screen
 
-from rltrace.diff.timeline import Curve
+from rltrace.diff.numbers.timeline import Curve
 from rltrace_tui import charts, words
 from rltrace_tui.pane import Pane
 from rltrace_tui.picker import Picker

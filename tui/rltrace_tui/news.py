@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from rltrace.diff.pieces import Piece
+from rltrace.diff.aligning.pieces import Piece
 from rltrace.report.pair import OpPair, Upstream
 from rltrace.report.values import OpValues
 from rltrace_tui.work import Stream

@@ -8,7 +8,7 @@ from textual.binding import Binding
 from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState
 
-from rltrace.diff.pieces import Piece
+from rltrace.diff.aligning.pieces import Piece
 from rltrace.errors import HoleError, SelectorError
 from rltrace.trace.schema import Phase
 from rltrace_tui.asked import SELECTORS, as_selector, asked_for

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.distances import LISTED, Bin, Distances, Element
 from rltrace.diff.model import Pair
+from rltrace.diff.numbers.distances import LISTED, Bin, Distances, Element
 from rltrace.report.oplist import OpLine
 from rltrace.report.ops import value_json
 from rltrace.report.pair import OpPair, PairedInput

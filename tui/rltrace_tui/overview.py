@@ -12,7 +12,7 @@ from textual.widgets import Footer, Static
 
 from rltrace.diff import Comparison
 from rltrace.diff.model import Probe
-from rltrace.diff.timeline import Curve
+from rltrace.diff.numbers.timeline import Curve
 from rltrace.report.text import render_comparison
 from rltrace_tui import charts, words
 from rltrace_tui.curves import Curves, CurveScreen

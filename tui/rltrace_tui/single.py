@@ -11,7 +11,7 @@ from textual import work
 from textual.message import Message
 from textual.worker import get_current_worker
 
-from rltrace.diff.timeline import Curve
+from rltrace.diff.numbers.timeline import Curve
 from rltrace_tui.base import BaseApp, Failed
 from rltrace_tui.trace import TraceScreen
 from rltrace_tui.work import OneWork

@@ -8,7 +8,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Footer, Static
 
-from rltrace.diff.timeline import Curve
+from rltrace.diff.numbers.timeline import Curve
 from rltrace.report.info import fact_lines, head_lines, info_text
 from rltrace_tui import charts, words
 from rltrace_tui.curves import Curves, CurveScreen

@@ -19,8 +19,8 @@ from rltrace.diff import Comparison, compare
 from rltrace.diff.alone import OwnSteps, own_curves, own_steps
 from rltrace.diff.browse import Browser
 from rltrace.diff.model import Finding
+from rltrace.diff.numbers.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.search import Watch
-from rltrace.diff.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.view import StreamView
 from rltrace.errors import SelectorError
 from rltrace.report.info import describe

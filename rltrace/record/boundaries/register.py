@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rltrace.record.boundaries.states import Look, own_look
 from rltrace.record.events import EventForm
-from rltrace.record.identity_table import IdentityTable
+from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.trace.schema import Kind
 
 MOST: Final = 4_096

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rltrace.diff.model import Probe
-from rltrace.diff.timeline import Curve, StepState, Timeline
+from rltrace.diff.numbers.timeline import Curve, StepState, Timeline
 from rltrace.report.html.elements import Content, Element, el
 from rltrace.report.html.thinning import Point, apart, state_runs, stretches
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rltrace.diff.model import Comparison, Drift, Finding, Probe
-from rltrace.diff.series import KINDS
-from rltrace.diff.timeline import Curve, StepState, Timeline
+from rltrace.diff.numbers.series import KINDS
+from rltrace.diff.numbers.timeline import Curve, StepState, Timeline
 from rltrace.report.drifting import account, story
 from rltrace.report.html.charts import (
     HEIGHTS,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rltrace.diff.timeline import StepState
+from rltrace.diff.numbers.timeline import StepState
 
 Point = tuple[int, float]
 """(step, number)."""

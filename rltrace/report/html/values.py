@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rltrace.diff.distances import Bin, Distances, Element
+from rltrace.diff.numbers.distances import Bin, Distances, Element
 from rltrace.report.html.charts import bar
 from rltrace.report.html.elements import Content, el
 from rltrace.report.html.parts import code, commands, muted, number, row, table

@@ -1,0 +1,238 @@
+"""Events that differ, and which of them a difference of values goes back to.
+
+What an environment returned matters where an op takes it in: an environment that is reset once without a seed, so as to
+ask for the shape of an observation, differs in every run and changes nothing. So events decide nothing by themselves.
+Owns the way back from a difference that came in from outside to the event that brought it in: the one that tells the
+very bytes that the op took in; else the one from which on everything differs that this environment tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
+from rltrace.diff.judging.boundary_words import GENERATORS, because, one_sided_because
+from rltrace.diff.judging.scene import Scene
+from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, Pair
+from rltrace.diff.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.events import NONE, Event, event_of
+from rltrace.trace.schema import Column, Kind, Origin
+
+FROM_OUTSIDE = {Cause.OUTSIDE, Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.UNTRACKED_WRITE, Cause.ENDED}
+"""Causes that what came in at an event can be behind."""
+
+TOLD = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP, Kind.CHECKPOINT)
+"""Events that bring something in."""
+
+PIECE = 1 << 14
+"""Rows that are read at a time, from the difference back."""
+
+FAR, FARTHEST = 1 << 17, 1 << 21
+"""Rows that are gone back at most, to the first event met, and while events differ."""
+
+
+@dataclass(frozen=True)
+class EventPair:
+    """An event that both sides have."""
+
+    a: RowAt
+    b: RowAt
+    event_a: Event
+    event_b: Event
+
+    @property
+    def differs(self) -> tuple[str, ...]:
+        """Names of the cells that both tell and that differ."""
+        told_a, told_b = self.event_a.told, self.event_b.told
+        return tuple(name for name, cell in told_a.items() if name in told_b and not _same(cell, told_b[name]))
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether it is a reset with one seed on both sides."""
+        seeds = self.event_a.evidence("seed"), self.event_b.evidence("seed")
+        return seeds[0] == seeds[1] and seeds[0] not in (None, NONE)
+
+    @property
+    def others_alike(self) -> bool:
+        """Whether Python's and NumPy's generators stood alike before it."""
+        return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in GENERATORS[1:])
+
+
+def came_in(scene: Scene, finding: Finding, looked_at: int, first: int | None) -> Finding | None:
+    """The finding at the event that ``finding`` goes back to; None where there is none.
+
+    ``looked_at``: rows of A up to which the matching is known. ``first``: the first marked row that differs, where the
+    streams are in step up to the finding.
+    """
+    if finding.cause not in FROM_OUTSIDE:
+        return None
+    try:
+        way = _WayBack(scene, finding, looked_at)
+        if way.found is None and finding.cause is Cause.OUTSIDE:
+            way.consider_far(first)
+        return None if way.found is None else _finding(scene, way.found, finding, lasts=way.lasts)
+    except HoleError:
+        return None
+
+
+def event_at(row: RowAt) -> Event:
+    skeleton = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
+    return event_of(row.rows, row.place, skeleton)
+
+
+class _WayBack:
+    """From a difference back over the events before it, the last first.
+
+    What differs in all that an environment tells from some event on, up to the difference, has its origin there. A
+    single event that differs may have been put into a replay buffer and taken out much later; but not one that a seeded
+    reset came after, before which nobody cared, nor where NumPy's or Python's generator stood elsewhere: then other
+    parts of the same data may have been taken out.
+    """
+
+    def __init__(self, scene: Scene, finding: Finding, looked_at: int) -> None:
+        self._scene = scene
+        self.lasts = True
+        self.found: EventPair | None = None
+        self._open: dict[str, EventPair] = {}
+        self._closed: set[str] = set()
+        self._begun_anew: set[str] = set()
+        """Environments that a seed was given to later on."""
+        self._passing: EventPair | None = None
+        self._others_alike: bool | None = None
+        """Python's and NumPy's generators, at the last event."""
+        self._end = looked_at if finding.a_index is None else min(looked_at, finding.a_index)
+        self._end_b = finding.b_index
+        taken_in = _taken_in(scene, finding)
+        for pair in _events_before(scene, self._end, self._end_b, lambda: bool(self._open.keys() - self._closed)):
+            differs = pair.differs
+            if differs and taken_in & _brought_in(pair, differs):
+                self.found = pair
+                return
+            self._pass(pair, bool(differs))
+        self.found = min(self._open.values(), key=lambda pair: pair.a.index, default=None)
+        if self.found is None and self._passing is not None and finding.cause is Cause.OUTSIDE and self._others_alike:
+            self.found, self.lasts = self._passing, False
+
+    def _pass(self, pair: EventPair, differs: bool) -> None:
+        what = pair.event_a.what
+        if self._others_alike is None:
+            self._others_alike = pair.others_alike
+        if what not in self._closed:
+            if differs:
+                self._open[what] = pair
+            else:
+                self._closed.add(what)
+        elif differs and what not in self._begun_anew:
+            self._passing = pair
+        if pair.is_seeded:
+            self._begun_anew.add(what)
+
+    def consider_far(self, first: int | None) -> None:
+        """The first row that differs at all, further back than was looked: an event that no seed undid later."""
+        if first is None or first >= self._end - FAR or self._others_alike is False:
+            return
+        stop = min(first + FAR, self._end)
+        later = list(_events_before(self._scene, stop, self._end_b, bool, down_to=first))
+        pair = next((p for p in later if p.a.index == first), None)
+        if pair is not None and not any(p.is_seeded and p.event_a.what == pair.event_a.what for p in later):
+            self.found, self.lasts = pair, False
+
+
+def _events_before(
+    scene: Scene, end: int, end_b: int | None, is_open: Callable[[], bool], down_to: int = 0
+) -> Iterator[EventPair]:
+    """Pairs of events before row ``end`` of A and ``end_b`` of B, the last first."""
+    stop = end
+    while stop > down_to and end - stop < (FARTHEST if is_open() else FAR):
+        start = max(stop - PIECE, down_to)
+        rows = scene.a.read(start, stop).rows
+        for place in np.flatnonzero(np.isin(rows.column(Column.KIND), TOLD))[::-1].tolist():
+            partner = scene.matching.partner(start + place)
+            if partner is None or (end_b is not None and partner >= end_b) or partner >= scene.b.rows:
+                continue
+            a, b = RowAt(scene.a, rows, place), row_at(scene.b, partner)
+            if a.op == b.op:
+                yield EventPair(a, b, event_at(a), event_at(b))
+        stop = start
+
+
+def _taken_in(scene: Scene, finding: Finding) -> set[tuple[int, int]]:
+    """Digests, of A and B, of what the op took in from outside and what differs."""
+    if finding.a_index is None or finding.b_index is None:
+        return set()
+    a, b = row_at(scene.a, finding.a_index), row_at(scene.b, finding.b_index)
+    pairs = zip(a.rows.inputs(a.place), b.rows.inputs(b.place), strict=False)
+    return {
+        (x.digest, y.digest)
+        for x, y in pairs
+        if x.digest is not None and y.digest is not None and x.digest != y.digest
+        if Origin.OUTSIDE in (x.distance, y.distance)
+    }
+
+
+def _brought_in(pair: EventPair, differs: tuple[str, ...]) -> set[tuple[int, int]]:
+    told_a, told_b = pair.event_a.told, pair.event_b.told
+    return {(int(told_a[name].value), int(told_b[name].value)) for name in differs}
+
+
+def _finding(scene: Scene, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
+    alone = _extra_event(scene, pair) if lasts else None
+    count = Pair(_count(pair.event_a), _count(pair.event_b))
+    boundary = Boundary(pair.event_a.what, pair.a.module or None, count, (), later)
+    if alone is not None:
+        side, row = alone
+        decided = Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, one_sided_because(side, event_at(row), pair))
+        a, b = (row, None) if side == "A" else (None, row)
+        return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
+    decided = Decided(Cause.OUTSIDE, InputsMatch.UNKNOWN, because(pair, later, lasts=lasts))
+    events = pair.event_a, pair.event_b
+    cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
+    before = min(later.identical_before, pair.a.index)
+    return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
+
+
+def _extra_event(scene: Scene, pair: EventPair) -> tuple[str, RowAt] | None:
+    """An event of this environment that one side alone has, right before the first that differs."""
+    before = next((p for p in _events_before(scene, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
+    if before is None:
+        return None
+    for side, view, start, stop in (
+        ("A", scene.a, before.a.index + 1, pair.a.index),
+        ("B", scene.b, before.b.index + 1, pair.b.index),
+    ):
+        row = _event_between(view, start, stop, pair.event_a.what)
+        if row is not None:
+            return side, row
+    return None
+
+
+def _is_of(other: EventPair, pair: EventPair) -> bool:
+    return other.event_a.what == pair.event_a.what
+
+
+def _event_between(view: StreamView, start: int, stop: int, what: str) -> RowAt | None:
+    if start >= stop or stop - start > FAR:
+        return None
+    rows = view.read(start, stop).rows
+    for place in np.flatnonzero(np.isin(rows.column(Column.KIND), TOLD)).tolist():
+        row = RowAt(view, rows, place)
+        if event_at(row).what == what:
+            return row
+    return None
+
+
+def _count(event: Event) -> int | None:
+    return event.evidence("step") or event.evidence("reset")
+
+
+def _text(event: Event, name: str) -> str | None:
+    cell = event.told.get(name)
+    return None if cell is None else cell.text
+
+
+def _same(x: object, y: object) -> bool:
+    return repr(x) == repr(y)  # not a number is itself

@@ -1,0 +1,254 @@
+"""What kind of difference a matched pair of rows shows, and how it is known whether their inputs matched.
+
+Owns the order of the causes. A verdict rests on facts that both sides recorded; where one is missing it says so
+rather than assume. Pairs must be handed in in execution order: every matched pair before is taken to be equal, bytes
+that no op wrote aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rltrace.diff.calls import arguments_text, input_text, skeleton_text
+from rltrace.diff.findings import Decided, RowAt
+from rltrace.diff.generators import generators_text
+from rltrace.diff.judging.collectives import came_with, ranks_of
+from rltrace.diff.judging.inputs import Input, combined, input_is_equal, match_inputs, origin_of, same_bytes, writer_of
+from rltrace.diff.judging.kernels import kernel_differences, kernel_text
+from rltrace.diff.judging.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
+from rltrace.diff.judging.pairs import Difference
+from rltrace.diff.judging.scene import Scene
+from rltrace.diff.model import Cause, InputsMatch, Received
+from rltrace.trace.rows import Link
+from rltrace.trace.schema import Column, Kind, Origin, RowFlag
+
+LONGEST_TRAIL = 256
+"""How many marked rows are followed back to the first one."""
+
+COMPILED = "inductor."
+"""How the operators of regions that torch.compile has made begin."""
+
+NOT_TRIED = "whether it repeats was not tried"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Where the origin of a difference is, and what it is."""
+
+    a: RowAt
+    b: RowAt
+    decided: Decided
+
+
+def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
+    """The cause of the first pair that differs."""
+    inputs = match_inputs(scene, a, b)
+    known = combined(inputs)
+    event = _event(a, b)
+    if event is not None:
+        return Judged(a, b, Decided(event[0], InputsMatch.UNKNOWN, event[1]))
+    if difference.marked and difference.value:
+        return Judged(a, b, Decided(Cause.UNINITIALISED, known, "it possibly read memory that no op had written"))
+    if difference.rng:
+        why = "the generator stood in another state before the op drew from it"
+        return Judged(a, b, Decided(Cause.RNG, known, why))
+    marked = _marked_origin(scene, a, b, inputs)
+    if marked is not None:
+        return marked
+    unequal = [entered for entered in inputs if entered.match is InputsMatch.DIFFER]
+    if unequal:
+        outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
+        return Judged(a, b, _of_input(scene, a, b, (outside or unequal)[0]))
+    strangers = _written_by_strangers(scene, a, b, inputs)
+    if strangers is not None:
+        return Judged(a, b, strangers)
+    if difference.structure or difference.arguments:
+        return Judged(a, b, Decided(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
+    return Judged(a, b, _noting_region(_noting_overlap(_of_kernel(scene, a, b, known), a, b), a))
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
+    """The cause where an input's bytes differ though every earlier matched op is equal."""
+    what = input_text(a, entered.place)
+    x, y = entered.a, entered.b
+    if Origin.OUTSIDE in (x.distance, y.distance):
+        received = _received(scene, a, x, b, y)
+        if received is not None:
+            why = f"{what} came from other processes with {received.op} (row {received.a_index:,}) and differs"
+            return Decided(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
+        if was_equal_when_the_window_began(scene, a, x, b, y):
+            why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
+            return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+        if held_before_the_window(scene, a, x, b, y):
+            why = f"{what} is a tensor from before the recording of ops began on one side, and differs"
+            return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
+        why = f"{what} came from outside (no recorded op wrote it) and differs"
+        generators = generators_text(a, b)
+        why += f"; {generators}" if generators else ""
+        return Decided(Cause.OUTSIDE, InputsMatch.DIFFER, why)
+    opening = _from_opening_row(a, x, b, y, what)
+    if opening is not None:
+        return opening
+    writers = _writers(scene, a, x, b, y)
+    if writers is not None:
+        return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
+    several = _several(x.distance, y.distance)
+    if several is not None:
+        return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {several}")
+    if Origin.UNKNOWN in (x.distance, y.distance):
+        why = f"{what} differs; it was written by another stream, or in memory that cannot be followed"
+        return Decided(Cause.UNKNOWN, InputsMatch.DIFFER, why)
+    writer = writer_of(a, x)
+    who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
+    why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
+    return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+
+
+def _received(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
+    """The collective with which both sides were sent an input; None where either was not, or it is not one op."""
+    with_a, with_b = came_with(a, x), came_with(b, y)
+    if with_a is None or with_b is None or scene.matching.partner(with_a.index) != with_b.index:
+        return None
+    return Received(with_a.op, with_a.index, with_b.index, ranks_of(with_a))
+
+
+def _several(x: int, y: int) -> str | None:
+    """Who wrote an input, where that is several ops on one side alone; by where its links lead."""
+    if (x == Origin.MIXED) == (y == Origin.MIXED):
+        return None
+    one, other = ("A", "B") if x == Origin.MIXED else ("B", "A")
+    return f"several ops in {one}, and by a single one in {other}"
+
+
+def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Decided | None:
+    """The cause where the last that is known of an input is what a window began with."""
+    writer_a, writer_b = writer_of(a, x), writer_of(b, y)
+    if writer_a is None or writer_b is None or not (is_opening(writer_a) or is_opening(writer_b)):
+        return None
+    if digests_of(writer_a) & digests_of(writer_b):
+        why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
+        return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+    why = f"{what} is a tensor from before the recording of ops began, and differs"
+    return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
+
+
+def _writers(scene: Scene, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
+    """Who wrote an input, where that is not the same op on both sides."""
+    writer_a, writer_b = writer_of(a, x), writer_of(b, y)
+    if writer_a is None or writer_b is None or scene.matching.partner(writer_a.index) == writer_b.index:
+        return None
+    wrote_a, wrote_b = (writer.rows.outputs(writer.place) for writer in (writer_a, writer_b))
+    if wrote_a and wrote_a == wrote_b:  # one of two equal ops: whichever it was, what it wrote is what B's wrote
+        return None
+    return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
+
+
+def _written_by_strangers(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> Decided | None:
+    """The cause where nobody read an input on both sides, and ops that are not the same wrote it last."""
+    for entered in inputs:
+        if entered.match is InputsMatch.UNKNOWN and not input_is_equal(scene, a, b, entered.place):
+            writers = _writers(scene, a, entered.a, b, entered.b)
+            if writers is None:
+                writers = _several(origin_of(a, entered.a), origin_of(b, entered.b))
+            if writers is not None:
+                why = f"{input_text(a, entered.place)} was last written by {writers}"
+                return Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
+    return None
+
+
+def _marked_origin(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> Judged | None:
+    """The first op that read unwritten memory, where an input of this unmarked pair goes back to one that differs."""
+    if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
+        return None
+    found = _marked_producer(scene, a, b, inputs)
+    if found is None:
+        return None
+    origin = found
+    for _ in range(LONGEST_TRAIL):
+        earlier = _marked_producer(scene, *origin, match_inputs(scene, *origin))
+        if earlier is None:
+            break
+        origin = earlier
+    why = (
+        f"it possibly read memory that no op had written: its outputs differ, and {a} (row {a.index:,})"
+        " computes on with them"
+    )
+    return Judged(*origin, Decided(Cause.UNINITIALISED, combined(match_inputs(scene, *origin)), why))
+
+
+def _marked_producer(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
+    for entered in inputs:
+        writer_a, writer_b = writer_of(a, entered.a), writer_of(b, entered.b)
+        if entered.match is InputsMatch.READ or writer_a is None or writer_b is None:
+            continue
+        flags = writer_a.rows.flags(writer_a.place) | writer_b.rows.flags(writer_b.place)
+        matched = scene.matching.partner(writer_a.index) == writer_b.index
+        if matched and flags & RowFlag.MARKED and not same_bytes(writer_a, None, writer_b, None):
+            return writer_a, writer_b
+    return None
+
+
+# --- everything else ------------------------------------------------------------------------------------------------
+
+
+def _event(a: RowAt, b: RowAt) -> tuple[Cause, str] | None:
+    """Cause of a difference in a row that is no op."""
+    kind = int(a.rows.columns[a.place, Column.KIND])
+    if kind == Kind.WINDOW:
+        name = " ".join(filter(None, [a.module, skeleton_text(a)]))
+        return Cause.BEFORE_WINDOW, f"{name or 'a tensor'} already differed when the recording of ops began"
+    if kind in (Kind.ENVIRONMENT_STEP, Kind.ENVIRONMENT_RESET, Kind.CHECKPOINT):
+        return Cause.OUTSIDE, f"what the {a.op} brought in differs"
+    return None if kind == Kind.OP else (Cause.UNKNOWN, f"the {a.op} differs")
+
+
+def _noting_overlap(decided: Decided, a: RowAt, b: RowAt) -> Decided:
+    """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
+    if not (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
+        return decided
+    why = f"{decided.because}; it writes memory that it reads as well (source and destination overlap), so its result"
+    return replace(decided, because=f"{why} depends on the order in which a kernel goes through it")
+
+
+def _noting_region(decided: Decided, a: RowAt) -> Decided:
+    """What torch.compile has made is one op: that it gave something else is known, and no more."""
+    if not a.op.startswith(COMPILED):
+        return decided
+    inside = "what happens inside of a compiled region was not seen; record --compile eager runs it op by op"
+    return replace(decided, because=f"{decided.because}; {inside}")
+
+
+def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
+    """The cause where outputs differ and nothing that went in is known to.
+
+    That another kernel ran explains a difference only where the inputs match. Where that is not known it is a lead.
+    """
+    same_state = "; the generator's state is the same" if a.rows.rng(a.place) is not None else ""
+    another = _another_kernel(scene, a, b)
+    if known is InputsMatch.UNKNOWN:
+        lead = f"; {another}, which explains it if they match" if another else ""
+        why = f"its outputs differ, and not all of its inputs could be compared{same_state}{lead}"
+        return Decided(Cause.UNKNOWN, known, why)
+    start = f"its inputs match and its outputs differ{same_state}"
+    if another:
+        return Decided(Cause.KERNEL, known, f"{start}: {another}")
+    if a.kernel and b.kernel:
+        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_TRIED}"
+        return Decided(Cause.SAME_KERNEL, known, why)
+    missing = "either side" if not a.kernel and not b.kernel else "A" if not a.kernel else "B"
+    return Decided(Cause.COMPUTATION, known, f"{start}; which kernel ran is not known on {missing}")
+
+
+def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
+    """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
+    differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
+    if differences:
+        return f"another kernel ran ({', '.join(differences)})"
+    if not scene.settings:
+        return None
+    names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in scene.settings[:3])
+    more = "" if len(scene.settings) <= 3 else f" and {len(scene.settings) - 3} more"
+    return f"what selects kernels differs ({names}{more})"

@@ -1,0 +1,148 @@
+"""What torch's compiler has made, recorded as it runs: each call of a region is one op.
+
+Owns what stands in for the call of Inductor's graphs while ops are recorded, and when it is put there: most programs
+never load that compiler, and the recorder does not load it either. Whether and how something is compiled stays as it is
+unrecorded: the recorder's mode steps aside for the compiler, and the compiler never looks into code of the recorder.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+from torch._C._dynamo import eval_frame
+
+from rltrace.record.boundaries.imported import Imported
+from rltrace.record.compiler import inductor
+from rltrace.record.compiler.regions import Region, RegionInputs, RegionName
+from rltrace.record.dispatch import as_if_dispatched, observer_here, under
+from rltrace.record.memory.identity_table import IdentityTable
+from rltrace.record.process import ProcessState
+
+MODULE: Final = "torch._inductor.output_code"
+NAME: Final = "inductor.compiled_graph"
+
+Graph = Any
+"""``CompiledFxGraph``: what Inductor makes of one graph, forward or backward."""
+
+
+class CompiledCalls:
+    """The stand-in, from ``watch`` to ``ignore``."""
+
+    def __init__(self, process: ProcessState) -> None:
+        self._regions = Regions(process)
+        self._imported: Imported | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._fail = process.fail
+
+    def watch(self) -> None:
+        if self._imported is None:
+            self._imported = Imported({MODULE: self._put}, self._fail)
+            self._imported.watch()
+
+    def ignore(self) -> None:
+        if self._imported is not None:
+            self._imported.ignore()
+            self._imported = None
+        while self._undo:
+            self._undo.pop()()
+
+    def _put(self, module: Any) -> None:
+        graphs = module.CompiledFxGraph
+        original = graphs.__call__
+        regions, fail = self._regions, self._fail
+
+        @functools.wraps(original)
+        def __call__(graph: Graph, inputs: Any) -> Any:  # noqa: N807
+            observer = observer_here()
+            if observer is None:
+                return original(graph, inputs)
+            with as_if_dispatched() as others:
+
+                def run() -> Any:
+                    with under(others):
+                        return original(graph, inputs)
+
+                try:
+                    region = regions.of(graph)
+                    given = RegionInputs(list(inputs), tuple(graph.mutated_input_idxs), run)
+                except Exception as error:
+                    fail(error)
+                    return run()
+                return observer.observe(None, region, (), (given,))  # type: ignore[arg-type]  # called like one
+
+        def undo() -> None:
+            if graphs.__call__ is __call__:
+                graphs.__call__ = original
+
+        graphs.__call__ = __call__
+        self._undo.append(undo)
+
+
+class Regions:
+    """The regions of one process."""
+
+    def __init__(self, process: ProcessState) -> None:
+        self._process = process
+        self._of_graph: IdentityTable[Graph, Region] = IdentityTable()
+        self._known: dict[tuple[object, ...], Region] = {}
+
+    def of(self, graph: Graph) -> Region:
+        """The region that a graph is a call of; graphs that do the same in the same way share one."""
+        region = self._of_graph.get(graph)
+        if region is None:
+            region = self._of_graph[graph] = self._make(graph.source_code, bool(graph.mutated_input_idxs))
+        return region
+
+    def _make(self, source: str, writes: bool) -> Region:
+        names, code, draws = inductor.kernels(source), inductor.fingerprint(source), inductor.draws(source)
+        key = (tuple(names), code, writes, draws)
+        found = self._known.get(key)
+        if found is None:
+            name = RegionName(NAME, {"library": "Inductor", "names": names, "code": code})
+            forget = self._process.storages.reads.clear
+            found = self._known[key] = Region(name, writes=writes, draws=draws, forget_reads=forget)
+        return found
+
+
+def keep_compiler_out() -> None:
+    """Have torch's compiler pass over all code of the recorder.
+
+    Where it compiles a function in parts, it looks at everything that is called between them: also at what handles an
+    op, or a hook. It would compile that, or give up the program's own code because of it.
+    """
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+    for name, module in list(sys.modules.items()):
+        if name == "rltrace" or name.startswith("rltrace."):
+            for code in _codes(module):
+                eval_frame.set_code_exec_strategy(code, skip)
+
+
+def _codes(module: ModuleType) -> Iterator[CodeType]:
+    """The code of all functions that a module defines, those within others included."""
+    waiting: list[Any] = list(vars(module).values())
+    met: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in met:
+            continue
+        met.add(id(value))
+        if isinstance(value, CodeType):
+            if value.co_filename.startswith(_HERE):
+                yield value
+                waiting += value.co_consts
+        elif isinstance(value, type) and value.__module__ == module.__name__:
+            waiting += vars(value).values()
+        elif isinstance(value, property):
+            waiting += (value.fget, value.fset)
+        elif isinstance(value, (staticmethod, classmethod)):
+            waiting.append(value.__func__)
+        elif isinstance(value, FunctionType):
+            waiting += (value.__code__, getattr(value, "__wrapped__", None))
+
+
+_HERE = f"{Path(__file__).resolve().parent.parent}/"
