@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from rltrace.trace.functional import FUNCTIONAL
+
 VIEWS = frozenset(
     {
         "aten::detach",
@@ -94,27 +96,7 @@ ARRIVING: Mapping[str, Mapping[str, bool]] = MappingProxyType(
 """Arguments that other processes write, maybe only once the op has returned (True: it does not read them), though its
 schema does not say so. They have no digest in the op's row, and whoever reads them takes them from outside."""
 
-IN_FLIGHT = frozenset(
-    f"_c10d_functional::{name}"
-    for name in (
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_gather_into_tensor_out",
-        "all_reduce",
-        "all_reduce_",
-        "all_reduce_coalesced",
-        "all_reduce_coalesced_",
-        "all_to_all_single",
-        "batch_p2p_ops",
-        "broadcast",
-        "broadcast_",
-        "irecv",
-        "isend",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-        "reduce_scatter_tensor_out",
-    )
-)
+IN_FLIGHT = frozenset(f"_c10d_functional::{name}" for name in FUNCTIONAL)
 """Return tensors that other processes may write once the op has returned, until ``ARRIVED`` has run on them."""
 
 ARRIVED = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})

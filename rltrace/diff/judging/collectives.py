@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rltrace.diff.findings import RowAt, row_at
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
+from rltrace.trace.functional import FUNCTIONAL
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Link, Rows
 from rltrace.trace.schema import SLOT_UNKNOWN, Column, Kind, Origin, Step
@@ -43,27 +44,7 @@ ARRIVING = frozenset(
 )
 """Have something sent into what their first argument holds, if it holds anything."""
 
-IN_FLIGHT = frozenset(
-    f"_c10d_functional.{name}"
-    for name in (
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_gather_into_tensor_out",
-        "all_reduce",
-        "all_reduce_",
-        "all_reduce_coalesced",
-        "all_reduce_coalesced_",
-        "all_to_all_single",
-        "batch_p2p_ops",
-        "broadcast",
-        "broadcast_",
-        "irecv",
-        "isend",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-        "reduce_scatter_tensor_out",
-    )
-)
+IN_FLIGHT = frozenset(f"_c10d_functional.{name}" for name in FUNCTIONAL)
 """Return before what they return has been sent."""
 
 FROM_ONE = frozenset({"c10d.broadcast_", "c10d.scatter_", "_c10d_functional.broadcast", "_c10d_functional.broadcast_"})
