@@ -74,7 +74,7 @@ def account(drift: Drift) -> str:
     late = "" if drift.whole else " at the latest"
     told = f"differs from step {drift.first.step:,}{late}"
     if drift.leaves is None:
-        return f"{told}, never visibly (never by more than {drift.limit:.3g})"
+        return f"{told}, never visibly (from {drift.limit:.3g} on it would be)"
     if drift.leaves.step == drift.first.step:
         return f"{told}, and visibly (by more than {drift.limit:.3g})"
     return f"{told}, visibly (by more than {drift.limit:.3g}) from step {drift.leaves.step:,}{late}"

@@ -111,7 +111,7 @@ def test_how_a_curve_comes_apart() -> None:
     assert account(drift()) == "differs from step 4, and visibly (by more than 0.5)"
     late = drift(leaves=DriftPoint(9, 1.0, 2.0), whole=False)
     assert account(late) == "differs from step 4 at the latest, visibly (by more than 0.5) from step 9 at the latest"
-    assert account(drift(leaves=None)) == "differs from step 4, never visibly (never by more than 0.5)"
+    assert account(drift(leaves=None)) == "differs from step 4, never visibly (from 0.5 on it would be)"
     growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
     assert growing(drift(growth=growth)) == (
         "1e-09 at step 0, 1e-08 at step 10, 1e-07 at step 20, …, 0.001 at step 60, 0.01 at step 70, 0.1 at step 80"
