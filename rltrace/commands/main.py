@@ -122,7 +122,7 @@ def guarded(call: Callable[[], object], failed: ExitCode) -> int:
     except SystemExit as ending:
         return _status(ending.code, failed)
     except (ReaderLeftError, BrokenPipeError):
-        _silence_stdout()
+        _silence(sys.stdout)
         return ExitCode.BROKEN_PIPE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -135,8 +135,10 @@ def guarded(call: Callable[[], object], failed: ExitCode) -> int:
         return failed
     except Exception as error:
         _show_unexpected(error)
-        _drop_unwritable()
         return failed
+    finally:
+        _drop_unwritable(sys.stdout)
+        _drop_unwritable(sys.stderr)
     return status
 
 
@@ -152,18 +154,20 @@ def _flush(stream: IO[str] | None) -> None:
         stream.flush()
 
 
-def _drop_unwritable() -> None:
-    """What is still held for an output that cannot be written would give the interpreter a status of its own."""
+def _drop_unwritable(stream: IO[str] | None) -> None:
+    """What is still held for an output that cannot be written (a full disk, a terminal that is gone) would give the
+    interpreter a status of its own.
+    """
     try:
-        _flush(sys.stdout)
+        _flush(stream)
     except (OSError, ValueError):
-        _silence_stdout()
+        _silence(stream)
 
 
-def _silence_stdout() -> None:
+def _silence(stream: IO[str] | None) -> None:
     """Keep the interpreter's last flush from complaining about the closed pipe."""
     with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
 
 
 def _show_traceback() -> bool:

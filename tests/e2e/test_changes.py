@@ -466,8 +466,10 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
         for name in ("a.pt", "b.pt")
     )
     found = value_of(both(a, b))
-    assert told(found) == (Cause.OUTSIDE, "aten.copy_.default", 0, line)
-    assert "(float32[8,4]) came from outside" in found.because
+    assert told(found) == (Cause.OUTSIDE, "checkpoint", 0, line)
+    assert found.at_op is not None
+    assert found.at_op.op == "aten.copy_.default"
+    assert "loaded" in found.because
 
 
 # --- other ends, other programs ---------------------------------------------------------------------------------------

@@ -214,15 +214,21 @@ def test_an_op_that_does_not_repeat_itself(tmp_path: Path, monkeypatch: pytest.M
         finally:
             torch.set_num_threads(threads)
 
-    tries = (Sides(tmp_path / str(number), program) for number in range(20))
-    sides = next((sides for sides in tries if sides.found.word is Word.DIFFERS), None)
-    if sides is None:
-        pytest.skip("on this machine two threads never got in each other's way")
-    first = named_alike(sides)
-    assert (first.op, first.cause) == ("aten.index_put_.default", Cause.SAME_KERNEL)
-    assert first.again is not None
-    assert not first.again.repeats
-    assert "DOES NOT REPEAT" in first.because
+    parted = 0
+    for number in range(20):
+        sides = Sides(tmp_path / str(number), program)
+        if sides.found.word is not Word.DIFFERS:
+            continue
+        parted += 1
+        first = named_alike(sides)
+        assert (first.op, first.cause) == ("aten.index_put_.default", Cause.SAME_KERNEL)
+        assert first.again is not None
+        if not first.again.repeats:  # thirty calls may well agree by chance
+            assert "DOES NOT REPEAT" in first.because
+            return
+    if parted:
+        pytest.fail(f"{parted} pairs of runs parted, and on the spot the op was never seen not to repeat")
+    pytest.skip("on this machine two threads never got in each other's way")
 
 
 def test_equal_runs(held: Held) -> None:

@@ -168,7 +168,8 @@ def launched(folder: Path) -> tuple[subprocess.CompletedProcess[str], Trace]:
     (folder / "program.py").write_text(WORK + PROGRAM)
     (folder / "other.py").write_text("import torch\ntorch.ones(2).tan()\n")
     command = [RLTRACE, "record", "--quiet", "-o", "t.zarr", "--", sys.executable, "program.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # a forked child has whatever its parent has not written yet
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     return result, open_trace(folder / "t.zarr")
 
