@@ -39,6 +39,19 @@ class OwnThread:
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
+def runs_beside(depth: int) -> bool:
+    """Whether the calling thread is one that TorchScript forked: it differentiates nothing, and there is no Python below
+    the frame ``depth`` up from here.
+    """
+    if torch._C._current_autograd_node() is not None:
+        return False
+    try:
+        sys._getframe(depth)
+    except ValueError:
+        return True
+    return False
+
+
 def is_no_row(error: Exception, stream: Stream, mode: Any, tensors: list[torch.Tensor]) -> bool:
     """Whether ``error`` only says that the op at hand, which has not run yet, is none of the stream's."""
     if isinstance(error, BesideError):

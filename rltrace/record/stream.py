@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
 from rltrace.record.arguments import INT64, take_apart, tensor_parts
-from rltrace.record.beside import BesideError, is_no_row
+from rltrace.record.beside import BesideError, is_no_row, runs_beside
 from rltrace.record.calls import Call
 from rltrace.record.events import Happening, RowTaker
 from rltrace.record.memory import storages as storage_rules
@@ -38,6 +39,7 @@ Tensor = torch.Tensor
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 _current_node = torch._C._current_autograd_node
 _get_frame = sys._getframe
+_get_ident = get_ident
 _get_num_threads = torch.get_num_threads
 
 
@@ -53,6 +55,8 @@ class StreamRecorder(Reading, Writing, Happening):
         self, _by: Any, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
         """Run one op and write its row."""
+        if _get_ident() != self.owner and runs_beside(2):
+            return func(*args, **kwargs) if kwargs else func(*args)
         process = self.process
         tensors: list[Tensor] = []
         links = integers = floats = self._digested = 0  # cells appended so far
