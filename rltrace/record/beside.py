@@ -40,8 +40,8 @@ class OwnThread:
 
 
 def runs_beside(depth: int) -> bool:
-    """Whether the calling thread is one that TorchScript forked: it differentiates nothing, and there is no Python below
-    the frame ``depth`` up from here.
+    """Whether the calling thread is one that TorchScript forked: it differentiates nothing, and there is no Python
+    below the frame ``depth`` up from here.
     """
     if torch._C._current_autograd_node() is not None:
         return False
