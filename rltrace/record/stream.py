@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
 from rltrace.record.arguments import INT64, take_apart, tensor_parts
-from rltrace.record.beside import BesideError, is_no_row, runs_beside
+from rltrace.record.beside import is_symbolic, runs_beside
 from rltrace.record.calls import Call
 from rltrace.record.events import Happening, RowTaker
 from rltrace.record.memory import storages as storage_rules
@@ -137,9 +137,7 @@ class StreamRecorder(Reading, Writing, Happening):
             frame: Any
             try:
                 frame = _get_frame(1)
-            except ValueError:  # a thread without Python below: the autograd engine's own, or a TorchScript fork's
-                if node is None:
-                    raise BesideError from None
+            except ValueError:  # a thread without Python below: the autograd engine's own
                 frame = None
             first = frame
             below = None
@@ -166,7 +164,7 @@ class StreamRecorder(Reading, Writing, Happening):
                 site = process.sites.make(site_key, first, below)
             del first, frame, below
         except Exception as error:
-            if is_no_row(error, self, _by, tensors):
+            if is_symbolic(error, tensors):
                 self._take_back(tensors, links, integers, floats)
             else:
                 process.fail(error)
