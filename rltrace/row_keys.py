@@ -1,0 +1,92 @@
+"""Which row of a tensor of one program is which row of another's: keys of rows, by the tokens that a row was made of.
+
+Owns the keys; knows neither traces nor torch. In a causal model what is computed at a token depends on that token and
+those before it in its sequence, padding aside. So a token's key is a digest of its sequence up to it: whoever computes
+at the same key claims to compute the same, whatever the batch, the padding or the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
+
+NO_KEY = np.uint64(0)
+"""Of padding, and of a token whose sequence is not known."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def _mix(words: Keys) -> Keys:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits."""
+    words = (words ^ (words >> np.uint64(30))) * _A
+    words = (words ^ (words >> np.uint64(27))) * _B
+    mixed: Keys = words ^ (words >> np.uint64(31))
+    return mixed
+
+
+def token_keys(ids: Numbers, before: Keys) -> Keys:
+    """Keys of the tokens of several sequences.
+
+    ``ids``: [sequences, tokens]. ``before``: [sequences], the key of the token before the first one (``NO_KEY`` where
+    a sequence begins). Returns [sequences, tokens].
+    """
+    keys = np.zeros(ids.shape, np.uint64)
+    last = before.copy()
+    with np.errstate(over="ignore"):
+        for at in range(ids.shape[1]):
+            last = _mix(_mix(last + _GOLDEN) ^ (ids[:, at].astype(np.uint64) + _GOLDEN))
+            last[last == NO_KEY] = _GOLDEN
+            keys[:, at] = last
+    return keys
+
+
+class Sequences:
+    """The sequences of one model, followed from call to call: a generator with a cache gives them piece by piece."""
+
+    def __init__(self) -> None:
+        self._keys: Keys = np.zeros(0, np.uint64)
+        self._lengths: Numbers = np.zeros(0, np.int64)
+
+    def keys(self, ids: Numbers, positions: Numbers | None = None, mask: Numbers | None = None) -> Keys:
+        """Keys of the tokens of one call; ``NO_KEY`` for padding and for tokens of sequences that are not known.
+
+        ``ids``: [batch, tokens]. ``positions``: as many, or [1, tokens] for all alike; None: the model was given none.
+        ``mask``: [batch, length], nonzero where a token counts, the last ones those of this call; None: all count.
+
+        A sequence goes on where its first position (without positions: the number of tokens that the mask tells of
+        before this call) is how long it has become, and begins where that is 0. Anything else is a sequence that is not
+        known.
+        """
+        batch, tokens = ids.shape
+        counts = np.ones(ids.shape, bool) if mask is None else mask[:, mask.shape[1] - tokens :] != 0
+        if len(self._keys) != batch:
+            self._keys, self._lengths = np.zeros(batch, np.uint64), np.zeros(batch, np.int64)
+        begun = self._begun(counts, positions, mask)
+        known = (begun == 0) | (begun > 0) & (begun == self._lengths)
+        before = np.where(begun == 0, NO_KEY, self._keys)
+        keys = np.zeros(ids.shape, np.uint64)
+        for row in range(batch):  # padding may stand on either side, so each has tokens of its own
+            own = np.flatnonzero(counts[row])
+            if not known[row] or not len(own):
+                continue
+            keys[row, own] = token_keys(ids[row : row + 1, own], before[row : row + 1])[0]
+            self._keys[row], self._lengths[row] = keys[row, own[-1]], begun[row] + len(own)
+        self._lengths[~known] = -1
+        return keys
+
+    def _begun(self, counts: NDArray[np.bool_], positions: Numbers | None, mask: Numbers | None) -> Numbers:
+        """How many tokens of each sequence came before this call; -1: not known."""
+        batch, tokens = counts.shape
+        if positions is not None:
+            each = np.broadcast_to(positions, counts.shape)
+            first = np.argmax(counts, axis=1)
+            starts: Numbers = each[np.arange(batch), first].astype(np.int64)
+            return starts
+        if mask is not None:
+            earlier: Numbers = (mask[:, : mask.shape[1] - tokens] != 0).sum(axis=1).astype(np.int64)
+            return earlier
+        return np.zeros(batch, np.int64) if tokens > 1 else self._lengths.copy()
