@@ -2,8 +2,8 @@
 by row.
 
 Owns what they are called when they are passed around. A *tensor row* is what stays comparable when batch and sequence
-differ in shape: a tensor ``[4, 20, H]`` has 80 rows of ``[H]``, twenty tensors ``[1, 1, H]`` have twenty. (A *row* alone
-is a row of a stream: an op.) No torch.
+differ in shape: a tensor ``[4, 20, H]`` has 80 rows of ``[H]``, twenty tensors ``[1, 1, H]`` have twenty. (A *row*
+alone is a row of a stream: an op.) No torch.
 """
 
 from __future__ import annotations
