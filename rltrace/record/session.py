@@ -29,14 +29,13 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
-from rltrace.record.compiler.compiled import CompiledCalls, keep_compiler_out
+from rltrace.record.compiler.compiled import keep_compiler_out
 from rltrace.record.compiler.stance import EagerStance
-from rltrace.record.composites import Composites
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine
 from rltrace.record.events import EventForm
-from rltrace.record.memory.aliases import Aliases
-from rltrace.record.modules import ModuleCalls, ModuleNames
+from rltrace.record.instruments import Instruments
+from rltrace.record.modules import ModuleNames
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
@@ -51,7 +50,6 @@ from rltrace.record.series import Series
 from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
-from rltrace.record.subclasses import SubclassCalls
 from rltrace.record.thread_names import running_before
 from rltrace.record.values.keeper import Keeper
 from rltrace.trace.rows import StepRecord
@@ -94,11 +92,8 @@ class Session:
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
         if engine is not None:
             self._streams.adopt(engine)
-        self._modules = ModuleCalls(self._process.module_names, self._streams.modules_here, self.fail)
-        self._aliases = Aliases(self._process.storages, self.fail)
-        self._subclasses = SubclassCalls()
-        self._composites = Composites()
-        self._compiled = CompiledCalls(self._process)
+        self._instruments = Instruments(self._process, self._streams.modules_here, self.fail)
+        self._modules = self._instruments.modules
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
@@ -217,15 +212,10 @@ class Session:
         if self._stance is not None:
             self._stance.end()
         self._boundaries.ignore()
-        self._aliases.ignore()
-        self._composites.ignore()
-        self._compiled.ignore()
-        self._modules.remove()
+        self._instruments.remove(but_subclasses=but_subclasses)
         self._endings.ignore()
         self._children.ignore()
         self._terminations.ignore()
-        if not but_subclasses:
-            self._subclasses.ignore()
 
     def fail(self, error: Exception) -> None:
         """An error of the recorder's own: recording ends here, the program goes on as if it had never been."""
@@ -270,11 +260,7 @@ class Session:
 
     def _begin_rows(self) -> None:
         self._recording = True
-        self._modules.watch()
-        self._aliases.watch()
-        self._subclasses.watch()  # until the end: a silent mode is in the way as much as one that observes
-        self._composites.watch()
-        self._compiled.watch()
+        self._instruments.watch()
         main = self._streams.main
         self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
         self._streams.enter()
@@ -285,10 +271,7 @@ class Session:
     def _end_rows(self, end_step: int | None) -> None:
         self._recording = False
         self._streams.leave()
-        self._modules.ignore()
-        self._aliases.ignore()
-        self._composites.ignore()
-        self._compiled.ignore()
+        self._instruments.ignore()
         self._process.storages.clear()
 
     # --- steps --------------------------------------------------------------------------------------------------------
