@@ -1,0 +1,63 @@
+"""What the runs with a module's rows put in may be said to show."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.parity.contribution import Contributions, Share, Trial
+
+
+def made(control: float | None, alone: list[float | None], in_turn: list[float | None]) -> Contributions:
+    shares = tuple(
+        Share(f"layers.{i}", Trial(x), Trial(y)) for i, (x, y) in enumerate(zip(alone, in_turn, strict=True))
+    )
+    return Contributions(("python", "train.py"), 1.0, Trial(control), shares, Trial(in_turn[-1]))
+
+
+def test_parts_that_add_up() -> None:
+    """Two modules side by side, each with its own part: alone they take away what they do together."""
+    found = made(1.0, [0.7, 0.5], [0.7, 0.2])
+    assert (found.repeats, found.add_up) == (True, True)
+    assert found.removed_together == pytest.approx(0.8)
+    assert [found.own(0), found.own(1)] == pytest.approx([0.3, 0.5])
+
+
+def test_parts_that_overlap_do_not_add_up() -> None:
+    """The second module's rows carry what came in from the first, so alone they take it away once more."""
+    found = made(1.0, [0.4, 0.0], [0.4, 0.0])
+    assert found.add_up is False
+    assert found.removed_alone == pytest.approx(1.6)
+    assert [found.own(0), found.own(1)] == pytest.approx([0.6, 0.4])
+
+
+def test_parts_that_only_help_together_do_not_add_up() -> None:
+    """Interaction the other way round: alone, rows of one program in the midst of the other's can make it worse."""
+    found = made(1.0, [1.25, 0.75], [1.25, 0.0])
+    assert found.add_up is False
+    assert found.own(0) == pytest.approx(-0.25)
+
+
+def test_a_run_that_told_nothing_leaves_what_rests_on_it_unknown() -> None:
+    """No number is made up for it; the others stand."""
+    found = made(1.0, [None, 0.5], [None, 0.25])
+    assert (found.add_up, found.removed_alone, found.own(0), found.own(1)) == (None, None, None, None)
+    assert found.removed_together == pytest.approx(0.75)
+    without_control = made(None, [0.5], [0.5])
+    assert (without_control.repeats, without_control.removed_together) == (None, None)
+
+
+def test_a_trainer_that_does_not_repeat_itself_is_told() -> None:
+    """The control comes out at another gap than the recorded run: the parts are measured from it, and that is said."""
+    assert made(0.9, [0.5], [0.5]).repeats is False
+    assert made(0.9, [0.5], [0.5]).removed_together == pytest.approx(0.4)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0, 1))
+@settings(max_examples=50, deadline=None)
+def test_own_parts_always_add_up_to_the_whole(left: list[float], control: float) -> None:
+    """Put in one on top of the other, what each takes away sums to what all do, whatever each run came out at."""
+    found = made(control, [*left], [*left])
+    own = [found.own(i) for i in range(len(left))]
+    assert sum(part for part in own if part is not None) == pytest.approx(found.removed_together)
