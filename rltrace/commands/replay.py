@@ -34,7 +34,7 @@ class _TraceFirst(click.Command):
 @click.option("--inject", multiple=True, metavar="SELECTOR", help="Put in A's values at these ops; repeatable.")
 @click.option("--lockstep", is_flag=True, help="Put them in at every op, so that the run never leaves A's path.")
 @click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
-@click.option("--rows", type=click.Path(path_type=Path), metavar="FILE", help="Only at the rows of A listed there.")
+@click.option("--only", type=click.Path(path_type=Path), metavar="FILE", help="Only at the ops of A listed there.")
 @click.option("--origins", is_flag=True, help="Only at ops that are given what they were given in A.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
@@ -49,7 +49,7 @@ def command(
     inject: tuple[str, ...],
     lockstep: bool,
     kinds: Path | None,
-    rows: Path | None,
+    only: Path | None,
     origins: bool,
     output: Path | None,
     until: int | None,
@@ -80,7 +80,7 @@ def command(
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
     if a is None:
         raise UsageError(f"name the trace whose values are put in, first of all, {usage}")
-    if lockstep or kinds is not None or rows is not None:
+    if lockstep or kinds is not None or only is not None:
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
@@ -93,12 +93,12 @@ def command(
         raise UsageError(
             f"--origins needs to know what the ops of {source} were given: record it again with --verify-inputs"
         )
-    plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, rows), lockstep=lockstep)
+    plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, only), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(path_a):
         raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
-    lists = ["" if file is None else os.path.abspath(file) for file in (kinds, rows)]  # noqa: PTH100
+    lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100
     options = RecordOptions(
         path,
         *window,
@@ -107,7 +107,7 @@ def command(
         replay=path_a,
         inject=inject,
         kinds=lists[0],
-        rows=lists[1],
+        only=lists[1],
         origins=origins,
         lockstep=lockstep,
     )

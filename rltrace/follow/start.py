@@ -48,7 +48,7 @@ class Replaying:
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay; called once, by the bootstrap."""
     trace = open_trace(options.replay)
-    only = read_only(options.kinds, options.rows)
+    only = read_only(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
     return sessions.start(options, token, lambda name: companion(trace, plans, name, origins=options.origins))
 

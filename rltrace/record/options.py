@@ -56,7 +56,7 @@ class RecordOptions:
     """Selectors of the ops of that trace whose values are."""
     kinds: str = ""
     """Absolute path of a list of kinds of op, to which the selectors are limited; empty: they are not."""
-    rows: str = ""
+    only: str = ""
     """The same of a list of rows of that trace."""
     origins: bool = False
     """Values are put in only where what the op was given is what it was given in that trace."""

@@ -95,7 +95,7 @@ class Bench:
         is put in there would cover for a difference that comes from elsewhere.
         """
         asked = [word for text in selectors for word in ("--inject", text)]
-        lists = {option: listed for option, listed in (("rows", rows), ("kinds", kinds)) if listed is not None}
+        lists = {option: listed for option, listed in (("only", rows), ("kinds", kinds)) if listed is not None}
         for option, listed in lists.items():
             path = self._folder / f"{name}.{option}.json"
             path.write_text(json.dumps(listed) + "\n", encoding="utf-8")
