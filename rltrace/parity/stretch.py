@@ -5,7 +5,7 @@ Owns looking up; decides nothing. It may stand on a trace, or on calls that were
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -102,17 +102,22 @@ class Stretch:
                 found.setdefault(above.number, []).append(call)
         return {number: tuple(calls) for number, calls in found.items()}
 
-    @cached_property
-    def ended(self) -> tuple[ModuleCall, ...]:
-        """All calls in the order in which they ended."""
-        found: list[ModuleCall] = []
+    @property
+    def moments(self) -> Iterator[tuple[ModuleCall, Part]]:
+        """Every call twice, in order: as it began, with its inputs, and as it ended, with its outputs."""
         running: list[ModuleCall] = []
         for call in self.calls:
             above = self.parent(call)
             while running and running[-1] is not above:
-                found.append(running.pop())
+                yield running.pop(), Part.OUTPUT
             running.append(call)
-        return (*found, *reversed(running))
+            yield call, Part.INPUT
+        yield from ((call, Part.OUTPUT) for call in reversed(running))
+
+    @cached_property
+    def ended(self) -> tuple[ModuleCall, ...]:
+        """All calls in the order in which they ended."""
+        return tuple(call for call, part in self.moments if part is Part.OUTPUT)
 
     @cached_property
     def _parents(self) -> Mapping[int, ModuleCall]:

@@ -1,0 +1,215 @@
+"""Which row of a module call's tensors is which row of the forward pass that the call belongs to.
+
+Owns the keys of rows of one side. What a shape tells is taken (``layouts``); where it does not, a row is known by its
+content if the same bits stood at one place of the same forward pass before (the tokens that a router hands to an
+expert, the last position that the head is given); and a module that gives back as many rows as such an input had gives
+them back in that order. Anything else is not compared by row, and told: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+
+from rltrace.parity.forwards import INTEGERS, root_of
+from rltrace.parity.grids import Grid
+from rltrace.parity.layouts import Layout, Lying, layouts, lie
+from rltrace.parity.stretch import Stretch, row_shape
+from rltrace.row_keys import NO_KEY, Keys, Numbers
+from rltrace.trace.tensor_rows import KeptRows, ModuleCall, OpRows, Part
+
+SEARCHED = 24
+"""Earlier tensors of a forward pass in which content is looked for, the latest first."""
+
+_FOLD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedRows:
+    """The rows of one tensor that are known, one for each row of the grid that it has; [n] each."""
+
+    tensor: KeptRows
+    grid: Grid
+    rows: Numbers
+    """Rows of the grid, flat."""
+    parts: Numbers
+    """[n, k]: the rows of the tensor that are its, in the order of ``tensor.digests``."""
+    assumed: str = ""
+    """What was taken for granted about it; "": nothing."""
+
+    @cached_property
+    def digests(self) -> Keys:
+        """Of each row, those of its parts folded into one."""
+        return fold(self.tensor.digests.ravel()[self.parts])
+
+    @property
+    def keys(self) -> Keys:
+        return self.grid.keys[self.rows]
+
+    def of_known(self) -> KeyedRows:
+        """Without rows that have no key."""
+        own = self.keys != NO_KEY
+        return self if own.all() else KeyedRows(self.tensor, self.grid, self.rows[own], self.parts[own], self.assumed)
+
+
+@dataclass(frozen=True)
+class Unkeyed:
+    """A tensor whose rows are not known, and why."""
+
+    tensor: KeptRows
+    why: str
+
+
+Keyed = KeyedRows | Unkeyed
+
+
+def fold(parts: Keys) -> Keys:
+    """One digest for the digests of several rows, [n, k] to [n]; their order counts."""
+    if parts.shape[1] == 1:
+        only: Keys = parts[:, 0]
+        return only
+    with np.errstate(over="ignore"):
+        return reduce(lambda done, one: (done ^ (done >> np.uint64(29))) * _FOLD + one, parts.T)
+
+
+class Keying:
+    """The keys of the rows of all calls of one stretch."""
+
+    def __init__(self, stretch: Stretch, grids: Sequence[Grid]) -> None:
+        self.stretch = stretch
+        self.grids = tuple(grid for grid in grids if len(grid.keys))
+        self._covers = _covers(stretch, self.grids)
+        self._readings = self._common_readings()
+        self._met: dict[int, list[KeyedRows]] = {}
+        self._found: dict[int, list[Keyed]] = {}
+        for call, part in stretch.moments:
+            for tensor in call.tensors:
+                if tensor.part is part:
+                    self._found.setdefault(call.number, []).append(self._key(call, tensor))
+
+    def grid(self, call: ModuleCall) -> Grid | None:
+        """The forward pass that a call belongs to; None: none, or it holds several."""
+        return self._covers.get(call.number)
+
+    def of(self, call: ModuleCall) -> Sequence[Keyed]:
+        """The rows of each tensor of a call: inputs, then outputs."""
+        return self._found.get(call.number, ())
+
+    def of_op(self, call: ModuleCall, op: OpRows) -> Sequence[Keyed]:
+        """The rows of each tensor of an op that ran in ``call``, by their shapes alone."""
+        grid = self.grid(call)
+        if grid is None:
+            return [Unkeyed(tensor, _NO_GRID) for tensor in op.tensors]
+        return [self._by_shape(grid, tensor, layouts(tensor.digests.shape, grid.shape)) for tensor in op.tensors]
+
+    # --- one tensor -------------------------------------------------------------------------------------------------
+
+    def _key(self, call: ModuleCall, tensor: KeptRows) -> Keyed:
+        grid = self.grid(call)
+        if grid is None:
+            return Unkeyed(tensor, _NO_GRID)
+        tensor = self._by_element(grid, tensor)
+        possible = layouts(tensor.digests.shape, grid.shape)
+        if len(possible) > 1:
+            possible = tuple(one for one in possible if one in self._readings[_name(call, tensor)])
+        found = self._by_shape(grid, tensor, possible)
+        if isinstance(found, Unkeyed) or possible == (Layout.TAIL,):
+            found = self._by_content(grid, tensor) or self._passed_through(call, tensor) or found
+        if isinstance(found, KeyedRows):
+            self._met.setdefault(id(grid), []).append(found)
+        return found
+
+    def _by_element(self, grid: Grid, tensor: KeptRows) -> KeptRows:
+        """Whole numbers that stand one for each token, as positions do: each is a row by itself."""
+        shared = (1, *grid.shape[1:])
+        if tensor.dtype not in (*INTEGERS, "bool") or tensor.shape not in (grid.shape, shared):
+            return tensor
+        numbers = self.stretch.numbers(tensor)
+        if numbers is None:
+            return tensor
+        axes = tuple(range(len(tensor.shape)))
+        digests = fold(np.stack([numbers.ravel().astype(np.int64).view(np.uint64) + np.uint64(1)], axis=1))
+        named = tensor.part, tensor.name, tensor.dtype, tensor.shape
+        return KeptRows(*named, axes, digests.reshape(tensor.shape), tensor.whole)
+
+    def _by_shape(self, grid: Grid, tensor: KeptRows, possible: tuple[Layout, ...]) -> Keyed:
+        shape = tensor.digests.shape
+        if not possible:
+            return Unkeyed(tensor, f"its {_counted(shape)} are not the {_counted(grid.shape)} of the forward pass")
+        if len(possible) > 1:
+            return Unkeyed(tensor, f"{_counted(shape)} can be read as {' and as '.join(possible)}")
+        lying: Lying = lie(shape, grid.shape, possible[0])
+        assumed = "taken as those of the last tokens" if possible[0] is Layout.TAIL else ""
+        return KeyedRows(tensor, grid, lying.rows, lying.parts, assumed)
+
+    def _by_content(self, grid: Grid, tensor: KeptRows) -> KeyedRows | None:
+        """Rows that stood somewhere in this forward pass before, each at one place alone."""
+        wanted = tensor.digests.ravel()
+        if not len(wanted):
+            return None
+        kind = tensor.dtype, row_shape(tensor)
+        earlier = [met for met in self._met.get(id(grid), ()) if (met.tensor.dtype, row_shape(met.tensor)) == kind]
+        for met in reversed(earlier[-SEARCHED:]):
+            known, first, counts = np.unique(met.digests, return_index=True, return_counts=True)
+            if met.parts.shape[1] > 1 or not len(known):
+                continue
+            at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+            if np.all(known[at] == wanted):
+                own = np.flatnonzero(counts[at] == 1)
+                if len(own):
+                    return KeyedRows(tensor, grid, met.rows[first[at[own]]], own[:, None])
+        return None
+
+    def _passed_through(self, call: ModuleCall, tensor: KeptRows) -> KeyedRows | None:
+        """An output with as many rows as an input whose rows are no plain ones has that one's."""
+        if tensor.part is not Part.OUTPUT:
+            return None
+        for given in self.of(call):
+            if isinstance(given, Unkeyed) or given.tensor.part is not Part.INPUT or given.parts.shape[1] > 1:
+                continue
+            if given.tensor.digests.shape == tensor.digests.shape:
+                return KeyedRows(tensor, given.grid, given.rows, given.parts, given.assumed)
+        return None
+
+    def _common_readings(self) -> Mapping[tuple[str, Part, str], frozenset[Layout]]:
+        """For each tensor of a module the readings that the shapes of all its calls allow."""
+        found: dict[tuple[str, Part, str], frozenset[Layout]] = {}
+        for call in self.stretch.calls:
+            grid = self.grid(call)
+            for tensor in call.tensors if grid is not None else ():
+                assert grid is not None
+                name, possible = _name(call, tensor), frozenset(layouts(tensor.digests.shape, grid.shape))
+                found[name] = found.get(name, possible) & possible
+        return found
+
+
+_NO_GRID = "it is not known which forward pass it belongs to, or it holds several"
+
+
+def _name(call: ModuleCall, tensor: KeptRows) -> tuple[str, Part, str]:
+    return call.module, tensor.part, tensor.name
+
+
+def _counted(shape: tuple[int, ...]) -> str:
+    return f"{' x '.join(map(str, shape)) or 1} rows"
+
+
+def _covers(stretch: Stretch, grids: Sequence[Grid]) -> Mapping[int, Grid]:
+    """By number of a call, its forward pass: the one in it or around it, else the last of the same outermost module."""
+    held: dict[int, list[Grid]] = {}
+    for grid in grids:
+        for call in (grid.anchor, *stretch.around(grid.anchor)):
+            held.setdefault(call.number, []).append(grid)
+    found: dict[int, Grid] = {}
+    last: dict[str, Grid] = {}
+    for call in stretch.calls:
+        near = [held[one.number] for one in (call, *stretch.around(call)) if one.number in held]
+        own, root = near[0] if near else [], root_of(call.module)
+        if len(own) == 1:
+            found[call.number] = last[root] = own[0]
+        elif call.number not in held and root in last:
+            found[call.number] = last[root]
+    return found

@@ -1,0 +1,98 @@
+"""How a tensor's rows lie on the grid of a forward pass: which of them belong to which token.
+
+Owns what shapes alone can tell, and says so where they allow more than one reading. Pure functions of shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+import numpy as np
+
+from rltrace.row_keys import Numbers
+
+Shape = tuple[int, ...]
+
+
+class Layout(StrEnum):
+    """A way in which rows may lie on a grid of [sequences, tokens]."""
+
+    PLAIN = "plain"
+    """[sequences, tokens]."""
+    FLAT = "flat"
+    """[sequences x tokens]."""
+    GROUPED = "grouped"
+    """[sequences, tokens, …]: a token has several rows, one for each head."""
+    FLAT_GROUPED = "flat-grouped"
+    """[sequences x tokens, …]."""
+    HEADS_FIRST = "heads-first"
+    """[sequences, …, tokens]."""
+    SHARED = "shared"
+    """[1, tokens]: all sequences have the same."""
+    SHARED_GROUPED = "shared-grouped"
+    """[1, tokens, …]."""
+    TAIL = "tail"
+    """[sequences, the last tokens]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lying:
+    """Which rows of a tensor belong to which rows of a grid."""
+
+    parts: Numbers
+    """[n, k]: for each of n rows of the grid the k rows of the tensor that are its, in the order of its digests."""
+    rows: Numbers
+    """[n]: the rows of the grid, flat."""
+
+
+def layouts(shape: Shape, grid: Shape) -> tuple[Layout, ...]:
+    """The readings that ``shape``, of a tensor's rows, allows on ``grid``; the last tokens only where nothing else."""
+    total = prod(grid)
+    found = []
+    if shape == grid:
+        return (Layout.PLAIN,)
+    if shape == (total,):
+        return (Layout.FLAT,)
+    if len(shape) > len(grid) and shape[: len(grid)] == grid:
+        found.append(Layout.GROUPED)
+    if len(grid) == 2:
+        found += _of_sequences(shape, grid)
+    if not found and len(shape) > 1 and shape[0] == total:
+        found.append(Layout.FLAT_GROUPED)
+    if not found and len(grid) == 2 and len(shape) == 2 and shape[0] == grid[0] and 0 < shape[1] < grid[1]:
+        found.append(Layout.TAIL)
+    return tuple(found)
+
+
+def _of_sequences(shape: Shape, grid: Shape) -> list[Layout]:
+    batch, tokens = grid
+    found = []
+    one_alone = shape[:2] == grid and tokens == 1  # then both readings say the same
+    if len(shape) == 3 and (shape[0], shape[2]) == grid and not one_alone:
+        found.append(Layout.HEADS_FIRST)
+    if batch > 1 and shape == (1, tokens):
+        found.append(Layout.SHARED)
+    if batch > 1 and len(shape) > 2 and shape[:2] == (1, tokens):
+        found.append(Layout.SHARED_GROUPED)
+    return found
+
+
+def lie(shape: Shape, grid: Shape, layout: Layout) -> Lying:
+    """How the rows lie if they lie as ``layout`` has it."""
+    total, size = prod(grid), prod(shape)
+    each = np.arange(size)
+    rows = np.arange(total)
+    match layout:
+        case Layout.PLAIN | Layout.FLAT:
+            return Lying(each[:, None], rows)
+        case Layout.GROUPED | Layout.FLAT_GROUPED:
+            return Lying(each.reshape(total, -1), rows)
+        case Layout.HEADS_FIRST:
+            return Lying(each.reshape(shape).transpose(0, 2, 1).reshape(total, -1), rows)
+        case Layout.SHARED | Layout.SHARED_GROUPED:
+            return Lying(np.tile(each.reshape(grid[1], -1), (grid[0], 1)), rows)
+        case Layout.TAIL:
+            last = rows.reshape(grid)[:, grid[1] - shape[1] :]
+            return Lying(each[:, None], last.ravel())
