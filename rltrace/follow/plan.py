@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rltrace.errors import HoleError, UsageError
-from rltrace.follow.facts import Facts
 from rltrace.follow.kinds import Kinds
 from rltrace.follow.only import ALL, Only
 from rltrace.select import Range, Selector
+from rltrace.trace.facts import Facts
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import LIMIT, Column, Origin, RowFlag, Step
