@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,6 +20,7 @@ Facts = dict[str, str | int | float | bool | None]
 
 MOST_FILES = 500
 LARGEST_FILE = 4 << 20
+_LIBRARY = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  to make paths absolute takes most of the time
 _NOT_THE_PROGRAM = ("site-packages", "dist-packages")
 _OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
 
@@ -36,19 +38,22 @@ def hashes(earlier: Mapping[str, str | int | float | bool | None]) -> Facts:
 def program_files() -> Iterator[tuple[str, str]]:
     """Portable name and path of the program's loaded source files."""
     roots = _roots()
-    library = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  thousands of modules: strings are quick
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")
-        if not isinstance(file, str) or not file.endswith(".py") or name.partition(".")[0] in _OWN:
+        if not isinstance(file, str) or _is_not_the_programs(file) or name.partition(".")[0] in _OWN:
             continue
-        if file.startswith(library) or any(part in file for part in _NOT_THE_PROGRAM):
-            continue  # as it stands: to make paths absolute takes most of the time
         path = os.path.abspath(file)  # noqa: PTH100
-        if path.startswith(library) or any(part in path for part in _NOT_THE_PROGRAM):
+        if _is_not_the_programs(path):
             continue
         root = next((root for root in roots if path.startswith(root)), None)
         if root is not None:
             yield lasting_name(path[len(root) :]), path
+
+
+@cache  # thousands of modules are asked about at the start, and again at the end
+def _is_not_the_programs(file: str) -> bool:
+    """Whether a module's file, as it stands or made absolute, is the standard library's, a package's, or no source."""
+    return not file.endswith(".py") or file.startswith(_LIBRARY) or any(part in file for part in _NOT_THE_PROGRAM)
 
 
 def _roots() -> list[str]:

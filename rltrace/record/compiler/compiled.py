@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
+from weakref import WeakSet
 
 from torch._C._dynamo import eval_frame
 
@@ -117,9 +118,14 @@ def keep_compiler_out() -> None:
     """
     skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
     for name, module in list(sys.modules.items()):
-        if name == "rltrace" or name.startswith("rltrace."):
+        if (name == "rltrace" or name.startswith("rltrace.")) and module not in _kept_out:
             for code in _codes(module):
                 eval_frame.set_code_exec_strategy(code, skip)
+            _kept_out.add(module)
+
+
+_kept_out: WeakSet[ModuleType] = WeakSet()
+"""Modules that the compiler passes over already: nothing undoes that, and to go through them takes 10 ms."""
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
