@@ -118,8 +118,6 @@ def _forward(stretch: Stretch, call: ModuleCall, tensor: KeptRows, counts: dict[
     masks = _first(_mask(stretch, tokens, one) for one in near)
     if masks is not None and positions is not None and tokens.shape[1] == 1:
         masks = None  # of a cache of fixed length, the last ones are not those of this call
-    if masks is not None and positions is not None and 1 < tokens.shape[1] == masks.shape[1]:
-        positions = None  # nothing came before; some libraries count from the batch's left edge, padding and all
     return Forward(call, shape, tokens, positions, masks)
 
 

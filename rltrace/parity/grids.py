@@ -80,6 +80,8 @@ class _Follower:
             return Grid(forward.call, forward.shape, np.zeros(0, np.uint64), nothing, nothing)
         if positions is not None:
             positions = positions - self._offset
+        if mask is not None and 1 < ids.shape[1] == mask.shape[1]:
+            positions = None  # nothing came before; some libraries count from the batch's left edge, padding and all
         if mask is None and self._pad is not None:
             mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
         keys = self._sequences.keys(ids, positions, mask)
