@@ -25,7 +25,8 @@ def points_of(series: Series, *, last: bool = False) -> list[tuple[int, float]]:
     if len(at) > MOST_POINTS:
         edges = np.linspace(0, len(at), MOST_POINTS // 4 + 1).astype(np.int64)
         parts = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        at = at[np.unique(np.concatenate([_extremes(series.values[at], first, stop) for first, stop in parts]))]
+        values = series.values[at]
+        at = at[np.unique(np.concatenate([_extremes(values, first, stop) for first, stop in parts]))]
     return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
 
 
