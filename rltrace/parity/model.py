@@ -63,9 +63,13 @@ class Side:
     calls: int
     modules: int
     rows: int
-    """Rows that have a key: tokens, observations."""
+    """Rows of its forward passes that are known: tokens, observations."""
     unknown: int
-    """Rows of which it is not known which they are."""
+    """Rows of which it is not known which they are: sequences whose beginning was not recorded. Padding aside."""
+    missing: int
+    """Known rows that the other side never computed."""
+    excused: int
+    """Of those, how many need no partner: a last token that was never fed back, padding."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Distance:
     absolute: float | None
     relative: float | None
     ulp: int | None
-    """Representable numbers from one to the other, in the coarser of the two dtypes."""
+    """Representable numbers from one to the other, in the wider of the two dtypes."""
     measured: int
     """Rows that differ and whose values were kept on both sides."""
     worst: str = ""
@@ -187,7 +191,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Requirement:
+class Required:
     """What was asked for with ``--require``, and whether it holds."""
 
     text: str
@@ -217,7 +221,6 @@ class Parity:
     renamed: tuple[Pair[str], ...]
     """What B's path begins with where A's begins otherwise."""
     disagreements: tuple[Disagreement, ...]
-    requirements: tuple[Requirement, ...]
     holes: tuple[str, ...]
     notes: tuple[str, ...]
     advice: tuple[str, ...]

@@ -1,0 +1,118 @@
+"""What makes a row of A and a row of B the same row, in these two stretches: tokens, what was handed in, or order.
+
+Owns the choice, and what is said where there is none; and which steps of the two belong together. How the rows get
+their keys is told by ``grids`` and ``observations``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rltrace.errors import UsageError
+from rltrace.parity.forwards import Forward, forwards_of
+from rltrace.parity.grids import Grid
+from rltrace.parity.model import RowsBy
+from rltrace.parity.observations import counted_grids, observation_grids
+from rltrace.parity.padding import grids_of
+from rltrace.parity.stretch import Stretch
+from rltrace.row_keys import NO_KEY, Keys
+
+SHOWN = 16
+"""Tokens of a sequence that are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    by: RowsBy
+    a: tuple[Grid, ...]
+    b: tuple[Grid, ...]
+    how: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> int:
+        """Different keys that both sides have."""
+        shared = np.intersect1d(_keys(self.a), _keys(self.b))
+        return int((shared != NO_KEY).sum())
+
+
+def _keys(grids: Sequence[Grid]) -> Keys:
+    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
+
+
+def known_rows(a: Stretch, b: Stretch, rows_by: RowsBy | None, pad: int | None) -> Known:
+    """Rows by tokens, else by what was handed in, or as asked. Raises UsageError."""
+    if rows_by is RowsBy.ORDER:
+        return Known(RowsBy.ORDER, counted_grids(a), counted_grids(b), "the k-th row of A is the k-th of B, as asked")
+    if rows_by is not RowsBy.INPUTS:
+        found = forwards_of(a), forwards_of(b)
+        if all(found):
+            return _by_tokens(*found, pad)
+        if rows_by is RowsBy.TOKENS or any(found):
+            side = "A" if not found[0] else "B"
+            raise UsageError(
+                f"no token ids are known of {side}: no call of an embedding, or with input_ids, was kept of it;"
+                " --rows-by inputs, or order, compares without them"
+            )
+    grids = observation_grids(a, b)
+    if all(grids):
+        return Known(RowsBy.INPUTS, *grids, "rows that were given the same input belong together")
+    if rows_by is RowsBy.INPUTS:
+        raise UsageError("the two sides share too few rows of what their outermost modules are given")
+    raise UsageError(
+        "it cannot be told which row of A is which of B: neither side looks token ids up, and what their outermost"
+        " modules are given is not the same; say --rows-by order if the k-th row of A is the k-th of B"
+    )
+
+
+def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Known:
+    padded = grids_of(a, b, pad)
+    how = "; ".join(filter(None, ["rows of the same tokens so far belong together", padded.how]))
+    known = Known(RowsBy.TOKENS, padded.a, padded.b, how)
+    return known if known.shared else replace(known, notes=_other_tokens(a, b))
+
+
+def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:
+    """The first sequence of each side, where no token of one is one of the other's."""
+    shown = []
+    for name, side in (("A", a), ("B", b)):
+        first = next((forward.ids[0] for forward in side if forward.ids.size), np.zeros(0, np.int64))
+        rest = " …" if len(first) > SHOWN else ""
+        shown.append(f"{name} was first given the tokens {' '.join(map(str, first[:SHOWN].tolist()))}{rest}")
+    return tuple(shown)
+
+
+def same_steps(a: Stretch, b: Stretch) -> tuple[Stretch, Stretch, list[str]]:
+    """Without calls of steps that one side alone has: an optimizer has changed the weights between.
+
+    Where no step is in both, steps tell nothing.
+    """
+    common = set(a.steps) & set(b.steps)
+    if not common:
+        told = " and ".join(f"{side.side.upper()}'s calls are of {_steps(side.steps)}" for side in (a, b))
+        return _without_steps(a), _without_steps(b), [f"{told}: whether the weights are the same, steps do not tell"]
+    notes = []
+    for side in (a, b):
+        others = [step for step in side.steps if step not in common]
+        if others:
+            left = sum(call.step in others for call in side.outermost)
+            notes.append(
+                f"{left:,} outermost calls of {side.side.upper()}, of {_steps(others)}, are left out: the other side"
+                " has none of these steps, and each optimizer step changes the weights"
+            )
+    return _of_steps(a, common), _of_steps(b, common), notes
+
+
+def _of_steps(stretch: Stretch, steps: set[int]) -> Stretch:
+    return replace(stretch, calls=tuple(call for call in stretch.calls if call.step in steps))
+
+
+def _without_steps(stretch: Stretch) -> Stretch:
+    return replace(stretch, calls=tuple(replace(call, step=0) for call in stretch.calls))
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"

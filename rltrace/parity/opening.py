@@ -1,0 +1,132 @@
+"""The two stretches that ``rltrace compare`` is given, from traces, streams and selectors.
+
+Owns which calls are A's and which are B's, and what is said where that cannot be told. One trace alone is two
+stretches: calls without gradient, and calls with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rltrace.errors import UsageError
+from rltrace.parity.finding import OF_OPS, finds_call
+from rltrace.parity.stretch import Recorded, Stretch
+from rltrace.select import Selector, parse_selectors
+from rltrace.trace.reader import Trace, open_trace
+from rltrace.trace.tensor_rows import ModuleCall
+
+RECORD = "record it with: rltrace record --rows all --values 'module=*' -- python …"
+WITHOUT, WITH = "calls without gradient", "calls with gradient"
+
+
+@dataclass(frozen=True)
+class Given:
+    """One side as the command line has it."""
+
+    path: Path
+    stream: str | None
+    """Name of a stream, or a glob; None: whichever has calls."""
+    selector: Selector | None
+    text: str
+    """The selector's own words."""
+
+
+def parse_given(text: str, selectors: Sequence[str]) -> Given:
+    """``TRACE`` or ``TRACE:STREAM``; streams' names hold colons themselves. Raises UsageError."""
+    selector = parse_selectors(selectors) if selectors else None
+    for clause in selector.clauses if selector is not None else ():
+        wrong = next((condition.key for condition in clause if condition.key in OF_OPS), None)
+        if wrong is not None:
+            raise UsageError(f"--a and --b choose calls of modules, which have no {wrong}: ask for module, phase, step")
+    path, stream = Path(text), None
+    for at in (k for k, character in enumerate(text) if character == ":"):
+        if not path.exists() and Path(text[:at]).exists():
+            path, stream = Path(text[:at]), text[at + 1 :]
+            break
+    return Given(path, stream, selector, " or ".join(selectors))
+
+
+def open_stretches(a: Given, b: Given) -> tuple[Stretch, Stretch]:
+    """The two stretches. Raises UsageError."""
+    trace_a = open_trace(a.path)
+    if a.path != b.path:
+        return _stretch("a", trace_a, a, None, "calls"), _stretch("b", open_trace(b.path), b, None, "calls")
+    return _stretch("a", trace_a, a, _without_gradient, WITHOUT), _stretch("b", trace_a, b, _with_gradient, WITH)
+
+
+Wanted = Callable[[Stretch, ModuleCall], bool]
+
+
+def _with_gradient(stretch: Stretch, call: ModuleCall) -> bool:
+    """As the outermost call around it has it: a model may switch gradients off for a part of its own."""
+    return (call, *stretch.around(call))[-1].grad
+
+
+def _without_gradient(stretch: Stretch, call: ModuleCall) -> bool:
+    return not _with_gradient(stretch, call)
+
+
+def _stretch(side: str, trace: Trace, given: Given, wanted: Wanted | None, what: str) -> Stretch:
+    """``wanted``: which calls, where no selector says so; ``what``: the same in words."""
+    streams = list(_streams(side, trace, given))
+    found = streams
+    if given.selector is not None:
+        chosen: Selector = given.selector
+        found = [_cut(stretch, lambda own, call: finds_call(chosen, own, call), given.text) for stretch in streams]
+    elif wanted is not None:
+        found = [_cut(stretch, wanted, what) for stretch in streams]
+    with_calls = [stretch for stretch in found if stretch.calls]
+    if not with_calls:
+        raise UsageError(_nothing(side, trace, given, streams, what))
+    if len(with_calls) > 1:
+        names = [stretch.stream for stretch in with_calls]
+        one = f"{given.path}:{names[0]}"
+        raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {one}")
+    return with_calls[0]
+
+
+def _streams(side: str, trace: Trace, given: Given) -> Iterator[Stretch]:
+    """Every stream that the name allows and that has calls whose rows were kept."""
+    for process in trace.processes:
+        kept = process.kept_rows
+        if not kept:
+            continue
+        for stream in process.streams:
+            if given.stream is not None and not fnmatchcase(stream.name, given.stream):
+                continue
+            calls = tuple(kept.calls(stream.index))
+            if calls:
+                holes = [hole.why for hole in process.holes]
+                yield Stretch(
+                    side,
+                    calls,
+                    "all calls",
+                    str(given.path),
+                    kept.ops(stream.index),
+                    process.values.get,
+                    Recorded(process, stream),
+                    holes,
+                )
+
+
+def _cut(stretch: Stretch, wanted: Wanted, what: str) -> Stretch:
+    return replace(stretch, calls=tuple(call for call in stretch.calls if wanted(stretch, call)), what=what)
+
+
+def _nothing(side: str, trace: Trace, given: Given, streams: Sequence[Stretch], what: str) -> str:
+    """Why there is no call on this side."""
+    name = side.upper()
+    if not any(process.kept_rows for process in trace.processes):
+        return f"{given.path} ({name}) holds no rows of tensors to compare; {RECORD}"
+    if not streams and given.stream is not None:
+        known = ", ".join(stream.name for process in trace.processes for stream in process.streams)
+        return f"{given.path} ({name}) has no stream {given.stream} with calls of modules; its streams are {known}"
+    if not streams:
+        return f"{given.path} ({name}) holds rows of ops, and of no module's call; {RECORD}"
+    if given.selector is not None:
+        modules = list(dict.fromkeys(call.module for stretch in streams for call in stretch.calls))
+        return f"--{side} {given.text} finds no call of {given.path}; its modules are {', '.join(modules[:5])}, …"
+    return f"{given.path} has no {what} ({name}); say with --a and --b which calls belong to which side"
