@@ -46,28 +46,28 @@ class Grid:
 
 def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[Grid, ...]:
     """A grid for each forward pass, in order. ``pad``: id of the token that pads where no mask tells."""
-    followed: dict[str, _Follower] = {}
-    offset = _first_position(forwards)
+    followed: dict[str, Follower] = {}
+    offset = first_position(forwards)
     grids = []
     for forward in forwards:
-        follower = followed.setdefault(forward.call.module, _Follower(pad, offset))
+        follower = followed.setdefault(forward.call.module, Follower(pad, offset))
         grids.append(follower.grid(forward))
     return _numbered(grids)
 
 
-def _first_position(forwards: Iterable[Forward]) -> int:
+def first_position(forwards: Iterable[Forward]) -> int:
     """What the first position of a sequence is called."""
     lowest = min((int(f.positions.min()) for f in forwards if f.positions is not None and f.positions.size), default=0)
     return lowest if 0 < lowest <= HIGHEST_FIRST_POSITION else 0
 
 
-class _Follower:
+class Follower:
     """Follows the sequences of one model from call to call."""
 
     def __init__(self, pad: int | None, offset: int) -> None:
         self._sequences = Sequences()
         self._pad = pad
-        self._offset = offset
+        self.offset = offset
         self._begun = 0
         self._current: Numbers = np.zeros(0, np.int64)
         self._places: Numbers = np.zeros(0, np.int64)
@@ -79,7 +79,7 @@ class _Follower:
             nothing = np.full(0, UNKNOWN)
             return Grid(forward.call, forward.shape, np.zeros(0, np.uint64), nothing, nothing)
         if positions is not None:
-            positions = positions - self._offset
+            positions = positions - self.offset
         if mask is not None and 1 < ids.shape[1] == mask.shape[1]:
             positions = None  # nothing came before; some libraries count from the batch's left edge, padding and all
         if mask is None and self._pad is not None:
