@@ -6,7 +6,8 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
+from rltrace.digest.rows import row_digests
 from rltrace.identity import frame_key, portable_key, site_key
+from rltrace.trace.keptpack import Block, NewCall, NewKept, NewOp, NewTensor
+from rltrace.trace.keptrecords import AskedRows, axes_of
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.schema import (
     GENERATOR_SHIFT,
     SLOT_UNKNOWN,
     TABLES,
+    CallFlag,
     Column,
     Generator,
     Kind,
@@ -31,12 +36,16 @@ from rltrace.trace.schema import (
     ValueKind,
     pack_link,
 )
+from rltrace.trace.tensor_rows import Part
 from rltrace.trace.valuepack import NewValue, NewValues
 from rltrace.trace.valuerecords import Asked, LeftOut
 from rltrace.trace.writer import ProcessWriter, create_trace, end_launch, write_birth
 
 Frame = tuple[str, int, str, str]
 """(file, line, function, source)."""
+
+Tensor = NDArray[Any] | tuple[NDArray[Any], str]
+"""An array, and torch's name of its dtype where NumPy has none for it."""
 
 SITE: Frame = ("train.py", 12, "train", "loss.backward()")
 LAYOUT = ("float32", (4,), (1,), "cpu")
@@ -129,6 +138,10 @@ class StreamBuilder:
         self._values: list[NewValue] = []
         self._left_out: list[LeftOut] = []
         self._samples: list[list[int]] = []
+        self._kept: list[NewCall | NewOp] = []
+        self._kept_left_out: list[LeftOut] = []
+        self._calls = 0
+        self._open_calls: list[int] = []
 
     def value(self, array: NDArray[Any], dtype: str = "", *, kind: ValueKind = ValueKind.OUTPUT, place: int = 0) -> int:
         """Keep a value of the next row; returns its digest. ``dtype``: torch's name, where NumPy has none for it.
@@ -150,6 +163,68 @@ class StreamBuilder:
         """Values of the next row were asked for and not kept."""
         self.process.keeps()
         self._left_out.append(LeftOut(why, self.index, self.rows, self.rows, values, size))
+
+    @contextmanager
+    def call(
+        self,
+        module: str,
+        inputs: Mapping[str, Tensor] | None = None,
+        kind: str = "Module",
+        phase: Phase | str = Phase.OTHER,
+        *,
+        grad: bool = False,
+        values: bool = False,
+    ) -> Iterator[dict[str, Tensor]]:
+        """A call of a module around the ops of the block; what is put into the mapping are its outputs.
+
+        A tensor is an array, or a pair of one and torch's name of its dtype. Their rows are kept; their values where
+        ``values`` says so, and those of whole numbers and booleans.
+        """
+        number, parent, first = self._calls, self._open_calls[-1] if self._open_calls else None, self.rows
+        step = self.process.step
+        self._calls += 1
+        self._open_calls.append(number)
+        given = [self._tensor(Part.INPUT, name, tensor, values) for name, tensor in (inputs or {}).items()]
+        outputs: dict[str, Tensor] = {}
+        yield outputs
+        given += [self._tensor(Part.OUTPUT, name, tensor, values) for name, tensor in outputs.items()]
+        self._open_calls.pop()
+        intern = self.process.tables.plain
+        phase = Phase[phase.upper()] if isinstance(phase, str) else phase
+        flags = CallFlag.CALL | (CallFlag.GRAD if grad else 0)
+        ids = intern("modules", module), intern("names", kind)
+        self._kept.append(NewCall(self.index, number, parent, *ids, step, phase, flags, first, self.rows, given))
+
+    def op_rows(
+        self,
+        row: int,
+        inputs: Mapping[str, Tensor] | None = None,
+        outputs: Mapping[str, Tensor] | None = None,
+        *,
+        values: bool = False,
+    ) -> None:
+        """Rows of the tensors of an op; called before the commit of its row, or of a later one."""
+        parts = ((Part.INPUT, inputs or {}), (Part.OUTPUT, outputs or {}))
+        tensors = [self._tensor(part, *named, values, told_by=False) for part, of in parts for named in of.items()]
+        self._kept.append(NewOp(self.index, row, tensors))
+
+    def rows_left_out(self, why: str, rows: int = 1) -> None:
+        """Rows of a tensor were asked for at the next row of the stream and not kept."""
+        self.process.keeps_rows()
+        self._kept_left_out.append(LeftOut(why, self.index, self.rows, self.rows, 1, 8 * rows))
+
+    def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, told_by: bool = True) -> NewTensor:
+        self.process.keeps_rows()
+        array, dtype = tensor if isinstance(tensor, tuple) else (tensor, str(tensor.dtype))
+        data, shape = np.ascontiguousarray(array).tobytes(), array.shape
+        axes = axes_of(self.process.row_axes, array.ndim)
+        layout = self.process.tables.plain("layouts", [dtype, list(shape), [], "cpu"])
+        whole = digest_buffer(data, seed_of(dtype, shape))
+        if values or (told_by and array.dtype.kind in "iub"):
+            self.process.keeps(only_with_rows=True)
+            self._values.append(NewValue(ValueKind.WITH_ROWS, whole, self.index, self.rows, 0, layout, data))
+        block = Block(row_digests(data, dtype, shape, array.itemsize, axes))
+        return NewTensor(part, self.process.tables.plain("names", name), layout, axes, whole, block)
 
     def sample(self, name: str, value: float, kind: str = "watch", *, step: int | None = None) -> None:
         """One more number of a series; ``step``: which it belongs to, the current one unless said."""
@@ -306,10 +381,11 @@ class StreamBuilder:
         tables, steps = self.process.tables, self._steps
         entries, tables.new = tables.new, []
         values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
+        kept, self._kept, self._kept_left_out = NewKept(self._kept, self._kept_left_out), [], []
         self._columns, self._cells, self._steps = [], ([], [], [], []), []
         samples, self._samples = np.array(self._samples, np.uint64).reshape(-1, len(Sample)), []
         self._first = self.rows
-        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values, samples)
+        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values, samples, kept)
 
 
 class ProcessBuilder:
@@ -336,6 +412,8 @@ class ProcessBuilder:
         self.streams: dict[str, StreamBuilder] = {}
         self._level, self._engine = level, engine
         self._keeps = False
+        self._keeps_rows = False
+        self.row_axes: tuple[int, ...] | None = None
         self.writer.facts(level, engine, {"testing": True})
 
     def stream(self, name: str | None = None) -> StreamBuilder:
@@ -345,11 +423,18 @@ class ProcessBuilder:
             self.streams[name] = StreamBuilder(self, name)
         return self.streams[name]
 
-    def keeps(self, *selectors: str, inputs: bool = True, limit: int = 1 << 30) -> None:
+    def keeps(self, *selectors: str, inputs: bool = True, limit: int = 1 << 30, only_with_rows: bool = False) -> None:
         """Values are kept of what these select (default: all); only the first call counts."""
         if not self._keeps:
             self._keeps = True
-            self.writer.keeps(Asked(selectors or ("all",), inputs, limit))
+            self.writer.keeps(Asked(() if only_with_rows else selectors or ("all",), inputs, limit))
+
+    def keeps_rows(self, *selectors: str, axes: tuple[int, ...] | None = None, limit: int = 1 << 30) -> None:
+        """Rows of tensors are kept of what these select (default: all); only the first call counts."""
+        if not self._keeps_rows:
+            self._keeps_rows = True
+            self.row_axes = axes
+            self.writer.keeps_rows(AskedRows(selectors or ("all",), axes, limit))
 
     def fact(self, name: str, value: str | int | float | bool | None) -> None:
         self.writer.facts(self._level, self._engine, {name: value})
@@ -401,6 +486,7 @@ class TraceBuilder:
         self.value = self.main.stream().value
         self.sample = self.main.stream().sample
         self.left_out = self.main.stream().left_out
+        self.call, self.op_rows = self.main.stream().call, self.main.stream().op_rows
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
         """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""

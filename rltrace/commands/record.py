@@ -14,7 +14,7 @@ import click
 from rltrace.commands.recording import carry_out
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
-from rltrace.record.options import RecordOptions
+from rltrace.record.options import RecordOptions, check_axes
 from rltrace.select import parse_selectors
 
 
@@ -35,6 +35,14 @@ from rltrace.select import parse_selectors
 @click.option(
     "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Keep so much of each process at most."
 )
+@click.option(
+    "--rows",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Keep a digest of each row of tensors of these; repeatable.",
+)
+@click.option("--row-axes", metavar="AXES", help="Count rows along these axes, as in 0,1; default: all but the last.")
+@click.option("--rows-limit", metavar="SIZE", default="1GiB", show_default=True, help="The same limit for rows.")
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="A", help="Hold the run against A as it goes.")
 @click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
@@ -51,6 +59,9 @@ def command(
     values: tuple[str, ...],
     values_inputs: bool,
     values_limit: str,
+    rows: tuple[str, ...],
+    row_axes: str | None,
+    rows_limit: str,
     compiled: str | None,
     against: Path | None,
     stop: bool,
@@ -86,18 +97,37 @@ def command(
             raise UsageError("--values keeps tensors of ops; --level step records no ops")
     elif values_inputs:
         raise UsageError("--values-inputs adds to what --values SELECTOR keeps: say of which ops")
-    limit = parse_size("--values-limit", values_limit)
+    if rows:
+        parse_selectors(rows)
+        if level == "step":
+            raise UsageError("--rows keeps rows of ops and of calls of modules; --level step records neither")
+    elif row_axes is not None:
+        raise UsageError("--row-axes says along which axes --rows SELECTOR counts: say of which ops or modules")
     if against is None and (stop or result is not None):
         raise UsageError("--stop and --result are of a run that is held against another one: --against A")
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
-    options = RecordOptions(path, level, first, end, until, verify_inputs, values, values_inputs, limit, compiled)
+    options = RecordOptions(
+        path,
+        level,
+        first,
+        end,
+        until,
+        verify_inputs,
+        values=values,
+        values_inputs=values_inputs,
+        values_limit=parse_size("--values-limit", values_limit),
+        rows=rows,
+        row_axes=None if row_axes is None else parse_axes(row_axes),
+        rows_limit=parse_size("--rows-limit", rows_limit),
+        compile=compiled,
+    )
     also = None
     if against is not None:
         from rltrace.commands.holding import held_against, teller
 
-        if values or steps is not None or level == "step":
-            raise UsageError("--against records the ops that A has: leave out --values, --steps and --level")
+        if values or rows or steps is not None or level == "step":
+            raise UsageError("--against records the ops that A has: leave out --values, --rows, --steps and --level")
         options = held_against(options, against, stop=stop)
         also = teller(against, trace, result, quiet=quiet)
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=also)
@@ -112,6 +142,14 @@ def parse_steps(text: str) -> tuple[int, int | None]:
     if window[1] is not None and window[1] <= window[0]:
         raise UsageError(f"--steps {text}: no step is in it; the second number is the first step that is left out")
     return window
+
+
+def parse_axes(text: str) -> tuple[int, ...]:
+    """``0,1`` as numbers, ascending. Raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise UsageError(f"--row-axes {text}: write numbers of axes from 0, as in 0 or 0,1")
+    return check_axes(map(int, parts))
 
 
 def parse_size(option: str, text: str) -> int:

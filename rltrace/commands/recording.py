@@ -74,7 +74,7 @@ def _not_run_hint(program: str, found: Found) -> str:
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """What the trace says of its launch; nothing secret, nothing under the home folder by its full path."""
-    others = ("trace", "compile", "values", "replay", "inject", "kinds", "only", "origins", "lockstep", "against")
+    others = ("trace", "compile", "values", "row", "replay", "inject", "kinds", "only", "origins", "lockstep", "against")
     told = {name: value for name, value in asdict(options).items() if not name.startswith((*others, "stop"))}
     asked = told | options.extras()
     return {
@@ -111,6 +111,8 @@ def _extent(options: RecordOptions) -> str:
         what += ", held against another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"
+    if options.rows:
+        what += f", with rows of {' or '.join(options.rows)}"
     return what if options.until is None else f"{what}, until step {options.until} is done"
 
 

@@ -70,6 +70,9 @@ class _Record(ModuleType):
         values: str | Iterable[str] = (),
         values_inputs: bool = False,
         values_limit: int = 1 << 30,
+        rows: str | Iterable[str] = (),
+        row_axes: Iterable[int] | None = None,
+        rows_limit: int = 1 << 30,
         compile: str | None = None,
         force: bool = False,
     ) -> AbstractContextManager[None]:
@@ -77,9 +80,11 @@ class _Record(ModuleType):
 
         ``steps`` is half open and counts from the block's beginning. ``verify_inputs``: every op of the window digests
         every input, whoever is known to have written it. ``values``: selectors of the ops whose results are kept in
-        the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. With
-        ``compile="eager"`` compiled functions run op by op. Threads that run already are not recorded. Raises
-        UsageError where something is in the way at ``path``, or a recording is under way.
+        the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. ``rows``: selectors
+        of the calls of modules and the ops of whose tensors a digest is kept for each row, counted along ``row_axes``
+        (all axes but the last), at most ``rows_limit`` bytes of them. With ``compile="eager"`` compiled functions run
+        op by op. Threads that run already are not recorded. Raises UsageError where something is in the way at
+        ``path``, or a recording is under way.
         """
         from rltrace.record.library import record_block
 
@@ -91,6 +96,9 @@ class _Record(ModuleType):
             values=values,
             values_inputs=values_inputs,
             values_limit=values_limit,
+            rows=rows,
+            row_axes=row_axes,
+            rows_limit=rows_limit,
             compile=compile,
             force=force,
         )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.record.keepers import Keepers
 from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
 from rltrace.record.process import ProcessState
 from rltrace.record.series import Series
@@ -22,6 +24,9 @@ from rltrace.record.values.keeper import Keeper
 from rltrace.trace.rows import Rows, StepRecord
 from rltrace.trace.schema import SEGMENT_ROWS, Column, Kind, RowFlag
 from rltrace.trace.writer import ProcessWriter
+
+if TYPE_CHECKING:
+    from rltrace.record.rows.keeper import RowKeeper
 
 COMMIT_SECONDS: Final = 5.0
 MOST_SEGMENTS: Final = 4
@@ -35,17 +40,19 @@ class Committer:
         process: ProcessState,
         writer: ProcessWriter,
         fail: Callable[[Exception], None],
-        keeper: Keeper | None = None,
+        keepers: Keepers | None = None,
     ) -> None:
         self.series: Series | None = None
         """Samples that are committed with the rows of the first stream, once there are any."""
         self._process = process
         self._writer = writer
         self._fail = fail
-        self._keeper = keeper
+        self._values = keepers.values if keepers is not None else None
+        self._kept_rows = keepers.rows if keepers is not None else None
         self._hurried = False
-        if keeper is not None:
-            keeper.hurry, keeper.wait = self.hurry, self._wait_for_values
+        for keeper in (self._values, self._kept_rows):
+            if keeper is not None:
+                keeper.hurry, keeper.wait = self.hurry, partial(self._wait_for, keeper)
         self._streams: list[tuple[StreamRecorder, int]] = []
         self._taken: dict[int, int] = {}
         self._steps: list[StepRecord] = []
@@ -88,11 +95,11 @@ class Committer:
         self._hurried = True
         self._wake.set()
 
-    def _wait_for_values(self) -> None:
-        """The disk is far behind the values."""
+    def _wait_for(self, keeper: Keeper | RowKeeper) -> None:
+        """The disk is far behind what is kept."""
         self.hurry()
         with self._room:
-            self._room.wait_for(lambda: self._stopping or self._keeper is None or not self._keeper.behind, timeout=60)
+            self._room.wait_for(lambda: self._stopping or not keeper.behind, timeout=60)
 
     def give_up(self) -> None:
         """End the thread, whatever is left; may be called from any thread."""
@@ -153,12 +160,14 @@ class Committer:
     def _commit(self, stream: StreamRecorder, number: int) -> bool:
         rows = self._take(stream, number)
         steps = self._take_steps(number)
-        values = self._keeper.take(number, self._taken[number]) if self._keeper is not None else None
+        values = self._values.take(number, self._taken[number]) if self._values is not None else None
+        kept = self._kept_rows.take(number, self._taken[number]) if self._kept_rows is not None else None
         samples = self.series.take() if self.series is not None and number == 0 else None
         entries = self._process.tables.take()
-        if rows is None and not steps and not entries and not values and (samples is None or not len(samples)):
+        beside = bool(values) or bool(kept) or (samples is not None and len(samples) > 0)
+        if rows is None and not steps and not entries and not beside:
             return False
-        self._writer.commit(number, rows, entries, steps, values, samples)
+        self._writer.commit(number, rows, entries, steps, values, samples, kept)
         with self._room:
             self._room.notify_all()
         return rows is not None

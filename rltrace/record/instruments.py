@@ -23,8 +23,11 @@ class Instruments:
         process: ProcessState,
         modules_here: Callable[[], ModuleStack | None],
         fail: Callable[[Exception], None],
+        *,
+        closely: bool = False,
     ) -> None:
-        self.modules = ModuleCalls(process.module_names, modules_here, fail)
+        """``closely``: each stream may look at what its modules are called with, and at what they return."""
+        self.modules = ModuleCalls(process.module_names, modules_here, fail, closely=closely)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()

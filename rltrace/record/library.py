@@ -18,7 +18,7 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import session as sessions
 from rltrace.record.compiler.stance import EAGER
 from rltrace.record.engine import Companion
-from rltrace.record.options import RecordOptions
+from rltrace.record.options import RecordOptions, check_axes
 from rltrace.select import parse_selectors
 from rltrace.trace.writer import create_trace, end_launch, write_birth
 
@@ -33,6 +33,9 @@ def record_block(
     values: str | Iterable[str],
     values_inputs: bool,
     values_limit: int,
+    rows: str | Iterable[str],
+    row_axes: Iterable[int] | None,
+    rows_limit: int,
     compile: str | None,
     force: bool,
 ) -> Iterator[None]:
@@ -49,6 +52,11 @@ def record_block(
     parse_selectors(selectors)
     if selectors and level != "op":
         raise UsageError("values are kept of ops: they need level op")
+    row_selectors = (rows,) if isinstance(rows, str) else tuple(rows)
+    parse_selectors(row_selectors)
+    if row_selectors and level != "op":
+        raise UsageError("rows are kept of ops and of calls of modules: they need level op")
+    axes = None if row_axes is None else check_axes(row_axes)
     first, end = steps or (0, None)
     trace = Path(path).absolute()
     options = RecordOptions(
@@ -60,6 +68,9 @@ def record_block(
         values=selectors,
         values_inputs=values_inputs,
         values_limit=values_limit,
+        rows=row_selectors,
+        row_axes=axes,
+        rows_limit=rows_limit,
         compile=compile,
     )
     with recording(options, force=force):

@@ -13,7 +13,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -175,6 +175,19 @@ def _forget(known: dict[int, int], number: int) -> Any:
     return lambda _: known.pop(number, None)
 
 
+class CallWatcher(Protocol):
+    """What looks at the calls of modules in one thread. None of this may raise an error of its own."""
+
+    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> Any:
+        """``module`` is about to be called, as the ``depth``th call within one another; what is to be told again."""
+
+    def ended(self, call: Any, result: Any) -> None:
+        """The call for which ``begins`` returned ``call`` has returned ``result``."""
+
+    def raised(self, call: Any) -> None:
+        """It has raised."""
+
+
 class ModuleStack:
     """The modules that one thread is inside of, and which sequence numbers belong to which."""
 
@@ -186,6 +199,8 @@ class ModuleStack:
         """Id in table "modules" of the innermost module being called; 0: none."""
         self.on_outermost: Callable[[FrameType], None] | None = None
         """Told of the call of a module within no other one, by the frame that called it."""
+        self.calls: CallWatcher | None = None
+        """Told of what modules are called with and what they return, where calls are followed closely."""
         self._starts: list[int] = []
         self._modules: list[int] = []
 
@@ -200,6 +215,11 @@ class ModuleStack:
         self.current = self._names.of(module) if found is None else found
         if self.current != outer:
             self._break()
+
+    @property
+    def depth(self) -> int:
+        """Calls that are under way, and backward passes."""
+        return len(self._outer)
 
     def begin_backward(self, frame: FrameType) -> None:
         """A backward pass begins: its ops belong to modules by their nodes, unless a forward is computed anew in it."""
@@ -244,10 +264,14 @@ class ModuleCalls:
         names: ModuleNames,
         stack_of_thread: Callable[[], ModuleStack | None],
         fail: Callable[[Exception], None],
+        *,
+        closely: bool = False,
     ) -> None:
+        """``closely``: the ``calls`` of each stack are told of every call, too."""
         self._names = names
         self._stack_of_thread = stack_of_thread
         self._fail = fail
+        self._stand_in = _watched_closely if closely else _watched
         self._stop_hooks = tell(names)
         self._original: Any = None
 
@@ -261,7 +285,7 @@ class ModuleCalls:
         if self._original is None:
             self._original = torch.nn.Module.__call__
             _watching.stack_of_thread, _watching.fail = self._stack_of_thread, self._fail
-            torch.nn.Module.__call__ = _watched(self._original)  # type: ignore[method-assign]
+            torch.nn.Module.__call__ = self._stand_in(self._original)  # type: ignore[method-assign]
 
     def ignore(self) -> None:
         if self._original is not None:
@@ -310,6 +334,39 @@ def _watched(call: Any) -> Any:
             return call(self, *args, **kwargs)
         try:
             return call(self, *args, **kwargs)
+        finally:
+            stack.leave()
+
+    return __call__
+
+
+def _watched_closely(call: Any) -> Any:
+    """As ``_watched``, for a recording that keeps what modules are called with and what they return."""
+
+    @functools.wraps(call)
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if _is_traced():
+            return call(self, *args, **kwargs)
+        stack = _watching.stack_of_thread()
+        if stack is None:
+            return call(self, *args, **kwargs)
+        try:
+            stack.enter(self, _get_frame())
+        except Exception as error:
+            _watching.fail(error)
+            return call(self, *args, **kwargs)
+        try:
+            watcher = stack.calls
+            if watcher is None:
+                return call(self, *args, **kwargs)
+            begun = watcher.begins(self, args, kwargs, stack.depth)
+            try:
+                result = call(self, *args, **kwargs)
+            except BaseException:
+                watcher.raised(begun)
+                raise
+            watcher.ended(begun, result)
+            return result
         finally:
             stack.leave()
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rltrace.errors import UsageError
 from rltrace.privacy import home_as_tilde
 
 VARIABLE = "RLTRACE_RECORD"
@@ -21,6 +22,14 @@ DEPTH = "RLTRACE_DEPTH"
 
 PARENT_RANK = "RLTRACE_PARENT_RANK"
 """Variable with the rank of the one directly above; a worker that a launcher of ranks starts has another."""
+
+
+def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
+    """Axes along which rows are counted, ascending. Raises UsageError."""
+    found = sorted(set(axes))
+    if not found or found[0] < 0:
+        raise UsageError("rows are counted along axes numbered from 0, as in 0,1; without any, along all but the last")
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,13 @@ class RecordOptions:
     """Keep what they read, too."""
     values_limit: int = 1 << 30
     """Bytes of values that each process keeps at most."""
+
+    rows: tuple[str, ...] = ()
+    """Selectors of the calls of modules and the ops whose tensors' rows are kept; empty: none are."""
+    row_axes: tuple[int, ...] | None = None
+    """Along which rows are counted; None: along all axes but the last."""
+    rows_limit: int = 1 << 30
+    """Bytes of rows' digests that each process keeps at most."""
 
     compile: str | None = None
     """"eager": what the program compiles runs op by op; None: as the program has it."""
@@ -78,6 +94,9 @@ class RecordOptions:
         if self.values:
             told |= {"values": list(self.values), "values_inputs": self.values_inputs}
             told |= {"values_limit": self.values_limit}
+        if self.rows:
+            axes = None if self.row_axes is None else list(self.row_axes)
+            told |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
         if self.compile is not None:
             told |= {"compile": self.compile}
         if self.replay:
@@ -95,6 +114,8 @@ class RecordOptions:
         if not text:
             return None
         found = json.loads(text)
-        lists = {name: tuple(found.get(name, ())) for name in ("values", "inject")}
+        lists = {name: tuple(found.get(name, ())) for name in ("values", "rows", "inject")}
+        if found.get("row_axes") is not None:
+            lists["row_axes"] = tuple(found["row_axes"])
         options = RecordOptions(**{**found, **lists})
         return options if Path(options.trace).is_dir() else None

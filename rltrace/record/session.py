@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,6 +34,7 @@ from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine
 from rltrace.record.events import EventForm
 from rltrace.record.instruments import Instruments
+from rltrace.record.keepers import Keepers, make_keepers
 from rltrace.record.modules import ModuleNames
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
@@ -51,10 +51,8 @@ from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
 from rltrace.record.thread_names import running_before
-from rltrace.record.values.keeper import Keeper
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
-from rltrace.trace.valuerecords import Asked
 from rltrace.trace.writer import ProcessWriter
 
 
@@ -84,15 +82,17 @@ class Session:
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._companion = companion and companion(self._writer.name)
-        keeper, make_stream = _keeping(options, self._process)
+        self._keepers = make_keepers(options, self._process)
         if self._companion is not None:
-            make_stream, keeper = self._companion.make_stream, self._companion.keeper or keeper
-        self._asked = None if keeper is None else keeper.asked
-        self._committer = Committer(self._process, self._writer, self.fail, keeper)
+            keeper = self._companion.keeper or self._keepers.values
+            self._keepers = Keepers(self._companion.make_stream, keeper, self._keepers.rows)
+        self._committer = Committer(self._process, self._writer, self.fail, self._keepers)
+        make_stream = self._keepers.make_stream
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
         if engine is not None:
             self._streams.adopt(engine)
-        self._instruments = Instruments(self._process, self._streams.modules_here, self.fail)
+        closely = self._keepers.rows is not None
+        self._instruments = Instruments(self._process, self._streams.modules_here, self.fail, closely=closely)
         self._modules = self._instruments.modules
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
@@ -118,8 +118,10 @@ class Session:
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
-        if self._asked is not None:
-            self._writer.keeps(self._asked)
+        if self._keepers.values is not None:
+            self._writer.keeps(self._keepers.values.asked)
+        if self._keepers.rows is not None:
+            self._writer.keeps_rows(self._keepers.rows.asked)
         self._streams.open_main()
         self._committer.start()
         self._steps.install()
@@ -228,6 +230,7 @@ class Session:
             traceback.print_exception(error)
         self._streams.silence()
         self._series.stop()
+        self._keepers.stop()
         self._committer.give_up()
         with contextlib.suppress(Exception):
             self._writer.close("damaged", {"why": f"the recorder failed: {self._failure}"})
@@ -242,6 +245,7 @@ class Session:
         self._finished = True
         atexit.unregister(self._at_exit)
         engine = self._streams.engine_here() or DispatchEngine()
+        self._keepers.stop()
         self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
         self._answering.end()
         name = fork_name(self._writer.name, number)
@@ -439,19 +443,6 @@ class Session:
         stream = self._streams.here()
         if stream is not None:
             stream.modules.leave()
-
-
-def _keeping(options: RecordOptions, process: ProcessState) -> tuple[Keeper | None, Callable[..., StreamRecorder]]:
-    """Who takes the values that are asked for, and the kind of stream that has them."""
-    if not options.values:
-        return None, StreamRecorder
-    from rltrace.record.values.keeping import KeepingStream  # the other recordings need none of it
-    from rltrace.record.values.wanted import NAMED
-    from rltrace.select import parse_selectors
-
-    process.tables.remember(*NAMED)
-    keeper = Keeper(Asked(options.values, options.values_inputs, options.values_limit))
-    return keeper, partial(KeepingStream, keeper=keeper, selector=parse_selectors(options.values))
 
 
 def _birth(token: str, name: str) -> dict[str, object]:

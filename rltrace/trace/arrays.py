@@ -9,20 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import prod
 from typing import Final
 
 from rltrace.trace.schema import (
+    CALL_CHUNK,
+    DIGEST_CHUNK,
     FORMAT,
     INDEX_CHUNK,
+    KEPT_CHUNK,
     SAMPLE_CHUNK,
     SEGMENT_CELLS,
     SEGMENT_ROWS,
     STEP_CHUNK,
     TABLE_CHUNK,
     VALUE_CHUNK,
+    Called,
     Column,
     Held,
+    Kept,
     Sample,
     Step,
 )
@@ -78,7 +84,7 @@ class ArraySpec:
         )
 
 
-def _names(columns: type[Column] | type[Step] | type[Held] | type[Sample]) -> list[str]:
+def _names(columns: type[IntEnum]) -> list[str]:
     return [column.name.lower() for column in columns]
 
 
@@ -97,6 +103,13 @@ VALUE_BYTES: Final = ArraySpec("values/bytes", "uint8", (VALUE_CHUNK,), level=1)
 VALUE_INDEX: Final = ArraySpec(
     "values/index", "uint64", (INDEX_CHUNK, len(Held)), level=1, order=(1, 0), attributes={"columns": _names(Held)}
 )
+KEPT_CALLS: Final = ArraySpec(
+    "kept/calls", "uint64", (CALL_CHUNK, len(Called)), level=1, order=(1, 0), attributes={"columns": _names(Called)}
+)
+KEPT_TENSORS: Final = ArraySpec(
+    "kept/tensors", "uint64", (KEPT_CHUNK, len(Kept)), level=1, order=(1, 0), attributes={"columns": _names(Kept)}
+)
+KEPT_DIGESTS: Final = ArraySpec("kept/digests", "uint64", (DIGEST_CHUNK,), level=1)
 
 
 def _document(**fields: object) -> bytes:

@@ -63,4 +63,5 @@ SHAPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "kernels": _is_kernel,
     "optimizers": _is_optimizer,
     "series": _is_series,
+    "names": _is_text,
 }

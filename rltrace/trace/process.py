@@ -16,6 +16,8 @@ from rltrace.trace.arrays import ROWS, TABLES
 from rltrace.trace.attempts import Attempts, Samples
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Journal, Record
+from rltrace.trace.kept import KeptTensors
+from rltrace.trace.keptrecords import AskedRows, KeptPart, add_kept, parse_asked_rows, parse_kept
 from rltrace.trace.packing import StepPart
 from rltrace.trace.plain import printable
 from rltrace.trace.records import (
@@ -95,6 +97,9 @@ class ProcessTrace:
         """Which values were to be kept; None: none."""
         self.value_parts: list[ValuePart] = []
         """Where the values stand, commit by commit."""
+        self._asked_rows: AskedRows | None = None
+        self.kept_parts: list[KeptPart] = []
+        """Where rows of tensors stand, commit by commit."""
         for at, record in enumerate(printable(journal.records) if journal.unprintable else journal.records):
             self._take(at, record)
         if not self.other_holes:
@@ -186,6 +191,21 @@ class ProcessTrace:
         """The tensor values that were asked for; falsy where none were. Their files' sizes are looked at now."""
         layouts, parts = self.tables["layouts"], self.value_parts
         made = Values(self._folder, self.base, self.asked, parts, layouts, self._slice, self.other_holes.append)
+        made.check_sizes()
+        return made
+
+    @cached_property
+    def kept_rows(self) -> KeptTensors:
+        """The rows of tensors that were asked for; falsy where none were. Their files' sizes are looked at now."""
+        made = KeptTensors(
+            self._folder,
+            self.base,
+            self._asked_rows,
+            self.kept_parts,
+            lambda: self.tables,
+            lambda stream: self._streams[stream].rows if stream in self._streams else 0,
+            self.other_holes.append,
+        )
         made.check_sizes()
         return made
 
@@ -326,6 +346,12 @@ class ProcessTrace:
 
     def _take_values(self, record: Record) -> None:
         add_values(self.value_parts, parse_values(record, sliced=self._slice is not None))
+
+    def _take_keeps_rows(self, record: Record) -> None:
+        self._asked_rows = parse_asked_rows(record)
+
+    def _take_kept(self, record: Record) -> None:
+        add_kept(self.kept_parts, parse_kept(record, sliced=self._slice is not None))
 
     def _take_last(self, record: Record) -> None:
         self._ended = self.exit = None

@@ -18,6 +18,10 @@ and unpacking one link. Knows nothing of torch.
       processes/N/values/           a group, where tensor values were asked for
       processes/N/values/bytes/     uint8  [chunks * VALUE_CHUNK]              the values, one after the other
       processes/N/values/index/     uint64 [chunks * INDEX_CHUNK, len(Held)]   what stands where in them
+      processes/N/kept/             a group, where tensors' rows were asked for
+      processes/N/kept/calls/       uint64 [chunks * CALL_CHUNK, len(Called)]  one row per call of a module
+      processes/N/kept/tensors/     uint64 [chunks * KEPT_CHUNK, len(Kept)]    one row per tensor of a call or an op
+      processes/N/kept/digests/     uint64 [chunks * DIGEST_CHUNK]             digests of tensors' rows
 
 A *segment* is what one commit writes of one stream: at most SEGMENT_ROWS rows, one chunk of ``rows`` and one of
 ``cells``. A commit that comes early (by time, at the end) leaves the rest of its chunk as padding: KIND is 0 there, and
@@ -43,6 +47,9 @@ STEP_CHUNK: Final = 1_024
 VALUE_CHUNK: Final = 1 << 22
 INDEX_CHUNK: Final = 1_024
 SAMPLE_CHUNK: Final = 16_384
+CALL_CHUNK: Final = 1_024
+KEPT_CHUNK: Final = 4_096
+DIGEST_CHUNK: Final = 65_536
 MARK_ROWS: Final = 4_096
 """A prefix digest is kept at every multiple of this many rows of a stream, wherever segments end."""
 
@@ -177,6 +184,7 @@ TABLES: Final = (
     "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
     "optimizers",  # {"ordinal", "class"} by which it is known, and "owner": the module whose parameters it has
     "series",  # {"kind", "name"}, kind one of SERIES_KINDS; "thread" where the thread that took it has no stream
+    "names",  # text: where a tensor of a module's call stood in it ("input_ids", "past.0.1"), the module's class
 )
 
 
@@ -260,6 +268,7 @@ class ValueKind(IntEnum):
     INPUT = 3  # what an op read; its bytes are here
     SAME_INPUT = 4  # input PLACE of ROW is the value of this digest, whose bytes stand in another row; no layout
     LYING = 5  # how tensor PLACE of ROW lies in memory, where that is not as an allocator would have it; no bytes
+    WITH_ROWS = 6  # a tensor whose rows were kept; ROW: rows that the stream had then; its bytes are here
 
 
 LYING_ALIGNMENT: Final = 64
@@ -279,6 +288,55 @@ LYING_SHIFT: Final = 8
 LIMIT: Final = "the limit was reached"
 """Why a value was left out, where it was for that."""
 
+# --- rows of tensors --------------------------------------------------------------------------------------------------
+
+
+class Called(IntEnum):
+    """Columns of ``kept/calls`` (uint64): one row per call of an ``nn.Module``, in the order of their ending."""
+
+    FLAGS = 0  # CallFlag
+    STREAM = 1  # K of the stream whose thread made it
+    NUMBER = 2  # of the calls of the stream, in the order of their beginning
+    PARENT = 3  # 1 plus the number of the call it was made in; 0: in none
+    MODULE = 4  # id in table "modules"
+    CLASS = 5  # id in table "names"
+    STEP = 6  # optimizer attempts finished when it began
+    PHASE = 7  # Phase
+    FIRST_ROW = 8  # rows that the stream had when it began,
+    END_ROW = 9  # and when it ended
+    TENSORS = 10  # how many rows of ``kept/tensors`` are its own
+
+
+class CallFlag(IntFlag):
+    CALL = 1  # always; a row of padding has 0
+    GRAD = 2  # gradients were recorded
+    RAISED = 4  # it ended with an exception: there are no outputs
+
+
+class Kept(IntEnum):
+    """Columns of ``kept/tensors`` (uint64): one row per tensor; those of one call, or op, follow each other."""
+
+    OWNER = 0  # Owner
+    STREAM = 1  # K of the stream
+    NUMBER = 2  # of the call, or the op's row
+    TENSORS = 3  # how many tensors that call or op has here
+    PART = 4  # 0 an input, 1 an output
+    NAME = 5  # id in table "names"
+    LAYOUT = 6  # id in table "layouts", for dtype and shape
+    AXES = 7  # along which rows are counted, a bit each
+    WHOLE = 8  # digest of the tensor
+    OFFSET = 9  # of its rows' digests in ``kept/digests``; tensors with equal WHOLE and AXES may share them
+    COUNT = 10  # of its rows
+
+
+class Owner(IntEnum):
+    """Whose tensor a row of ``kept/tensors`` tells of. 0 never occurs in a visible row."""
+
+    PADDING = 0
+    CALL = 1
+    OP = 2
+
+
 # --- journal records ------------------------------------------------------------------------------------------------
 #
 # Frame: b"RLJ1" | uint32 length | payload (JSON, UTF-8) | uint64 XXH3 over the previous frame's digest and the payload.
@@ -297,6 +355,10 @@ RECORD_TYPES: Final = {
     "keeps": "selectors, inputs, limit in bytes: which values were asked for",
     "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
     " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
+    "keeps_rows": "selectors, axes: [axis, …] or null for all but the last, limit in bytes: which tensors' rows were"
+    " asked for",
+    "kept": "calls, tensors, digests: of each array count, chunk, files, in a slice null for each file of digests that"
+    " was left out; left_out: as of values",
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
     "against": "tally, first: how this process compared with another trace, where it was held against one",
     "window": "stream, first_step, end_step or null, row",

@@ -18,7 +18,19 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import DamagedTraceError, HoleError, UsageError
 from rltrace.trace import codec
-from rltrace.trace.arrays import CELLS, ROWS, SERIES, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
+from rltrace.trace.arrays import (
+    CELLS,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
+    ROWS,
+    SERIES,
+    STEPS,
+    TABLES,
+    VALUE_BYTES,
+    VALUE_INDEX,
+    ArraySpec,
+)
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.files import UnreadableError, write_whole
@@ -177,11 +189,17 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
             if (stream.index, segment.index) in chosen:
                 for spec, file in zip(SPECS.values(), segment.files, strict=True):
                     _copy_chunk(trace, process, building, spec, file)
-    chunks = _copy_values(trace, process, building, chosen) if process.asked is not None else set()
-    _write_journal(base, [_thinned(record, chosen, chunks) for record in process.journal.records])
+    kept_chunks, tensors = _copy_kept(trace, process, building, chosen)
+    chunks = _copy_values(trace, process, building, chosen, tensors) if process.asked is not None else set()
+    _write_journal(base, [_thinned(record, chosen, chunks, kept_chunks) for record in process.journal.records])
 
 
-def _thinned(record: Record, chosen: Chosen, value_chunks: set[int]) -> Record:
+def _thinned(record: Record, chosen: Chosen, value_chunks: set[int], kept_chunks: set[int]) -> Record:
+    if record["type"] == "kept":
+        digests = record["digests"]
+        files = enumerate(digests["files"], digests["chunk"])
+        carried = [file if chunk in kept_chunks else None for chunk, file in files]
+        return {**record, "digests": {**digests, "files": carried}}
     if record["type"] == "values":
         chunks = enumerate(record["bytes_files"], record["bytes_chunk"])
         return {**record, "bytes_files": [file if chunk in value_chunks else None for chunk, file in chunks]}
@@ -190,12 +208,47 @@ def _thinned(record: Record, chosen: Chosen, value_chunks: set[int]) -> Record:
     return {**record, "files": []}
 
 
-def _copy_values(trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen) -> set[int]:
-    """Copy the index of values and what the chosen rows need of their bytes; the numbers of those chunks."""
-    for folder in ("values", VALUE_INDEX.name, VALUE_BYTES.name):
+def _copy_kept(
+    trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen
+) -> tuple[set[int], NDArray[np.uint64]]:
+    """Copy what is told of tensors' rows, and the digests of those that belong to chosen segments.
+
+    Returns the numbers of those chunks, and the digests of the tensors.
+    """
+    kept = process.kept_rows
+    if not kept:
+        return set(), np.zeros(0, np.uint64)
+    _copy_folders(trace, process, building, "kept", KEPT_CALLS.name, KEPT_TENSORS.name, KEPT_DIGESTS.name)
+    segments = {
+        stream.index: [(s.first, s.stop) for s in stream.segments if (stream.index, s.index) in chosen]
+        for stream in process.streams
+    }
+    needed, tensors = kept.digest_chunks_of(
+        lambda stream, first, stop: any(first < end and begin < stop for begin, end in segments.get(stream, ()))
+    )
+    for part in process.kept_parts:
+        for spec, array in part.arrays:
+            for chunk, file in enumerate(array.files, array.chunk):
+                if file is not None and (spec is not KEPT_DIGESTS or chunk in needed):
+                    _copy_chunk(trace, process, building, spec, file)
+    return needed, tensors
+
+
+def _copy_folders(trace: Trace, process: ProcessTrace, building: Path, *folders: str) -> None:
+    for folder in folders:
         (building / process.base / folder).mkdir(mode=0o700)
         _copy_document(trace, building, f"{process.base}/{folder}/")
-    found = process.values.rows_of(_digests_of(process, chosen))
+
+
+def _copy_values(
+    trace: Trace, process: ProcessTrace, building: Path, chosen: Chosen, tensors: NDArray[np.uint64]
+) -> set[int]:
+    """Copy the index of values and what the chosen rows need of their bytes; the numbers of those chunks.
+
+    ``tensors``: digests of those whose rows are carried.
+    """
+    _copy_folders(trace, process, building, "values", VALUE_INDEX.name, VALUE_BYTES.name)
+    found = process.values.rows_of(np.concatenate([_digests_of(process, chosen), tensors]))
     first = found[:, Held.OFFSET] // VALUE_CHUNK
     stop = (found[:, Held.OFFSET] + found[:, Held.LENGTH] + VALUE_CHUNK - 1) // VALUE_CHUNK
     needed = {chunk for low, high in zip(first.tolist(), stop.tolist(), strict=True) for chunk in range(low, high)}

@@ -64,6 +64,8 @@ class ModuleCall:
     """… up to, not with, this one."""
     tensors: tuple[KeptRows, ...]
     """Inputs, then outputs, each in the order in which they stand."""
+    raised: bool = False
+    """It ended with an exception: there are no outputs."""
 
 
 @dataclass(frozen=True, eq=False)

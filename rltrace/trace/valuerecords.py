@@ -21,7 +21,7 @@ class Asked:
     """What of the values was to be kept."""
 
     selectors: tuple[str, ...]
-    """As they were written; one must hold."""
+    """As they were written; one must hold. None: values are kept only of tensors whose rows are, and need them."""
     inputs: bool
     """What the ops read too, not only what they returned and wrote."""
     limit: int
@@ -92,7 +92,7 @@ def parse_values(record: Record, *, sliced: bool) -> ValuePart:
     files: list[ChunkFile | None] = []
     for i, entry in enumerate(record["bytes_files"]):
         files.append(None if entry is None and sliced else chunk_file(entry, VALUE_BYTES, first_chunk + i))
-    left_out = tuple(map(_left_out, record["left_out"]))
+    left_out = tuple(map(parse_left_out, record["left_out"]))
     return ValuePart(count, tuple(index_files), first_chunk, tuple(files), left_out, index_chunk)
 
 
@@ -125,7 +125,8 @@ def _joined(a: LeftOut, b: LeftOut) -> LeftOut:
     return LeftOut(a.why, a.stream, first, last, a.values + b.values, a.bytes + b.bytes)
 
 
-def _left_out(entry: Mapping[str, Any]) -> LeftOut:
+def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
+    """Raises ValueError, KeyError or TypeError where the entry makes no sense."""
     if not isinstance(entry["why"], str):
         raise ValueError("a reason is no text")
     stream = number(entry, "stream", MOST_STREAMS)

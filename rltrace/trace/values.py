@@ -75,7 +75,7 @@ class Value:
 
 
 class Values:
-    """Every value of one process. Falsy where none was asked for."""
+    """Every value of one process. Falsy where none was asked for (a few are kept with rows of tensors)."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Values:
         self._chunks: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return self.asked is not None
+        return self.asked is not None and bool(self.asked.selectors)
 
     def __len__(self) -> int:
         """How many values there are."""

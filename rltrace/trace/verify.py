@@ -16,6 +16,9 @@ from rltrace.trace.arrays import (
     BIRTHS_FOLDER,
     CELLS,
     JOURNAL_FOLDER,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -35,6 +38,8 @@ from rltrace.trace.proof import StreamProof
 from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
 from rltrace.trace.schema import Step
+
+KEPT = (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,13 @@ class _Work:
             self.bytes += stream.bytes_read
         values = process.values
         values_read = values.read_all()
-        for part in (process, values):
+        kept = process.kept_rows
+        kept.read_all([stream.index for stream in process.streams])
+        if kept.unread and self.trace.slice is not None:
+            self.notes.append(
+                f"{kept.unread} calls and ops of {process.name} whose rows of tensors were kept: not here"
+            )
+        for part in (process, values, kept):
             self.chunks += part.chunks_read
             self.bytes += part.bytes_read
         if values_read < len(values) and self.trace.slice is not None:
@@ -207,6 +218,12 @@ class _Work:
             yield self._array(process, f"{base}/{VALUE_INDEX.name}/", VALUE_INDEX, index)
             chunks = last.first_chunk + len(last.files) if last else 0
             yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
+        if process.kept_rows:
+            yield f"{base}/kept/", [group_document()]
+            for spec in KEPT:
+                parts = (array for part in process.kept_parts for own, array in part.arrays if own is spec)
+                chunks = max((array.chunk + len(array.files) for array in parts), default=0)
+                yield self._array(process, f"{base}/{spec.name}/", spec, chunks)
         for stream in process.streams:
             segments = stream.segments[-1].index + 1 if stream.segments else 0
             yield f"{base}/streams/{stream.index}/", [group_document({"name": stream.name})]
@@ -234,6 +251,7 @@ class _Work:
             files += [part.file for part in parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
             files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
+            files += process.kept_rows.files
             yield from (f"{process.base}/{file.key}" for file in files)
 
     def _advance(self) -> None:

@@ -22,6 +22,9 @@ from rltrace.trace import codec
 from rltrace.trace.arrays import (
     CELLS,
     JOURNAL_FOLDER,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -37,6 +40,8 @@ from rltrace.trace.claims import claim_folder, claim_name, make_node
 from rltrace.trace.cut import split_segments
 from rltrace.trace.files import write_whole
 from rltrace.trace.journal import JournalWriter, first_digest
+from rltrace.trace.keptpack import KeptPacker, NewKept
+from rltrace.trace.keptrecords import AskedRows, asked_rows_record
 from rltrace.trace.packing import StepPacker
 from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
@@ -72,6 +77,7 @@ class ProcessWriter:
         self._steps = StepPacker()
         self._samples = SamplePacker()
         self._values = ValuePacker()
+        self._kept = KeptPacker()
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
 
@@ -112,13 +118,14 @@ class ProcessWriter:
     def keeps(self, asked: Asked) -> None:
         """Values are going to be kept; called before the first of them."""
         with self._lock, self._writing("values cannot be kept"):
-            for node, document in (
-                ("values", group_document()),
-                (VALUE_BYTES.name, VALUE_BYTES.document(0)),
-                (VALUE_INDEX.name, VALUE_INDEX.document(0)),
-            ):
-                make_node(Path(self._folder, node), document)
+            self._make_group("values", VALUE_BYTES, VALUE_INDEX)
             self._journal.append([asked_record(asked)])
+
+    def keeps_rows(self, asked: AskedRows) -> None:
+        """Rows of tensors are going to be kept; called before the first of them."""
+        with self._lock, self._writing("rows of tensors cannot be kept"):
+            self._make_group("kept", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
+            self._journal.append([asked_rows_record(asked)])
 
     def stream(self, name: str) -> int:
         """Begin a stream; returns its number."""
@@ -141,10 +148,13 @@ class ProcessWriter:
         steps: Sequence[StepRecord] = (),
         values: NewValues | None = None,
         samples: NDArray[np.uint64] | None = None,
+        kept: NewKept | None = None,
     ) -> None:
         """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
 
         ``samples``: what was added to series since, shape [n, len(Sample)]; their series are among the entries so far.
+
+        ``kept``: calls that have ended and ops among the rows so far, and the rows of their tensors.
 
         ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
         Raises RecordError; ``errno`` says why where the system did.
@@ -155,6 +165,8 @@ class ProcessWriter:
                 records += self._write_entries(entries)
             if values:
                 records.append(self._values.write(values, self._write_chunk))
+            if kept:
+                records.append(self._kept.write(kept, self._write_chunk))
             for step in steps:
                 self._waiting.add(step, self._streams[step.stream].rows)
             chains = self._streams[stream]
@@ -203,6 +215,11 @@ class ProcessWriter:
     def _append(self, record: Record) -> None:
         with self._lock, self._writing("the journal cannot be written"):
             self._journal.append([record])
+
+    def _make_group(self, name: str, *arrays: ArraySpec) -> None:
+        make_node(Path(self._folder, name), group_document())
+        for spec in arrays:
+            make_node(Path(self._folder, spec.name), spec.document(0))
 
     def _writing(self, what: str) -> _Guard:
         return _Guard(self, f"{what} ({self.name})")

@@ -17,7 +17,19 @@ import numpy as np
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.trace import codec
-from rltrace.trace.arrays import CELLS, ROWS, SERIES, STEPS, TABLES, VALUE_BYTES, VALUE_INDEX, ArraySpec
+from rltrace.trace.arrays import (
+    CELLS,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
+    ROWS,
+    SERIES,
+    STEPS,
+    TABLES,
+    VALUE_BYTES,
+    VALUE_INDEX,
+    ArraySpec,
+)
 from rltrace.trace.journal import MAGIC, chain, parse_journal
 
 Record = dict[str, Any]
@@ -32,6 +44,9 @@ SPECS = {
     "series": SERIES,
     "bytes": VALUE_BYTES,
     "index": VALUE_INDEX,
+    "calls": KEPT_CALLS,
+    "tensors": KEPT_TENSORS,
+    "digests": KEPT_DIGESTS,
 }
 
 NUMBERS = (-1, 0, 1, 2, 7, 255, 4096, 65_536, 65_537, 1 << 20, 1 << 31, 1 << 32, 1 << 48, 1 << 63, 1 << 64, 10**30)

@@ -90,6 +90,7 @@ def followed() -> Iterator[list[WrittenProcess]]:
         steps: Sequence[StepRecord] = (),
         values: object = None,
         samples: NDArray[np.uint64] | None = None,
+        kept: object = None,
     ) -> None:
         process = by_writer[id(writer)]
         process.samples += [] if samples is None else samples.tolist()

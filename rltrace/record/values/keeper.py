@@ -87,7 +87,7 @@ class Keeper:
         """That row will never be: an interrupt came while it was written."""
         with self._lock:
             own = self._streams.get(stream, deque())
-            while own and own[-1].row >= row:
+            while own and own[-1].row >= row and own[-1].kind is not ValueKind.WITH_ROWS:
                 value = own.pop()
                 self._known.discard(value.digest)
                 self._used -= len(value.data) + OVERHEAD
@@ -97,7 +97,7 @@ class Keeper:
         """Values of the stream's rows before ``end``, and what has been left out since the last time."""
         with self._lock:
             own, values = self._streams.get(stream, deque()), []
-            while own and own[0].row < end:
+            while own and own[0].row < end + (own[0].kind is ValueKind.WITH_ROWS):  # that one needs no row of its own
                 values.append(own.popleft())
             self.waiting -= sum(len(value.data) + OVERHEAD for value in values)
             left = [entry for entry in self._left if entry.stream == stream]

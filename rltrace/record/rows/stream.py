@@ -1,0 +1,228 @@
+"""A stream that also keeps rows of tensors: those of the ops that were selected, and of the calls of modules.
+
+Owns what of an op is looked at, and when. What it returned or wrote is, right after its digest was taken; what it reads
+is then, too, since the op has not touched it, but for what it is about to write, which is before it runs. Put in front
+of whichever kind of stream a recording has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.record.calls import Call
+from rltrace.record.compiler.regions import RegionInputs
+from rltrace.record.memory.storages import address_of
+from rltrace.record.open_rows import OVERWRITTEN
+from rltrace.record.plans import OpPlan
+from rltrace.record.process import ProcessState
+from rltrace.record.rows.calls import CallRows, Surroundings, new_digests, of_calls
+from rltrace.record.rows.keeper import RowKeeper
+from rltrace.record.rows.tensors import RowDigests
+from rltrace.record.rows.walk import ForwardNames, named_tensors
+from rltrace.record.stream import RowTaker, StreamRecorder
+from rltrace.record.values.keeper import Keeper
+from rltrace.record.values.keeping import KeepingStream
+from rltrace.record.values.wanted import Wanted
+from rltrace.select import Selector
+from rltrace.trace.keptpack import NewOp, NewTensor
+from rltrace.trace.schema import Phase, RowFlag
+from rltrace.trace.tensor_rows import Part
+
+Tensor = torch.Tensor
+
+_WITHOUT = RowFlag.VIEW | RowFlag.ALLOCATION
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """What a recording's streams keep of rows, and where to."""
+
+    keeper: RowKeeper
+    selector: Selector
+    values: Keeper
+    """Takes the values of tensors whose rows are kept, where they are wanted;"""
+    with_values: Selector
+    """and of which calls and ops they are."""
+    names: ForwardNames
+
+
+class _Op:
+    """The op that is running, if its row may be wanted."""
+
+    __slots__ = ("args", "early", "kwargs", "may_rows", "may_values", "outputs", "plan", "several")
+
+    def __init__(
+        self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], may_rows: bool, may_values: bool
+    ) -> None:
+        self.plan = plan
+        self.args = args
+        self.kwargs = kwargs
+        self.may_rows = may_rows
+        self.may_values = may_values
+        self.early: dict[str, NewTensor | None] = {}
+        """Inputs that the op may change, taken before it ran, by name."""
+        self.outputs: list[tuple[Tensor, str | None]] = []
+        """Each has a digest in the row, in this order; None for the name of one that is new."""
+        self.several: object = None
+        """What it returned, where that is no single tensor."""
+
+    def inputs(self) -> Iterator[tuple[str, Tensor]]:
+        if self.args and type(self.args[0]) is RegionInputs:
+            return named_tensors(list(self.args[0]))
+        return named_tensors(self.plan.named(self.args, self.kwargs))
+
+
+class WithRows(StreamRecorder):
+    """Mixed in before the class of a stream."""
+
+    def __init__(
+        self, process: ProcessState, number: int, name: str, committer: RowTaker, *, row_plan: RowPlan, **others: Any
+    ) -> None:
+        super().__init__(process, number, name, committer, **others)
+        self._row_keeper = row_plan.keeper
+        self._row_digests = RowDigests(process, number, row_plan.keeper, row_plan.values)
+        self._wanted_rows = Wanted(row_plan.selector, self)
+        self._wanted_values = Wanted(row_plan.with_values, self)
+        self._surroundings = Surroundings(row_plan.selector, self)
+        self._op: _Op | None = None
+        self.modules.calls = CallRows(
+            self,
+            row_plan.keeper,
+            self._row_digests,
+            Surroundings(of_calls(row_plan.selector), self),
+            Surroundings(of_calls(row_plan.with_values), self),
+            row_plan.names,
+        )
+        self._finish_below = self._add_fixed
+        self._add_fixed = self._keep_rows_and_finish  # type: ignore[assignment]
+
+    def observe(
+        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        """Run one op, write its row, and keep its tensors' rows if they are wanted."""
+        before = self._op
+        try:
+            self._op = self._prepare_rows(func, args, kwargs or {})
+            return super().observe(by, func, types, args, kwargs)
+        finally:
+            self._op = before  # no tensor is held on to
+
+    def _prepare_rows(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Op | None:
+        if self._row_keeper.stopped:
+            return None
+        try:
+            plan = self.process.calls.plan(func)
+            rows, values = (w.may_find(plan.id, plan.name) for w in (self._wanted_rows, self._wanted_values))
+            if plan.is_view or not (rows or values):
+                return None
+            if args and type(args[0]) is RegionInputs:
+                args = (args[0].to_keep(),)
+            op = _Op(plan, args, kwargs, rows, values)
+            if rows and plan.writes_any and self._surroundings.find(*self._surrounded_by()):
+                written = self._written_memory(op)
+                for name, tensor in op.inputs():
+                    if address_of(tensor) in written:
+                        op.early[name] = self._row_digests.take(Part.INPUT, name, tensor, self.row, within_op=True)
+        except Exception as error:
+            self.process.fail(error)
+            return None
+        return op
+
+    def _surrounded_by(self) -> tuple[int, Phase]:
+        """Module and phase of the op that is about to run."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return self.modules.current, self.current_phase
+        return self.modules.current or self.modules.of_node(node._sequence_nr()), Phase.BACKWARD
+
+    @staticmethod
+    def _written_memory(op: _Op) -> set[int]:
+        """Addresses of the storages that the op writes to."""
+        if op.args and type(op.args[0]) is RegionInputs:
+            tensors = [tensor for _, tensor in op.inputs()]
+            return {address_of(tensors[place]) for place in op.args[0].written}
+        named = op.plan.named(op.args, op.kwargs)
+        return {address_of(tensor) for name in op.plan.writes for _, tensor in named_tensors(named.get(name))}
+
+    # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
+
+    def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
+        digested = self._digested
+        super()._fresh(out, plan, tensors, slot)
+        if self._op is not None and self._digested > digested:
+            self._op.outputs.append((out, None))
+
+    def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
+        if self._op is not None:
+            self._op.several = out
+        super()._fresh_several(out, plan, tensors, slot)
+
+    def _written(
+        self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> tuple[int, int]:
+        digested = self._digested
+        found = super()._written(call, tensors, args, kwargs)
+        if self._op is not None and self._digested - digested == len(call.written):
+            names = {id(tensor): name for name, tensor in self._op.inputs()}
+            self._op.outputs += [(tensors[place], names.get(id(tensors[place]), "")) for place in call.written]
+        return found
+
+    def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
+        self._row_keeper.forget(self.number, self.row)
+        super()._interrupted(call, tensors)
+
+    def _keep_rows_and_finish(self, fixed: tuple[int, int, int, int, int, int, int]) -> None:
+        """Stands in for the last statement of a row: what belongs to it is handed over before the row is there."""
+        op = self._op
+        if op is not None and not fixed[5] & _WITHOUT:
+            ids = (fixed[0], op.plan.name, fixed[1], fixed[2], fixed[3], fixed[5])
+            found = op.may_rows and self._wanted_rows.finds(*ids)
+            with_values = op.may_values and self._wanted_values.finds(*ids)
+            if found:
+                self._keep_rows(op, keep_value=with_values)
+        self._finish_below(fixed)
+
+    def _keep_rows(self, op: _Op, *, keep_value: bool) -> None:
+        taken: list[NewTensor | None] = []
+        take, row = self._row_digests.take, self.row
+        inputs = list(op.inputs())
+        for place, (name, tensor) in enumerate(inputs, -len(inputs)):
+            if self.links[place] == OVERWRITTEN:
+                continue  # its bytes do not matter, and may be anything
+            if name in op.early:
+                taken.append(op.early[name])
+            else:
+                taken.append(take(Part.INPUT, name, tensor, row, within_op=True, keep_value=keep_value))
+        names = _names_of_returned(op)
+        digests = self.digests[len(self.digests) - len(op.outputs) :].tolist()
+        for (tensor, own), digest in zip(op.outputs, digests, strict=True):
+            if digest:  # 0: a library's workspace
+                named = names.get(id(tensor), "") if own is None else own
+                taken.append(
+                    take(Part.OUTPUT, named, tensor, row, digest=digest, within_op=True, keep_value=keep_value)
+                )
+        tensors = [tensor for tensor in taken if tensor is not None]
+        if tensors:
+            self._row_keeper.keep(NewOp(self.number, row, tensors), new_digests(tensors))
+
+
+class KeepingWithRows(WithRows, KeepingStream):
+    """Values and rows."""
+
+
+def _names_of_returned(op: _Op) -> dict[int, str]:
+    """Where each tensor of several that an op returned stands, by ``id``: as its schema says, or by its place."""
+    if not isinstance(op.several, (tuple, list)):
+        return {}
+    returns = getattr(getattr(op.plan.func, "_schema", None), "returns", ())
+    said = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
+    found: dict[int, str] = {}
+    for i, item in enumerate(op.several):
+        for name, tensor in named_tensors(item, said[i] if i < len(said) else str(i)):
+            found[id(tensor)] = name
+    return found
