@@ -22,6 +22,7 @@ from rltrace.errors import RltraceError
 VERBS = {
     "record": "Run a command and record every op it runs.",
     "diff": "Compare two traces: where they first differ, and why.",
+    "compare": "Compare two programs that should compute the same, row by row: generator and trainer.",
     "replay": "Run a command with values of another run put in.",
     "confirm": "Run two traces' programs again: is where they first differ the cause?",
     "capture": "Run a trace's program again, with its values in one file for another machine.",
@@ -32,6 +33,7 @@ VERBS = {
     "show": "Look through one trace in the terminal: steps, curves, ops.",
     "info": "What a trace holds: machine, versions, streams, states.",
     "ops": "List the recorded ops, one line each.",
+    "kernels": "What ran for each kind of call, as oneDNN and MKL say themselves; of one run or two.",
     "series": "Numbers that move in time: curves, learning rates, gradient scalers; of one run or two.",
     "doctor": "What chooses kernels here, and what stands in the way of the same bits.",
     "verify": "Check every byte of a trace.",

@@ -45,7 +45,7 @@ def record_window(trace: Trace, step: int, file: str, variables: tuple[str, ...]
     command = trace.launch.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     record = shlex.join([*variables, "rltrace", "record", "--steps", f"{step}:{step + 1}", *options, "-o", file, "--"])
-    return _change_folder(trace) + f"{record} {shlex.join(words) if words else 'CMD'}"
+    return change_folder(trace) + f"{record} {shlex.join(words) if words else 'CMD'}"
 
 
 def settings(trace: Trace, other: Trace) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def verify(a: Trace, b: Trace, holes: tuple[Hole, ...]) -> tuple[str, ...]:
     return tuple(shlex.join(["rltrace", "verify", str(trace.path)]) for trace in damaged)
 
 
-def _change_folder(trace: Trace) -> str:
+def change_folder(trace: Trace) -> str:
     """``cd FOLDER && `` unless that is where we are; ``~`` is left for the shell to expand."""
     folder = trace.launch.get("cwd")
     if not isinstance(folder, str) or not folder or Path(folder).expanduser() == Path.cwd():

@@ -62,6 +62,8 @@ class Side:
     """Which calls of the stream: ``calls without gradient``, or the selector."""
     calls: int
     modules: int
+    passes: int
+    """Forward passes: calls that rows are known from."""
     rows: int
     """Rows of its forward passes that are known: tokens, observations."""
     unknown: int
@@ -229,3 +231,8 @@ class Parity:
     @property
     def first(self) -> Origin | None:
         return self.origins[0] if self.origins else None
+
+    @property
+    def compared(self) -> tuple[ModuleResult, ...]:
+        """Modules of which a row was compared."""
+        return tuple(module for module in self.modules if module.rows)

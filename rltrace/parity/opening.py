@@ -34,13 +34,13 @@ class Given:
     """The selector's own words."""
 
 
-def parse_given(text: str, selectors: Sequence[str]) -> Given:
+def parse_given(text: str, selectors: Sequence[str], side: str) -> Given:
     """``TRACE`` or ``TRACE:STREAM``; streams' names hold colons themselves. Raises UsageError."""
     selector = parse_selectors(selectors) if selectors else None
     for clause in selector.clauses if selector is not None else ():
         wrong = next((condition.key for condition in clause if condition.key in OF_OPS), None)
         if wrong is not None:
-            raise UsageError(f"--a and --b choose calls of modules, which have no {wrong}: ask for module, phase, step")
+            raise UsageError(f"--{side} chooses calls of modules, which have no {wrong}: ask for module, phase or step")
     path, stream = Path(text), None
     for at in (k for k, character in enumerate(text) if character == ":"):
         if not path.exists() and Path(text[:at]).exists():

@@ -64,6 +64,7 @@ def side_of(stretch: Stretch, grids: Sequence[Grid], lacks: Missing) -> Side:
         what=stretch.what,
         calls=len(stretch.calls),
         modules=len(stretch.modules),
+        passes=len(grids),
         rows=sum(grid.known for grid in grids),
         unknown=unknown,
         missing=lacks.rows,

@@ -21,5 +21,9 @@ class Style:
     def verdict(self, text: str, verdict: Verdict) -> str:
         return self._escape(text, f"1;{COLORS[verdict]}")
 
+    def paint(self, text: str, color: str) -> str:
+        """``color``: the number of an escape sequence."""
+        return self._escape(text, f"1;{color}")
+
     def _escape(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text

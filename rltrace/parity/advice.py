@@ -1,0 +1,61 @@
+"""What to run next after two programs were compared by row: commands ready to paste, the most useful first.
+
+Owns their wording. Only verbs that exist; a trace's own command and folder come from its launch record.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from rltrace.diff.advice import change_folder
+from rltrace.parity.model import Parity, Verdict
+from rltrace.select import escape
+from rltrace.trace.reader import Trace
+
+ROWS = ("--rows", "all", "--values", "module=*")
+
+
+def advise(parity: Parity, a: Trace, b: Trace) -> tuple[str, ...]:
+    """``b`` is ``a`` where both stretches are of one trace."""
+    return tuple(dict.fromkeys(_commands(parity, a, b)))
+
+
+def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
+    if parity.holes:
+        yield from (shlex.join(["rltrace", "verify", str(trace.path)]) for trace in (a, b))
+    if parity.verdict is not Verdict.DIFFERS:
+        return
+    unmeasured = [module for module in parity.compared if module.differing and module.distance is None]
+    first = parity.first
+    if unmeasured or (first is not None and first.several and not _has_rows_of_ops(a, b)):
+        for trace in (a,) if a is b else (a, b):
+            yield _record(trace)
+    if first is not None and first.path.b is not None:
+        selector = f"module={escape(first.path.b)}"
+        if a is not b:
+            yield f"{change_folder(b)}{shlex.join(_put_in(a, selector))} {_command(b)}"
+        yield shlex.join(["rltrace", "ops", str(b.path), selector])
+
+
+def _put_in(a: Trace, selector: str) -> list[str]:
+    """What is left when the trainer is given the generator's rows there."""
+    return ["rltrace", "replay", str(a.path.resolve()), "--rows", "--inject", selector, "--"]
+
+
+def _has_rows_of_ops(*traces: Trace) -> bool:
+    return all(
+        any(process.kept_rows.ops(stream.index) for process in trace.processes for stream in process.streams)
+        for trace in traces
+    )
+
+
+def _record(trace: Trace) -> str:
+    """The same program once more, with all that a comparison by row can use."""
+    file = f"{trace.path.name.removesuffix('.zarr')}-rows.zarr"
+    return f"{change_folder(trace)}{shlex.join(['rltrace', 'record', *ROWS, '-o', file, '--'])} {_command(trace)}"
+
+
+def _command(trace: Trace) -> str:
+    command = trace.launch.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) and command else "CMD"
