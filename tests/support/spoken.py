@@ -72,19 +72,19 @@ class Spoken:
         )
         prefixes = [self._prefixes(*row) for row in zip(self._past, tokens.tolist(), counts.tolist(), strict=True)]
         inputs = {"input_ids": tokens, "position_ids": positions, "attention_mask": self._mask}
-        given = [self._kept(Part.INPUT, name, array) for name, array in inputs.items()]
+        given = [self.kept(Part.INPUT, name, array) for name, array in inputs.items()]
         kept = slice(0 if last is None else tokens.shape[1] - last, None)
         root, begun = len(self.calls), self.row
         inner: list[tuple[str, tuple[KeptRows, ...]]] = [
-            ("embed", (self._kept(Part.INPUT, "input", tokens), self._gives("", prefixes, lambda p: logits(p)[:4])))
+            ("embed", (self.kept(Part.INPUT, "input", tokens), self._gives("", prefixes, lambda p: logits(p)[:4])))
         ]
         inner += [(module, (self._gives(name, prefixes, give),)) for module, name, give in extra]
         end = begun + len(inner) + 2
         out = self._gives("logits", [row[kept] for row in prefixes], self.speaks)
-        self._call(root, None, self.name, "LanguageModel", begun, end, (*given, out))
+        self.call(root, None, self.name, "LanguageModel", begun, end, (*given, out))
         for at, (module, tensors) in enumerate(inner):
             kind = "Embedding" if module == "embed" else "Router"
-            self._call(root + 1 + at, root, f"{self.name}.{module}", kind, begun + at, begun + at + 1, tensors)
+            self.call(root + 1 + at, root, f"{self.name}.{module}", kind, begun + at, begun + at + 1, tensors)
         self.row = end
 
     def _prefixes(self, past: list[int], tokens: list[int], counts: list[int]) -> list[tuple[int, ...]]:
@@ -96,9 +96,9 @@ class Spoken:
         return found
 
     def _gives(self, name: str, prefixes: list[list[tuple[int, ...]]], give: Callable[..., NDArray[Any]]) -> KeptRows:
-        return self._kept(Part.OUTPUT, name, np.array([[give(prefix) for prefix in row] for row in prefixes]))
+        return self.kept(Part.OUTPUT, name, np.array([[give(prefix) for prefix in row] for row in prefixes]))
 
-    def _call(
+    def call(
         self,
         number: int,
         parent: int | None,
@@ -110,7 +110,7 @@ class Spoken:
     ) -> None:
         self.calls.append(ModuleCall(number, parent, module, kind, self.step, "other", False, first, end, tensors))
 
-    def _kept(self, part: Part, name: str, array: NDArray[Any]) -> KeptRows:
+    def kept(self, part: Part, name: str, array: NDArray[Any]) -> KeptRows:
         dtype, rows = str(array.dtype), array.reshape(-1, array.shape[-1])
         whole = digest_buffer(array.tobytes(), seed_of(dtype, array.shape))
         if self.keep or array.dtype.kind == "i":

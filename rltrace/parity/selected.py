@@ -1,0 +1,275 @@
+"""The gap between log-probabilities that the programs computed themselves, of tokens or of actions.
+
+Owns which number of a selected tensor is whose: told by its shape, held against the forward pass that ran last before
+it. What fits nothing is told, never guessed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from rltrace.errors import UsageError
+from rltrace.parity.finding import Selected, selected_in
+from rltrace.parity.gap import Floats, Gap, measure
+from rltrace.parity.logprobs import Policy
+from rltrace.parity.pairing import LAST, Table, pair
+from rltrace.parity.taken import NONE, Tokens
+from rltrace.row_keys import NO_KEY, Keys, Numbers
+from rltrace.select import Selector, parse_selectors
+
+NOTHING: Numbers = np.zeros(0, np.int64)
+MOST = 0.01
+"""A log-probability of a token is at most 0, but for rounding (of bfloat16, at worst)."""
+
+
+def parse_both(text: str) -> tuple[Selector, Selector]:
+    """``SELECTOR`` for both sides, or ``A-SELECTOR::B-SELECTOR``. Raises UsageError."""
+    sides = text.split("::")
+    if len(sides) > 2:
+        raise UsageError(f"--logprobs {text}: write one selector, or A's and B's with :: between them")
+    return parse_selectors([sides[0]]), parse_selectors([sides[-1]])
+
+
+@dataclass(frozen=True, eq=False)
+class Lying:
+    """Which elements of a tensor are whose."""
+
+    tokens: Numbers
+    """For each element, flat, the index of a token; NONE: of none that is known."""
+    assumed: str = ""
+    """What was taken for granted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """Numbers of one side, each the log-probability of what was done at a token, or at an observation; [n] each."""
+
+    values: Floats
+    tokens: Numbers
+    """Index of the token at which it was done: the token *before* the one that was taken."""
+    steps: Numbers
+    found: tuple[Selected, ...]
+    """Every tensor that the selector found and that is this side's."""
+    assumed: tuple[str, ...] = ()
+    unplaced: tuple[str, ...] = ()
+    """Tensors of which it cannot be told whose they are."""
+    unread: int = 0
+    """Tensors whose values were not kept, or cannot be read."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Selector) -> Gap | str:
+    """The gap between the log-probabilities that these selectors find; or one sentence why there is none."""
+    of_a = _elements(a, selected_in(a.stretch, selector_a), b)
+    of_b = _elements(b, selected_in(b.stretch, selector_b), a)
+    for side, elements in ((a, of_a), (b, of_b)):
+        if not len(elements):
+            return _why_none(side, elements)
+        if (elements.values[side.tokens.ids[elements.tokens] != NONE] > MOST).any():
+            return f"what {elements.found[0].name} gave in {side.stretch.side.upper()} is no log-probability of tokens"
+    given = a.tokens.given if a.tokens.takes else frozenset()
+    own_a, own_b = (_taken(side.tokens, elements.tokens, given) for side, elements in ((a, of_a), (b, of_b)))
+    in_a, in_b = _pairs(_Side(a, of_a, own_a), _Side(b, of_b, own_b))
+    at = of_b.tokens[in_b]
+    following = b.tokens.following[at]
+    ids = np.where(following == NONE, NONE, b.tokens.ids[following]).tolist()
+    return measure(
+        _source(of_a, of_b),
+        of_a.values[in_a],
+        of_b.values[in_b],
+        list(zip(b.tokens.sequences[at].tolist(), _places(b.tokens, at).tolist(), strict=True)),
+        [None if token == NONE else token for token in ids],
+        only_a=len(own_a) - len(in_a),
+        only_b=len(own_b) - len(in_b),
+    )
+
+
+def _source(a: Elements, b: Elements) -> str:
+    """What the log-probabilities are, what was taken for granted, and what of them could not be used."""
+    names = dict.fromkeys([a.found[0].name, b.found[0].name])
+    told = [f"what {' (A) and '.join(names)}{' (B)' if len(names) > 1 else ''} gave, as the programs computed it"]
+    for name, side in (("A", a), ("B", b)):
+        told += [f"in {name} {text}" for text in side.assumed]
+        told += [f"{name}'s {text} left out: its shape does not tell whose it is" for text in side.unplaced]
+        told += [f"the values of {side.unread:,} of {name}'s tensors were not kept"] if side.unread else []
+    return "; ".join(told)
+
+
+def _places(tokens: Tokens, at: Numbers) -> Numbers:
+    """Where in its sequence stands what was taken: after a token; an observation is what it was done at."""
+    found: Numbers = tokens.places[at] + (tokens.ids[at] != NONE)
+    return found
+
+
+def _taken(tokens: Tokens, at: Numbers, given: frozenset[int]) -> Numbers:
+    """Which of the elements are of tokens that were taken, not ``given``."""
+    following = tokens.following[at]
+    return np.array(
+        [i for i, j in enumerate(following.tolist()) if j == NONE or int(tokens.keys[j]) not in given], np.int64
+    )
+
+
+# --- which belong together --------------------------------------------------------------------------------------------
+
+
+class _Side:
+    """The elements of one side that take part."""
+
+    def __init__(self, side: Policy, elements: Elements, own: Numbers) -> None:
+        self.own = own
+        tokens, at = side.tokens, elements.tokens[own]
+        following = tokens.following[at]
+        is_token = tokens.ids[at] != NONE
+        self.before: Keys = tokens.keys[at]
+        self.taken: Keys = np.where(is_token, np.where(following == NONE, NO_KEY, tokens.keys[following]), self.before)
+        """Key of what was taken; NO_KEY: it was never fed, so it is not known which."""
+        self.steps = elements.steps[own]
+        sequences = tokens.sequences[at]
+        self.ranks = sequences if side.ranks is None else np.append(side.ranks, LAST)[sequences]
+
+    def table(self, keys: Keys, rows: Numbers) -> Table:
+        none = np.zeros(len(rows), np.int64)
+        zeros = np.zeros(len(rows), np.uint64)
+        return Table(keys[rows], self.steps[rows], self.ranks[rows], none, none, zeros, none, none, ())
+
+
+def _pairs(a: _Side, b: _Side) -> tuple[Numbers, Numbers]:
+    """Elements of A and of B that are of the same token."""
+    known_a, known_b = (np.flatnonzero(side.taken != NO_KEY) for side in (a, b))
+    pairs = pair(a.table(a.taken, known_a), b.table(b.taken, known_b))
+    in_a, in_b = known_a[pairs.a], known_b[pairs.b]
+    left_a, left_b = (np.setdiff1d(np.arange(len(s.own)), used) for s, used in ((a, in_a), (b, in_b)))
+    # what one side took last it was never fed; where all that is left after the same token is one token, it is that
+    more = pair(a.table(a.before, left_a), b.table(b.before, left_b))
+    more_a, more_b = left_a[more.a], left_b[more.b]
+    sure = _one_for_each(a, b, left_a, left_b)
+    own = np.array([int(key) in sure for key in b.before[more_b]], bool)
+    some = (a.taken[more_a] == NO_KEY) | (b.taken[more_b] == NO_KEY)
+    keep = own & some
+    return (
+        np.append(a.own[in_a], a.own[more_a[keep]]).astype(np.int64),
+        np.append(b.own[in_b], b.own[more_b[keep]]).astype(np.int64),
+    )
+
+
+def _one_for_each(a: _Side, b: _Side, left_a: Numbers, left_b: Numbers) -> frozenset[int]:
+    """Keys of tokens after which no two tokens that are known are left."""
+    after: dict[int, set[int]] = {}
+    for side, left in ((a, left_a), (b, left_b)):
+        for before, taken in zip(side.before[left].tolist(), side.taken[left].tolist(), strict=True):
+            after.setdefault(before, set()).update({taken} - {int(NO_KEY)})
+    return frozenset(key for key, taken in after.items() if len(taken) <= 1)
+
+
+# --- which number is whose --------------------------------------------------------------------------------------------
+
+
+def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Elements:
+    values, tokens, steps = [np.zeros(0)], [NOTHING], [NOTHING]
+    unplaced: list[str] = []
+    assumed: list[str] = []
+    unread, own = 0, []
+    for one in found:
+        number = _forward_of(side, other, one)
+        if number is None:
+            continue
+        own.append(one)
+        lying = element_tokens(one.tensor.shape, _base(side, number), side.tokens)
+        if lying is None:
+            unplaced.append(f"{one.name} {list(one.tensor.shape)}")
+            continue
+        numbers = side.stretch.numbers(one.tensor)
+        if numbers is None:
+            unread += 1
+            continue
+        known = np.flatnonzero(lying.tokens != NONE)
+        values.append(numbers.reshape(-1)[known].astype(np.float64))
+        tokens.append(lying.tokens[known])
+        assumed += [lying.assumed] if lying.assumed else []
+        steps.append(np.full(len(known), side.keying.grids[number].anchor.step))
+    return Elements(
+        np.concatenate(values),
+        np.concatenate(tokens),
+        np.concatenate(steps),
+        tuple(own),
+        tuple(dict.fromkeys(assumed)),
+        tuple(dict.fromkeys(unplaced)),
+        unread,
+    )
+
+
+def _forward_of(side: Policy, other: Policy, one: Selected) -> int | None:
+    """Number of the forward pass that a tensor belongs to; None: of none, or of the other side's.
+
+    A call's is known; an op's is the last one that began before it.
+    """
+    if one.call is not None:
+        grid = side.keying.grid(one.call)
+        return next((number for number, own in enumerate(side.keying.grids) if own is grid), None)
+    mine = _last_begun(side, one.row)
+    same_stream = side.stretch.recorded is not None and other.stretch.recorded == side.stretch.recorded
+    theirs = _last_begun(other, one.row) if same_stream else None
+    if mine is None or (theirs is not None and theirs[0] > mine[0]):
+        return None
+    return mine[1]
+
+
+def _last_begun(side: Policy, row: int) -> tuple[int, int] | None:
+    """(row at which it began, number) of the last forward pass before ``row``."""
+    begun = [(grid.anchor.first_row, number) for number, grid in enumerate(side.keying.grids)]
+    return max((one for one in begun if one[0] <= row), default=None)
+
+
+def _base(side: Policy, number: int) -> Numbers:
+    """[sequences, tokens] of one forward pass, those that it gave logits of where that is known; NONE: not known."""
+    grid, index = side.keying.grids[number], side.tokens.index[number]
+    if len(grid.shape) < 2:
+        return index.reshape(1, -1) if grid.ids is not None else index.reshape(-1, 1)
+    base: Numbers = index.reshape(grid.shape[0], -1)
+    logits = next((one.rows.tensor for one in side.logits if one.rows.grid is grid), None)
+    if logits is not None and len(logits.shape) == 3 and logits.shape[0] == len(base) > 0:
+        return base[:, max(0, base.shape[1] - logits.shape[1]) :]
+    return base
+
+
+def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Lying | None:
+    """For each element of a tensor of log-probabilities, flat, the token at which it was done; None: it fits nothing.
+
+    ``base``: [sequences, tokens] that the forward pass before it gave numbers for. As many elements as these are
+    theirs; fewer for each sequence are those of its last tokens, the very last aside, as nothing follows it; more are
+    those of as many tokens as were fed last, over all calls.
+    """
+    batch, columns = base.shape
+    size, lengths = prod(shape), tuple(length for length in shape if length != 1)
+    if size == base.size and lengths in (tuple(length for length in base.shape if length != 1), (base.size,), ()):
+        return Lying(base.ravel())
+    last = np.array([row[row != NONE][-1] if (row != NONE).any() else NONE for row in base], np.int64)
+    each = size if batch == 1 else size // batch if shape and shape[0] == batch else 0
+    if each == 1 and tokens.takes:
+        return Lying(last)
+    if 0 < each < columns:
+        return Lying(base[:, columns - 1 - each : columns - 1].ravel())
+    if each > columns and tokens.takes:
+        assumed = f"{list(shape)} taken as those of the {each:,} tokens that were fed last"
+        return Lying(tokens.back_from(last, each).ravel(), assumed)
+    known = base[base != NONE]
+    followed = known[tokens.following[known] != NONE]
+    return next((Lying(packed) for packed in (known, followed) if lengths == (len(packed),)), None)
+
+
+def _why_none(side: Policy, elements: Elements) -> str:
+    name = side.stretch.side.upper()
+    if not elements.found:
+        return f"--logprobs finds nothing in {name} that rows were kept of, after a forward pass whose tokens are known"
+    if elements.unread:
+        what = elements.found[0].name
+        return f"the values of what --logprobs finds in {name} ({what}) were not kept: record it with --values as well"
+    return (
+        f"whose log-probabilities these are cannot be told from their shapes: {', '.join(elements.unplaced)} in {name}"
+    )
