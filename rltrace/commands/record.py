@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from rltrace.commands.kernels import also_asking, asked_window
 from rltrace.commands.recording import carry_out
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
@@ -34,6 +35,9 @@ from rltrace.select import parse_selectors
 @click.option("--values-inputs", is_flag=True, help="Keep what they read, too.")
 @click.option(
     "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Keep so much of each process at most."
+)
+@click.option(
+    "--kernels", default="off", show_default=True, metavar="[off|window|all|A:B]", help="Ask oneDNN and MKL what ran."
 )
 @click.option(
     "--rows",
@@ -62,6 +66,7 @@ def command(
     rows: tuple[str, ...],
     row_axes: str | None,
     rows_limit: str,
+    kernels: str,
     compiled: str | None,
     against: Path | None,
     stop: bool,
@@ -80,6 +85,9 @@ def command(
 
     --values keeps tensors themselves, so that they can be looked at and replayed: of the ops that SELECTOR finds, such
     as op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector finds).
+
+    --kernels asks the libraries, once CMD has ended and in a process of its own, what they run for each kind of call of
+    these steps (window: of --steps); rltrace kernels lists it, and diff names it.
 
     --against A looks at every op as it runs: where the first one gives something else than in A, what it read and gave
     is kept, it is called again on the same inputs to see whether it repeats itself, and CMD goes on (or ends: --stop).
@@ -103,6 +111,9 @@ def command(
             raise UsageError("--rows keeps rows of ops and of calls of modules; --level step records neither")
     elif row_axes is not None:
         raise UsageError("--row-axes says along which axes --rows SELECTOR counts: say of which ops or modules")
+    asked = asked_window(kernels, None if steps is None else (first, end))
+    if asked is not None and level == "step":
+        raise UsageError("--kernels is about ops; --level step records no ops")
     if against is None and (stop or result is not None):
         raise UsageError("--stop and --result are of a run that is held against another one: --against A")
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
@@ -130,6 +141,8 @@ def command(
             raise UsageError("--against records the ops that A has: leave out --values, --rows, --steps and --level")
         options = held_against(options, against, stop=stop)
         also = teller(against, trace, result, quiet=quiet)
+    if asked is not None:
+        also = also_asking(trace, asked, also, quiet=quiet)
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=also)
 
 

@@ -34,6 +34,7 @@ from rltrace.diff.model import (
 from rltrace.diff.numbers.apart import drifts, logged_otherwise
 from rltrace.diff.numbers.drift import TOLERANCE
 from rltrace.diff.order import Order, Placed
+from rltrace.diff.other_kernels import equal_in, other_kernels, same_bits_note
 from rltrace.diff.pools import PoolResult, compare_pools, compare_processes, is_pool
 from rltrace.diff.processes import pooled, process_pairs
 from rltrace.diff.search import Watch
@@ -195,6 +196,8 @@ class _Comparing:
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += logged_otherwise(drift)
         self.notes += dict.fromkeys([*unrecorded(self.a), *unrecorded(self.b)])
+        others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))
+        self.notes += filter(None, [same_bits_note(others, str(self.a.path), str(self.b.path))])
         holes = self._holes()  # what a series lacks is told as well, and decides nothing
         return Comparison(
             verdict=verdict,
@@ -222,6 +225,7 @@ class _Comparing:
             later=self.order.later(firsts),
             strict=self.strict,
             so_far=so_far,
+            other_kernels=others,
         )
 
     def _name_hidden_steps(self) -> None:

@@ -306,6 +306,22 @@ class Search:
 
 
 @dataclass(frozen=True)
+class OtherKernel:
+    """One kind of call that both sides made."""
+
+    stream: str
+    """Of A, and the row of it where the call was met first."""
+    a_index: int
+    op: str
+    a: str
+    b: str
+    """What ran."""
+    differences: tuple[str, ...]
+    same_bits: bool | None
+    """Whether it gave the same bits on both sides, at that row at least; None: not known."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All that ``diff`` found out about two traces."""
 
@@ -344,6 +360,8 @@ class Comparison:
     """Asked for as well that no op was added, removed or reordered."""
     so_far: Verdict = Verdict.UNKNOWN
     """What the verdict would be if what there is of both were all of it."""
+    other_kernels: tuple[OtherKernel, ...] = ()
+    """Calls for which something else ran in B, where the libraries of both were asked."""
 
     @property
     def agrees(self) -> bool | None:

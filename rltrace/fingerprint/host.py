@@ -47,6 +47,21 @@ PLACES = ("_DIR", "_HOME", "_PATH", "_ROOT", "_CACHE")
 FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
 """Lists of files, of which the bare names count: where they lie is nobody's business."""
 
+ACTING = (
+    "ATEN_",
+    "CUBLAS_",
+    "CUDNN_",
+    "DNNL_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "NVIDIA_TF32_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+)
+"""Variables that choose kernels begin with one of these."""
+
 _ISA_FLAGS = ("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rltrace.digest import PAGE_BYTES, definition, reference
+from rltrace.fingerprint.host import ACTING
 from rltrace.reexecute import command, rerun
 from rltrace.reexecute.command import Side
 from rltrace.reexecute.recorded import RecordedOp
@@ -24,21 +25,6 @@ from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Column
 
 SCRIPT = "repro.py"
-
-ACTING = (
-    "ATEN_",
-    "CUBLAS_",
-    "CUDNN_",
-    "DNNL_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "NVIDIA_TF32_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-)
-"""Variables that choose kernels begin with one of these; no other leaves the house."""
 
 
 def write_folder(

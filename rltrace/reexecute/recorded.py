@@ -125,14 +125,15 @@ def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
 
 def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
     """The tensor arguments, and the storages they lie in with everything in its place."""
-    memory = lay_out(_layouts(process, rows), process.values.lying(stream.index, rows.first))
+    memory = lay_out(layouts_of(process, rows), process.values.lying(stream.index, rows.first))
     for place, value in enumerate(_values(process, stream, rows, memory.tensors)):
         if value is not None:
             fill(memory, place, value.data)
     return memory
 
 
-def _layouts(process: ProcessTrace, rows: Rows) -> list[Layout]:
+def layouts_of(process: ProcessTrace, rows: Rows) -> list[Layout]:
+    """Of the tensor arguments of the first of these rows. Raises UsageError where one has no plain bytes."""
     structure: Any = process.tables["structures"].payloads[rows.columns[0, Column.STRUCTURE]]
     payloads: list[Any] = [process.tables["layouts"].payloads[number] for number in structure]
     for place, (dtype, _shape, strides, _device) in enumerate(payloads):

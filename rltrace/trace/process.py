@@ -20,6 +20,7 @@ from rltrace.trace.kept import KeptTensors
 from rltrace.trace.keptrecords import AskedRows, KeptPart, add_kept, parse_asked_rows, parse_kept
 from rltrace.trace.packing import StepPart
 from rltrace.trace.plain import printable
+from rltrace.trace.ran import Ran, RanKernels
 from rltrace.trace.records import (
     MOST,
     MOST_STREAMS,
@@ -32,6 +33,7 @@ from rltrace.trace.records import (
     parse_segment,
 )
 from rltrace.trace.root import JOURNAL
+from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Step
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.stream import Counter, StreamTrace, read_chunk
@@ -64,9 +66,13 @@ class TraceHole(NamedTuple):
 class ProcessTrace:
     """One process that opened its part of a trace."""
 
-    def __init__(self, folder: Folder, base: str, journal: Journal, slice_: str | None = None) -> None:
+    def __init__(
+        self, folder: Folder, base: str, journal: Journal, slice_: str | None = None, ran: Ran | None = None
+    ) -> None:
         self.base = base
         """Its folder in the trace, ``processes/N``."""
+        self.ran = ran
+        """What the libraries said that they ran; None: they were not asked."""
         self.birth: Record = {}
         self.facts: dict[str, object] = {}
         """Of the machine and the process; the later of one name."""
@@ -170,7 +176,19 @@ class ProcessTrace:
 
     @cached_property
     def tables(self) -> Mapping[str, Table]:
-        """The interned tables, by name; entries that damage took are not ``present``."""
+        """The interned tables, by name; entries that damage took are not ``present``. With what the libraries said."""
+        return self._stored if self._kernels is None else {**self._stored, "kernels": self._kernels.table}
+
+    @cached_property
+    def _kernels(self) -> RanKernels | None:
+        return None if self.ran is None else RanKernels(self._stored["kernels"], self.ran.calls.values())
+
+    def _with_what_ran(self, rows: Rows) -> Rows:
+        return rows if self._kernels is None else self._kernels.put(rows, self._stored)
+
+    @cached_property
+    def _stored(self) -> Mapping[str, Table]:
+        """The tables as they were written."""
         parts: list[bytes] = []
         counts: dict[str, int] = {}
         expected = size = 0
@@ -373,5 +391,7 @@ class ProcessTrace:
     def _stream(self, index: int) -> StreamTrace:
         if index not in self._streams:
             name = f"{self.name}/stream{index}"
-            self._streams[index] = StreamTrace(name, index, self._folder, self.base, lambda: self.tables, self._slice)
+            self._streams[index] = StreamTrace(
+                name, index, self._folder, self.base, lambda: self._stored, self._slice, self._with_what_ran
+            )
         return self._streams[index]

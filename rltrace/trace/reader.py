@@ -20,7 +20,8 @@ from rltrace.trace.heads import Head, birth_of, is_another, is_number, lost_reco
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
 from rltrace.trace.plain import printable
 from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
-from rltrace.trace.records import check_launch, check_slice
+from rltrace.trace.ran import Ran
+from rltrace.trace.records import check_launch, check_slice, number
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
 from rltrace.trace.schema import FORMAT
 from rltrace.trace.segment import Segment
@@ -71,6 +72,7 @@ class Trace:
         self.journal = journal
         self.folder = folder
         self._heads: dict[int, Head] | None = None
+        self._ran: dict[int, Ran] = {}
         first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
@@ -131,6 +133,8 @@ class Trace:
                     self._heads = parse_heads(record)
                 case "exit":
                     self.exit = record
+                case "ran":
+                    self._ran.setdefault(number(record, "process"), Ran()).take(record)
         except (ValueError, KeyError, TypeError) as error:
             self.other_holes.append(f"the {record['type']} record of {JOURNAL} makes no sense: {error}")
 
@@ -217,7 +221,7 @@ class Trace:
         if self.slice:
             steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
             left_out = f"are not in this slice, which carries steps {steps}"
-        return ProcessTrace(self.folder, base, journal, left_out)
+        return ProcessTrace(self.folder, base, journal, left_out, self._ran.get(number))
 
     def _has_rows(self, base: str) -> bool:
         return any(is_number(name) for name in self.folder.names(f"{base}/streams"))

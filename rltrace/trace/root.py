@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +67,18 @@ def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = No
         raise record_error(f"the end of the launch cannot be written to {path}", error) from error
 
 
+def add_to_launch(path: Path, records: Sequence[Mapping[str, object]]) -> None:
+    """Append records to the launch's journal, when nothing of it is being recorded any more. Raises RecordError."""
+    log = Path(path) / JOURNAL
+    try:
+        found = parse_journal(log.read_bytes())
+        if found.damage or not found.records:
+            raise RecordError(f"{path} cannot be added to: {JOURNAL} is damaged")
+        JournalWriter(os.fspath(log), resume=found.digest, size=found.size).append(records)
+    except OSError as error:
+        raise record_error(f"{path} cannot be added to", error) from error
+
+
 def record_error(what: str, error: OSError) -> RecordError:
     """The error for a failed write, with its errno."""
     raised = RecordError(f"{what}: {error.strerror or error}")
@@ -106,6 +118,7 @@ __all__ = [
     "JOURNAL",
     "LARGEST",
     "PROCESSES",
+    "add_to_launch",
     "create_trace",
     "end_launch",
     "is_trace",

@@ -75,7 +75,9 @@ class StreamTrace:
         base: str,
         tables: Callable[[], Mapping[str, Table]],
         slice_: str | None,
+        finish: Callable[[Rows], Rows] = lambda rows: rows,
     ) -> None:
+        """``finish``: what is told of rows beside the arrays, put into them."""
         self.name = name
         self.index = index
         self.segments: list[Segment] = []
@@ -89,6 +91,7 @@ class StreamTrace:
         self._folder = folder
         self._base = base
         self._tables = tables
+        self._finish = finish
         self._slice = slice_
         self._cache: OrderedDict[int, Rows] = OrderedDict()
 
@@ -200,7 +203,7 @@ class StreamTrace:
             lost = tables[name].lacks(rows.column(column))
             if lost is not None:
                 raise UnreadableError(f'entry {lost} of table "{name}", which they need, is lost')
-        return rows
+        return self._finish(rows)
 
     def _chunk(self, spec: ArraySpec, file: ChunkFile) -> NDArray[Any]:
         try:

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from rltrace.trace.evidence import Evidence, kernel_text
+from collections.abc import Iterator
 
-__all__ = ["Evidence", "kernel_differences", "kernel_text"]
+from rltrace.trace.evidence import ATEN, GUESSED, REPORTED, SAID, SILENT, Evidence, kernel_text
+
+__all__ = ["Evidence", "kernel_differences", "kernel_text", "said_differences"]
 
 
 def kernel_differences(a: Evidence, b: Evidence) -> list[str]:
-    """``isa AVX2 against AVX512`` for everything in which two pieces of evidence differ."""
+    """``isa AVX2 against AVX512`` for everything in which two pieces of evidence differ; what ran comes first."""
+    skip = (*SAID, *GUESSED) if _is_said(a) and _is_said(b) else SAID
+    others = [key for key in dict.fromkeys([*a, *b]) if key not in skip and a.get(key) != b.get(key)]
     return [
-        f"{_word(key)} {_value(a.get(key))} against {_value(b.get(key))}"
-        for key in dict.fromkeys([*a, *b])
-        if a.get(key) != b.get(key)
+        *said_differences(a, b),
+        *(f"{_word(key)} {_value(a.get(key))} against {_value(b.get(key))}" for key in others),
     ]
 
 
+def _is_said(evidence: Evidence) -> bool:
+    """Whether a library's word takes the place of what the operator's name let guess."""
+    return REPORTED in evidence and (bool(evidence.get("names")) or evidence.get("library") != ATEN)
+
+
+def said_differences(a: Evidence, b: Evidence) -> Iterator[str]:
+    """In what differs what ran, by name; nothing where one side's libraries were not asked."""
+    if (REPORTED in a) != (REPORTED in b):
+        return
+    if a.get("names") != b.get("names"):
+        yield f"kernels {_value(a.get('names'))} against {_value(b.get('names'))}"
+        return
+    lines = zip(_lines(a), _lines(b), strict=False)
+    found = next(((x, y) for x, y in lines if x != y), None)
+    if found is not None:  # the same implementation, called otherwise
+        yield f"{found[0]} against {found[1]}"
+
+
+def _lines(evidence: Evidence) -> list[str]:
+    lines = evidence.get(REPORTED)
+    return list(map(str, lines)) if isinstance(lines, list) else []
+
+
 def _word(key: str) -> str:
-    return {"names": "kernels", "isa": "instruction set"}.get(key, key)
+    return {"isa": "instruction set"}.get(key, key)
 
 
 def _value(value: object) -> str:
     if value is None:
         return "nothing"
-    return " + ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " + ".join(map(str, value)) or f"({SILENT})" if isinstance(value, list) else str(value)

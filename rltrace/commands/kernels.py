@@ -1,0 +1,103 @@
+"""``rltrace kernels``: what ran for every kind of call of a trace, as oneDNN and MKL say themselves.
+
+Owns the options, and for ``record`` what its ``--kernels`` means and the asking at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from rltrace.commands.console import complain, counted, emit, narrate
+from rltrace.errors import RltraceError, UsageError
+
+Window = tuple[int, int | None]
+
+EVERYTHING: Window = (0, None)
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
+@click.option("--ask", is_flag=True, help="Ask the libraries now, on the machine that was recorded.")
+@click.option("--steps", metavar="A:B", help="With --ask: only for what ran in these steps.")
+@click.option("--all", "everything", is_flag=True, help="Also calls of which no library said anything.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
+def command(
+    trace: Path, other: Path | None, ask: bool, steps: str | None, everything: bool, form: str, quiet: bool
+) -> None:
+    """List what ran for every kind of call of TRACE; with B, the calls for which something else ran there.
+
+    A kind of call is an operator with its tensors' layouts and other arguments. oneDNN and MKL are asked in a process
+    of their own that makes each call once more, so the program was not disturbed; rltrace record --kernels asks when
+    the program has ended, --ask does it for a trace that is there, on the machine that it was recorded on.
+    """
+    from rltrace.report.kernels import kernels_json, kernels_lines, other_json, other_lines
+    from rltrace.trace.reader import open_trace
+
+    if steps is not None and not ask:
+        raise UsageError("--steps says for which steps --ask asks")
+    for path in filter(None, (trace, other)):
+        if ask:
+            told(path, window(steps) if steps is not None else EVERYTHING, quiet=quiet)
+    a, b = open_trace(trace), None if other is None else open_trace(other)
+    for found in filter(None, (a, b)):
+        if not any(process.ran for process in found.processes):
+            raise UsageError(f"nobody has asked what ran in {found.path}: --ask does, on the machine of that recording")
+    if form == "json":
+        emit(json.dumps(kernels_json(a) if b is None else other_json(a, b), indent=2))
+    else:
+        emit("\n".join(kernels_lines(a, everything=everything) if b is None else other_lines(a, b)))
+
+
+def window(text: str) -> Window:
+    """``A:B`` as steps. Raises UsageError."""
+    from rltrace.commands.record import parse_steps
+
+    return parse_steps(text)
+
+
+def asked_window(text: str, steps: Window | None) -> Window | None:
+    """What ``record --kernels`` asks for; None: nothing. Raises UsageError."""
+    if text == "off":
+        return None
+    if text == "all":
+        return EVERYTHING
+    if text == "window":
+        if steps is None:
+            raise UsageError("--kernels window is of the steps that --steps names; without it, write --kernels all")
+        return steps
+    if ":" not in text:
+        raise UsageError(f"--kernels {text}: write off, window, all, or steps as A:B")
+    return window(text)
+
+
+def also_asking(trace: Path, steps: Window, before: Callable[[], bool] | None, *, quiet: bool) -> Callable[[], bool]:
+    """What ``record`` does once everything is recorded: ``before``, then ask; whether both went well."""
+
+    def then() -> bool:
+        well = before is None or before()
+        try:
+            told(trace, steps, quiet=quiet)
+        except RltraceError as error:
+            complain(str(error))
+            return False
+        return well
+
+    return then
+
+
+def told(trace: Path, steps: Window, *, quiet: bool) -> None:
+    """Ask, and say what came of it."""
+    from rltrace.reexecute.asking import ask
+
+    found = ask(trace, steps)
+    if not quiet:
+        unknown = sum(found.unknown.values())
+        more = f"not known of {unknown}: {'; '.join(found.unknown)}" if unknown else ""
+        kinds = counted(found.calls, "kind", "kinds")
+        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL told of {found.told}", hint=more)

@@ -1,0 +1,194 @@
+"""Asks oneDNN and MKL what they run for the calls of a trace, in a process of its own: ``python -m`` this module.
+
+The libraries print what they run to standard output, of the whole process and whenever they like; so the program that
+was recorded is never asked. Here its calls are made once more, one after the other, on tensors of the same dtypes,
+shapes, strides and alignment, under the same settings and number of threads: that is what the libraries choose by. The
+values are made up. Standard output of this process is a file; answers go to another one, a line each, so that nothing
+is lost where a call ends the process. ``asking`` starts it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from rltrace import fingerprint
+from rltrace.errors import HoleError, UsageError
+from rltrace.reexecute.arguments import arguments_of
+from rltrace.reexecute.kinds import Found, look_through
+from rltrace.reexecute.memory import Memory, lay_out
+from rltrace.reexecute.recorded import find_operator, layouts_of
+from rltrace.reexecute.rerun import Case, Tensor, build
+from rltrace.reexecute.verbose import Said, parse
+from rltrace.trace import dtypes
+from rltrace.trace.evidence import telling
+from rltrace.trace.reader import ProcessTrace, StreamTrace, open_trace
+from rltrace.trace.schema import Column
+
+LARGEST = 1 << 30
+"""Bytes of inputs above which a call is not made again."""
+
+FLAGS = {
+    "flag.mkldnn.enabled": torch._C._set_mkldnn_enabled,
+    "flag.mkldnn.deterministic": torch._C._set_mkldnn_deterministic,
+    "flag.matmul_precision": torch.set_float32_matmul_precision,
+    "flag.deterministic_algorithms": torch.use_deterministic_algorithms,
+}
+"""Switches of the recorded process that these libraries are chosen by, and how they are thrown."""
+
+
+class Libraries:
+    """What the libraries say, a call at a time. Takes standard output of the process for good."""
+
+    def __init__(self) -> None:
+        self.themselves: dict[str, str] = {}
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+        sys.stdout.flush()
+        os.dup2(self._printed.fileno(), 1)
+        self._c = ctypes.CDLL(None)
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """They tell of what they run."""
+        onednn, mkl = torch.backends.mkldnn, torch.backends.mkl
+        with onednn.verbose(onednn.VERBOSE_ON), mkl.verbose(mkl.VERBOSE_ON):
+            yield
+
+    def of(self, call: Any) -> Said:
+        """What they said while ``call()`` ran; what it raises is raised."""
+        self._c.fflush(None)
+        before = os.lseek(1, 0, os.SEEK_END)
+        call()
+        self._c.fflush(None)
+        os.lseek(1, before, os.SEEK_SET)
+        text = os.read(1, os.fstat(1).st_size - before)
+        said = parse(text.decode(errors="replace").splitlines())
+        self.themselves |= said.libraries
+        return said
+
+
+def prepared(process: ProcessTrace, stream: StreamTrace, row: int) -> Any:
+    """The call of a row on made-up values, ready to be made. Raises UsageError, HoleError."""
+    rows = stream.read(row, row + 1)
+    func = find_operator(str(process.tables["ops"].payloads[rows.columns[0, Column.OP]]))
+    memory = lay_out(layouts_of(process, rows), process.values.lying(stream.index, row))
+    if any(tensor.device != "cpu" for tensor in memory.tensors):
+        raise UsageError("its tensors are on another device")
+    if sum(len(storage) for storage in memory.storages) > LARGEST:
+        raise UsageError(f"its inputs have more than {LARGEST:,} bytes")
+    payload = process.tables["scalars"].payloads[rows.columns[0, Column.SCALARS]]
+    arguments = arguments_of(payload, rows, 0)
+    _fill(memory)
+    case = Case(lambda *_: None, memory.tensors, memory.storages, memory.alignments)
+    args, kwargs = arguments.values(build(case), torch.Generator() if arguments.takes_generator else None)
+    return lambda: func(*args, **kwargs)
+
+
+def _fill(memory: Memory) -> None:
+    """Numbers that every op takes: of a square matrix a well-conditioned one, integers 0, what is true false."""
+    for tensor in memory.tensors:
+        dtype = dtypes.PLAIN.get(tensor.dtype)
+        if not tensor.span or dtype is None or np.dtype(dtype).kind not in "fc":
+            continue
+        size = np.dtype(dtype).itemsize
+        strides = [stride * size for stride in tensor.strides]
+        data = memory.storages[tensor.storage].data
+        np.ndarray(tensor.shape, dtype, data, tensor.offset, strides)[...] = _numbers(tensor)
+
+
+def _numbers(tensor: Tensor) -> Any:
+    square = len(tensor.shape) > 1 and tensor.shape[-1] == tensor.shape[-2]
+    return 0.5 + 2 * tensor.shape[-1] * np.eye(tensor.shape[-1]) if square else 0.5
+
+
+def either(with_gradients: Said, without: Said) -> Said:
+    """What is said of a call of which it is not known whether gradients were on."""
+    if with_gradients.names == without.names:
+        return with_gradients
+    names, lines = (
+        " or, without gradients, ".join(parts)
+        for parts in (
+            [" + ".join(telling(list(said.names))) for said in (with_gradients, without)],
+            [" + ".join(said.reported) for said in (with_gradients, without)],
+        )
+    )
+    return Said((names,), (lines,))
+
+
+def answer(traces: Mapping[int, ProcessTrace], steps: range | None, skip: set[str], out: IO[str]) -> None:
+    """Ask for all calls of these processes, which ran under the same settings, and write down what was said."""
+
+    def tell(**record: object) -> None:
+        out.write(json.dumps(record) + "\n")
+        out.flush()
+
+    libraries = Libraries()
+    known: dict[tuple[int, int], tuple[Said | None, str]] = {}
+    with libraries.speaking():
+        for number, process in traces.items():
+            looked = look_through(process, steps)
+            streams = {stream.index: stream for stream in process.streams}
+            for call in looked.calls.values():
+                key = call.key, call.threads
+                where = f"{number} {call.stream} {call.row}"
+                if key not in known:
+                    tell(asking=where)
+                    known[key] = _ask(libraries, process, streams[call.stream], call, where in skip)
+                said, why = known[key]
+                if said is None:
+                    looked.leave_out(why)
+                    continue
+                place = [call.kernel, call.stream, call.row, call.times]
+                tell(process=number, call=[f"{call.key:016x}", *place], names=said.names, reported=said.reported)
+            tell(process=number, unknown=sorted(looked.unknown.items()))
+    facts = {"digest": "", **fingerprint.facts()}
+    tell(facts=facts, libraries=libraries.themselves)
+
+
+def _ask(
+    libraries: Libraries, process: ProcessTrace, stream: StreamTrace, call: Found, skip: bool
+) -> tuple[Said | None, str]:
+    if skip:
+        return None, "the call ended the process that made it"
+    torch.set_num_threads(call.threads)
+    try:
+        said = []
+        for with_gradients in (True, False):  # the trace does not say, and a recurrent layer of oneDNN asks
+            made = prepared(process, stream, call.row)
+            with torch.set_grad_enabled(with_gradients):
+                said.append(libraries.of(made))
+        return either(*said), ""
+    except (UsageError, HoleError) as error:
+        return None, str(error)
+    except Exception as error:  # made-up values are not what every op takes
+        return None, f"it does not take made-up values ({type(error).__name__})"
+
+
+def main() -> None:
+    """``witness TRACE OUT``: the rest (processes, steps, calls to leave out) is JSON on standard input."""
+    asked = json.loads(sys.stdin.read())
+    trace = open_trace(Path(sys.argv[1]))
+    processes = {int(process.base.rpartition("/")[2]): process for process in trace.processes}
+    traces = {number: processes[number] for number in asked["processes"]}
+    facts = next(iter(traces.values())).facts
+    for name, throw in FLAGS.items():
+        if name in facts:
+            with suppress(RuntimeError, ValueError, TypeError):
+                throw(facts[name])  # type: ignore[operator]
+    steps = None if asked["steps"] is None else range(*asked["steps"])
+    with open(sys.argv[2], "a", encoding="utf-8") as out:  # noqa: PTH123
+        answer(traces, steps, set(asked["skip"]), out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What oneDNN and MKL ran for every op, under two settings: asked behind the program's back, and attributed right."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rltrace.reexecute.verbose import parse
+from rltrace.trace.reader import open_trace
+from rltrace.trace.schema import Column
+
+SETTING = "ONEDNN_MAX_CPU_ISA=SSE41"
+"""Every processor has more than that."""
+
+PROGRAM = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, weight = torch.randn(64, 784), torch.randn(784, 256)
+layer = nn.Linear(784, 256)
+print("begin", end="")
+for stride in (1, 2):
+    hidden = nn.functional.gelu(layer(x))
+    x @ weight
+    nn.functional.linear(x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16())
+    nn.functional.conv2d(torch.ones(2, 3, 16, 16), torch.ones(8, 3, 3, 3), stride=stride)
+    hidden.sum().backward()
+x.softmax(-1)
+torch.linalg.qr(x)
+torch.set_num_threads(2)
+x @ weight
+print("end")
+"""
+
+pytestmark = pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()),
+    reason="this torch was built without oneDNN or MKL: there is nobody to ask",
+)
+
+Names = list[tuple[str, ...]]
+
+
+@pytest.fixture(scope="module")
+def asked(new_cli: Callable[[], Any]) -> Any:
+    """The program recorded as ``a.zarr``, under SETTING as ``b.zarr``: nothing of what it prints is lost."""
+    cli = new_cli()
+    (cli.folder / "train.py").write_text(PROGRAM)
+    for trace, setting in (("a.zarr", ""), ("b.zarr", SETTING)):
+        command = [sys.executable, "train.py"]
+        done = cli.rltrace("record", "--kernels", "all", "-o", trace, "--", *command, setting=setting)
+        assert (done.returncode, done.stdout) == (0, "beginend\n")
+        assert "asked what runs for" in done.stderr
+    return cli
+
+
+def rows_of(path: Path) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Operator, threads and what ran, of every row."""
+    process = open_trace(path).processes[0]
+    rows = process.streams[0].read(0, process.streams[0].rows)
+    found = []
+    for op, kernel in zip(rows.column(Column.OP), rows.column(Column.KERNEL), strict=True):
+        evidence: Any = process.tables["kernels"].payloads[kernel]
+        name = str(process.tables["ops"].payloads[op]).split(".")[1]
+        found.append((name, evidence.get("threads", 0), tuple(evidence.get("names", ()))))
+    return found
+
+
+def one_by_one(names: tuple[str, ...]) -> list[str]:
+    counted = [re.fullmatch(r"(.*?)(?: ×(\d+))?", name) for name in names]
+    return [match[1] for match in counted if match is not None for _ in range(int(match[2] or 1))]
+
+
+def test_it_is_what_the_libraries_say_within_the_program_itself(asked: Any) -> None:
+    """Row by row, in the same order, as the program prints it where it is run with their variables set."""
+    own = asked.run(sys.executable, "train.py", ONEDNN_VERBOSE="1", MKL_VERBOSE="1").stdout.splitlines()
+    said = [name for line in own for name in parse([line]).names]
+    found = [name for _, _, names in rows_of(asked.folder / "a.zarr") for name in one_by_one(names)]
+    assert len(said) > 15
+    assert found == said
+
+
+def test_each_op_has_its_own(asked: Any) -> None:
+    """A product in float32 is MKL's, one in bfloat16 oneDNN's (or nobody's); what is ATen's own has no names."""
+    rows = rows_of(asked.folder / "a.zarr")
+    ran = {name: [names for op, _, names in rows if op == name] for name, _, _ in rows}
+    assert ran["mm"][0] == ("MKL SGEMM(N,N,256,64,784)",)
+    assert ran["addmm"][0] == ("MKL SGEMM(T,N,256,64,784)",)
+    assert ran["addmm"][1] != ran["addmm"][0]
+    assert all(names[-1].startswith("oneDNN eltwise") for names in ran["gelu"])
+    assert all(any(name.startswith("oneDNN convolution") for name in names) for names in ran["convolution"])
+    assert ran["_softmax"] == [()]
+    assert [threads for op, threads, _ in rows if op == "mm"] == [1, 1, 1, 1, 2]
+    strides = open_trace(asked.folder / "a.zarr").processes[0].ran
+    assert strides is not None
+    told = {line for call in strides.calls.values() for line in call.reported if line.startswith("convolution")}
+    assert len(told) == 2, "the two convolutions differ in their stride alone"
+
+
+def test_under_another_setting_other_names(asked: Any) -> None:
+    """oneDNN's ops ran another implementation, MKL's the same; the first difference names both."""
+    changed = {
+        op
+        for (op, _, names), (_, _, others) in zip(
+            rows_of(asked.folder / "a.zarr"), rows_of(asked.folder / "b.zarr"), strict=True
+        )
+        if names != others
+    }
+    assert {"gelu", "convolution"} <= changed
+    assert not {"mm", "_softmax", "linalg_qr"} & changed
+    found = asked.diff("a.zarr", "b.zarr")[1]
+    first = found["first_value"]
+    if first is None:
+        pytest.skip("it computes the same bits on this processor")
+    assert (first["op"], first["cause"]) == ("aten.gelu.default", "kernel")
+    assert first["kernel"]["a"].startswith("oneDNN eltwise ") and first["kernel"]["a"].endswith(", 1 thread")
+    assert f"kernels {first['kernel']['a'].removesuffix(', 1 thread')} against oneDNN eltwise" in first["because"]
+    others = {(other["op"], other["same_bits"]) for other in found["other_kernels"]}
+    assert ("aten.gelu.default", False) in others and ("aten.convolution.default", None) in others
+
+
+def test_another_kernel_with_the_same_bits_is_no_difference(asked: Any) -> None:
+    """Convolutions of ones come to the same whatever computes them: identical, and said. Asked later than recorded."""
+    (asked.folder / "ones.py").write_text(
+        "import torch\nfor n in (3, 4):\n    torch.conv2d(torch.ones(2, n, 16, 16), torch.ones(8, n, 3, 3))\n"
+    )
+    for trace, setting in (("c.zarr", ""), ("d.zarr", SETTING)):
+        asked.rltrace("record", "-o", trace, "--", sys.executable, "ones.py", setting=setting)
+    refused = asked.rltrace("kernels", "c.zarr")
+    assert refused.returncode == 2 and "--ask" in refused.stderr
+    listed = asked.rltrace("kernels", "c.zarr", "d.zarr", "--ask").stdout
+    assert listed.count("aten.convolution.default") == listed.count(": same bits") == 2
+    status, found = asked.diff("c.zarr", "d.zarr")
+    assert (status, found["verdict"]) == (0, "identical")
+    assert {(other["op"], other["same_bits"]) for other in found["other_kernels"]} == {
+        ("aten.convolution.default", True)
+    }
+    (note,) = [note for note in found["notes"] if note.startswith("other kernel, same bits")]
+    assert "2 kinds of call" in note and "rltrace kernels c.zarr d.zarr" in note
+
+
+def test_the_list(asked: Any) -> None:
+    """As text a line for the call and one for what ran, as JSON everything; of two traces what ran otherwise."""
+    lines = asked.rltrace("kernels", "a.zarr").stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if "aten.mm.default" in line and "float32[64,784]" in line)
+    assert "×2" in lines[at] and lines[at + 1].strip() == "MKL SGEMM(N,N,256,64,784), 1 thread"
+    assert not any("softmax" in line for line in lines)
+    assert "softmax" in asked.rltrace("kernels", "a.zarr", "--all").stdout
+    told = json.loads(asked.rltrace("kernels", "a.zarr", "--format", "json").stdout)
+    (process,) = told["processes"]
+    assert told["schema"] == "rltrace.kernels/1" and {"MKL", "oneDNN"} <= set(process["libraries"])
+    assert {"op", "inputs", "row", "times", "kernel", "names", "reported"} <= set(process["calls"][0])
+    assert "aten.gelu.default" in asked.rltrace("kernels", "a.zarr", "b.zarr").stdout
