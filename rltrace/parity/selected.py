@@ -74,7 +74,8 @@ def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Sele
         if (elements.values[side.tokens.ids[elements.tokens] != NONE] > MOST).any():
             return f"what {elements.found[0].name} gave in {side.stretch.side.upper()} is no log-probability of tokens"
     given = a.tokens.given if a.tokens.takes else frozenset()
-    own_a, own_b = (_taken(side.tokens, elements.tokens, given) for side, elements in ((a, of_a), (b, of_b)))
+    own_a = _taken(a.tokens, of_a.tokens, given, last=True)
+    own_b = _taken(b.tokens, of_b.tokens, given, last=False)
     in_a, in_b = _pairs(_Side(a, of_a, own_a), _Side(b, of_b, own_b))
     at = of_b.tokens[in_b]
     following = b.tokens.following[at]
@@ -107,12 +108,18 @@ def _places(tokens: Tokens, at: Numbers) -> Numbers:
     return found
 
 
-def _taken(tokens: Tokens, at: Numbers, given: frozenset[int]) -> Numbers:
-    """Which of the elements are of tokens that were taken, not ``given``."""
-    following = tokens.following[at]
-    return np.array(
-        [i for i, j in enumerate(following.tolist()) if j == NONE or int(tokens.keys[j]) not in given], np.int64
-    )
+def _taken(tokens: Tokens, at: Numbers, given: frozenset[int], *, last: bool) -> Numbers:
+    """Which of the elements are of tokens that were taken, not ``given``.
+
+    ``last``: at the last token that was fed one was taken too. In B nothing is: what stands there is of padding.
+    """
+    found = []
+    for i, (own, following) in enumerate(zip(at.tolist(), tokens.following[at].tolist(), strict=True)):
+        if following == NONE:
+            found += [i] if last or tokens.ids[own] == NONE else []
+        elif int(tokens.keys[following]) not in given:
+            found.append(i)
+    return np.array(found, np.int64)
 
 
 # --- which belong together --------------------------------------------------------------------------------------------
@@ -145,26 +152,24 @@ def _pairs(a: _Side, b: _Side) -> tuple[Numbers, Numbers]:
     pairs = pair(a.table(a.taken, known_a), b.table(b.taken, known_b))
     in_a, in_b = known_a[pairs.a], known_b[pairs.b]
     left_a, left_b = (np.setdiff1d(np.arange(len(s.own)), used) for s, used in ((a, in_a), (b, in_b)))
-    # what one side took last it was never fed; where all that is left after the same token is one token, it is that
+    # what A took last it was never fed; where all that is left in B after the same token is one token, it is that
+    left_a = left_a[a.taken[left_a] == NO_KEY]
     more = pair(a.table(a.before, left_a), b.table(b.before, left_b))
     more_a, more_b = left_a[more.a], left_b[more.b]
-    sure = _one_for_each(a, b, left_a, left_b)
-    own = np.array([int(key) in sure for key in b.before[more_b]], bool)
-    some = (a.taken[more_a] == NO_KEY) | (b.taken[more_b] == NO_KEY)
-    keep = own & some
+    sure = _followed_by_one(b, left_b)
+    keep = np.array([int(key) in sure for key in b.before[more_b]], bool)
     return (
         np.append(a.own[in_a], a.own[more_a[keep]]).astype(np.int64),
         np.append(b.own[in_b], b.own[more_b[keep]]).astype(np.int64),
     )
 
 
-def _one_for_each(a: _Side, b: _Side, left_a: Numbers, left_b: Numbers) -> frozenset[int]:
-    """Keys of tokens after which no two tokens that are known are left."""
+def _followed_by_one(side: _Side, left: Numbers) -> frozenset[int]:
+    """Keys of tokens after which there is no more than one other token in what is left."""
     after: dict[int, set[int]] = {}
-    for side, left in ((a, left_a), (b, left_b)):
-        for before, taken in zip(side.before[left].tolist(), side.taken[left].tolist(), strict=True):
-            after.setdefault(before, set()).update({taken} - {int(NO_KEY)})
-    return frozenset(key for key, taken in after.items() if len(taken) <= 1)
+    for before, taken in zip(side.before[left].tolist(), side.taken[left].tolist(), strict=True):
+        after.setdefault(before, set()).add(taken)
+    return frozenset(key for key, taken in after.items() if len(taken) == 1)
 
 
 # --- which number is whose --------------------------------------------------------------------------------------------
