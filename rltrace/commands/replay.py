@@ -12,6 +12,7 @@ import click
 
 from rltrace.commands.console import complain, narrate
 from rltrace.commands.recording import carry_out
+from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.follow.plan import Plan
@@ -36,6 +37,8 @@ class _TraceFirst(click.Command):
 @click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
 @click.option("--only", type=click.Path(path_type=Path), metavar="FILE", help="Only at the ops of A listed there.")
 @click.option("--origins", is_flag=True, help="Only at ops that are given what they were given in A.")
+@click.option("--rows", is_flag=True, help="Put in rows, each at the same token, in batches of any shape.")
+@click.option("--weights", is_flag=True, help="With --rows: of a choice (topk), what went with it, too.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
 )
@@ -51,6 +54,8 @@ def command(
     kinds: Path | None,
     only: Path | None,
     origins: bool,
+    rows: bool,
+    weights: bool,
     output: Path | None,
     until: int | None,
     result: Path | None,
@@ -67,9 +72,12 @@ def command(
     With --lockstep values are put in at every op (or at those of --inject, a stretch of steps say), so no difference
     masks a later one: what is told is every kind of op that computes otherwise here, and whether the run has become A.
 
+    With --rows A may be another program, which computes the same tokens in batches of other shapes: each row of A that
+    SELECTOR finds (of an op, or of the modules' outputs where it names none) takes the place of the program's own row
+    of the same token; A must hold rows and values (rltrace record --rows SELECTOR --values SELECTOR).
+
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
-    from rltrace.errors import UsageError
     from rltrace.follow.only import read_only
     from rltrace.follow.plan import all_inputs_read, compile_of, make_plans, window_of
     from rltrace.launch.command import fresh_trace, trace_stem
@@ -84,9 +92,19 @@ def command(
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
+    if weights and not rows:
+        raise UsageError("--weights is about choices that are put in by row: --rows")
+    if rows and (lockstep or origins or kinds is not None or only is not None):
+        raise UsageError("--rows puts in what SELECTOR finds: leave out --lockstep, --origins, --kinds and --only")
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     source = a
+    if rows:
+        from rltrace.commands.replay_rows import replay_rows
+
+        trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
+        replaces = force and output is not None
+        return replay_rows(source, trace, inject, command, until, result, weights=weights, force=replaces, quiet=quiet)
     trace_a = open_trace(source)
     window = window_of(trace_a)
     if origins and not all_inputs_read(trace_a):
@@ -95,9 +113,7 @@ def command(
         )
     plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, only), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-    path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
-    if os.path.realpath(path) == os.path.realpath(path_a):
-        raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
+    path, path_a = other_trace(trace, source)
     lists = ["" if file is None else os.path.abspath(file) for file in (kinds, only)]  # noqa: PTH100
     options = RecordOptions(
         path,
@@ -116,6 +132,14 @@ def command(
         return _tell(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)
 
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=tell)
+
+
+def other_trace(trace: Path, source: Path) -> tuple[str, str]:
+    """Absolute paths of both. Raises UsageError where they are one."""
+    path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
+    if os.path.realpath(path) == os.path.realpath(path_a):
+        raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
+    return path, path_a
 
 
 def _tell(

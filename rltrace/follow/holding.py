@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rltrace.follow.plan import window_of
 from rltrace.follow.watch import Watch
 from rltrace.record import current_session
 from rltrace.record import session as sessions
+from rltrace.record.keepers import Keepers
 from rltrace.record.library import recording
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
@@ -39,10 +40,13 @@ class Holding:
         self._name = name
         process = next(process for process in trace.processes if process.name == name)
         keeper = Keeper(Asked((KEPT,), True, options.values_limit))
-        self.keeper: Keeper | None = keeper
+        self._keeper = keeper
         self._watch = Watch(process, keeper, stop=options.stop)
 
-    def make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
+    def joined(self, keepers: Keepers) -> Keepers:
+        return replace(keepers, make_stream=self._make_stream, values=self._keeper)
+
+    def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
         if not process.tables.remembered:
             process.tables.remember("frames", "kernels", "modules", "sites")
         return AgainstStream(process, number, name, committer, watch=self._watch, stop=_stop)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from rltrace.follow.plan import Plan, compile_of, make_plans, window_of
 from rltrace.follow.stream import Follower, FollowingStream
 from rltrace.record import current_session
 from rltrace.record import session as sessions
+from rltrace.record.keepers import Keepers
 from rltrace.record.library import recording
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.session import Session
 from rltrace.record.stream import RowTaker, StreamRecorder
-from rltrace.record.values.keeper import Keeper
 from rltrace.select import parse_selectors
 from rltrace.trace.reader import Trace, open_trace
 
@@ -31,12 +31,13 @@ from rltrace.trace.reader import Trace, open_trace
 class Replaying:
     """Goes along with the recording of one process and puts A's values in."""
 
-    keeper: Keeper | None = None
-
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
 
-    def make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
+    def joined(self, keepers: Keepers) -> Keepers:
+        return replace(keepers, make_stream=self._make_stream)
+
+    def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
         if not process.tables.remembered:
             process.tables.remember("frames", "kernels", "sites")
         return FollowingStream(process, number, name, committer, follower=self._follower)
@@ -47,6 +48,10 @@ class Replaying:
 
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay; called once, by the bootstrap."""
+    if options.by_rows:
+        from rltrace.follow.rows import start as by_rows  # other replays need none of it
+
+        return by_rows.start(options, token)
     trace = open_trace(options.replay)
     only = read_only(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)

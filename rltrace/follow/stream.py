@@ -112,7 +112,7 @@ class FollowingStream(StreamRecorder):
         self._follower = follower
         self._injector = Injector(process.digests, process.layouts, follower.fetch)
         self._kinds = Kinds(process.tables.remembered)
-        self._stand_ins: dict[int, _StandIn] = {}
+        self._stand_ins: dict[int, StandIn] = {}
         self._step = -1
         self._due: dict[Place, Injection] | None = None
         self._seen: dict[tuple[str, int], int] = {}
@@ -132,7 +132,7 @@ class FollowingStream(StreamRecorder):
             return super().observe(by, func, types, args, kwargs)
         stand_in: Any = self._stand_ins.get(id(func))
         if stand_in is None:
-            stand_in = self._stand_ins[id(func)] = _StandIn(func, self.run)
+            stand_in = self._stand_ins[id(func)] = StandIn(func, self.run)
         return super().observe(by, stand_in, types, args, kwargs)
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -247,7 +247,7 @@ class FollowingStream(StreamRecorder):
         return out, None
 
 
-class _StandIn:
+class StandIn:
     """Looks like an operator to the recorder, and runs it through ``run``."""
 
     def __init__(self, func: OpOverload, run: Callable[..., Any]) -> None:

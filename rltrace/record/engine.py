@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch._ops import OpOverload
 
 if TYPE_CHECKING:
-    from rltrace.record.events import RowTaker
-    from rltrace.record.process import ProcessState
-    from rltrace.record.stream import StreamRecorder
-    from rltrace.record.values.keeper import Keeper
+    from rltrace.record.keepers import Keepers
 
 
 class Observer(Protocol):
@@ -31,11 +28,8 @@ class Observer(Protocol):
 class Companion(Protocol):
     """What goes along with the recording of a process: has streams of its own kind, and something to say at the end."""
 
-    keeper: Keeper | None
-    """Takes values that its streams keep; None: they keep none."""
-
-    def make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
-        """The recorder of a thread's ops."""
+    def joined(self, keepers: Keepers) -> Keepers:
+        """What the recording keeps, and the kind of stream that has it, with what is the companion's."""
 
     def records(self) -> list[dict[str, Any]]:
         """Records for the process's journal, asked for when it ends."""

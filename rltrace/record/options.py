@@ -78,6 +78,10 @@ class RecordOptions:
     """Values are put in only where what the op was given is what it was given in that trace."""
     lockstep: bool = False
     """Ops whose values no trace can hold are passed over; else they may not be asked for."""
+    by_rows: bool = False
+    """Rows of that trace are put in, by what each is of, not whole values."""
+    weights: bool = False
+    """With a choice that is put in by rows, what went with it is as well."""
 
     against: str = ""
     """Absolute path of the trace that the run is held against as it goes; empty: of none."""
@@ -101,6 +105,8 @@ class RecordOptions:
             told |= {"compile": self.compile}
         if self.replay:
             told |= {"replay": home_as_tilde(self.replay), "inject": list(self.inject)}
+        if self.by_rows:
+            told |= {"by_rows": True, "weights": self.weights}
         if self.against:
             told |= {"against": home_as_tilde(self.against), "stop": self.stop}
         return told

@@ -34,7 +34,7 @@ from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine
 from rltrace.record.events import EventForm
 from rltrace.record.instruments import Instruments
-from rltrace.record.keepers import Keepers, make_keepers
+from rltrace.record.keepers import make_keepers
 from rltrace.record.modules import ModuleNames
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
@@ -84,8 +84,7 @@ class Session:
         self._companion = companion and companion(self._writer.name)
         self._keepers = make_keepers(options, self._process)
         if self._companion is not None:
-            keeper = self._companion.keeper or self._keepers.values
-            self._keepers = Keepers(self._companion.make_stream, keeper, self._keepers.rows)
+            self._keepers = self._companion.joined(self._keepers)
         self._committer = Committer(self._process, self._writer, self.fail, self._keepers)
         make_stream = self._keepers.make_stream
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)

@@ -1,0 +1,55 @@
+"""Which module of A a module of the running program is, by the rules by which two programs are compared.
+
+Owns when the modules of the program are looked over: whenever an outermost one is met that was not there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+
+from rltrace.parity.names import match_names
+
+Roots = Callable[[], Sequence[tuple[str, torch.nn.Module]]]
+"""The outermost modules that there are, with their names."""
+
+
+def root_of(path: str) -> str:
+    """The outermost module's name: a class, and which of its objects."""
+    return path.partition(".")[0]
+
+
+class Names:
+    """Modules of A, to be found by the paths that the running program has for them."""
+
+    def __init__(self, paths: Iterable[str], roots: Roots) -> None:
+        self._paths = tuple(dict.fromkeys(paths))
+        self._roots = roots
+        self._met: set[str] = set()
+        self._known: Mapping[str, str] = {}
+
+    def of_a(self, path: str) -> str | None:
+        """A's path for a module that is being called; None: A has none that it could be, or several."""
+        if root_of(path) not in self._met:
+            self._look_over()
+            self._met.add(root_of(path))
+        return self._known.get(path)
+
+    def _look_over(self) -> None:
+        own = list(dict.fromkeys(path for name, root in self._roots() for path in _paths_in(name, root)))
+        self._met.update(map(root_of, own))
+        self._known = {b: a for a, b in match_names(self._paths, own).pairs}
+
+
+def _paths_in(name: str, root: torch.nn.Module) -> Iterator[str]:
+    """The paths of a module and all in it; walks ``_modules`` itself, as ``modules()`` may be the program's own."""
+    below = [(name, root)]
+    met: set[int] = set()
+    while below:
+        path, module = below.pop()
+        if id(module) in met:
+            continue
+        met.add(id(module))
+        yield path
+        below += [(f"{path}.{own}", child) for own, child in module._modules.items() if child is not None]

@@ -1,0 +1,215 @@
+"""The forward passes of the running program: which tokens each is over, and which of A's rows its rows are.
+
+Owns following them from the calls of modules, in one thread. A module that is called again while gradients are computed
+(activation checkpointing) is found by the memory that it was given: its rows are those that it had the first time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import torch
+
+from rltrace.follow.rows.names import Names, root_of
+from rltrace.follow.rows.table import RowTable
+from rltrace.parity.forwards import INTEGERS, Forward, forwards_of
+from rltrace.parity.grids import Follower, Grid, first_position
+from rltrace.parity.stretch import Stretch
+from rltrace.record.layouts import Layouts, dtype_name
+from rltrace.record.memory.storages import address_of
+from rltrace.record.values.copies import NoBytesError, bytes_of
+from rltrace.row_keys import Numbers
+from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
+from rltrace.trace.values import Value
+
+REMEMBERED = 1 << 15
+"""Calls whose memory is remembered, should they be made again: hundreds of them in a forward pass."""
+
+MOST_BYTES = 1 << 20
+"""Of whole numbers that tokens may be told by."""
+
+_Place = tuple[str, int, int, tuple[int, ...]]
+"""A call, by the module, and storage, offset and shape of the first tensor that it is given."""
+
+Arguments = list[tuple[str, torch.Tensor]]
+"""A call's tensors, each with a name for where it stands."""
+
+
+@dataclass(eq=False)
+class Pass:
+    """One forward pass."""
+
+    number: int
+    """Of this thread, from 0."""
+    grid: Grid
+    """The keys of its tokens."""
+    alike: Numbers
+    """For each of them, the sequence of A that goes on as its own does."""
+    events: list[tuple[str, str]] = field(default_factory=list)
+    """(module, op) of everything in it that is counted, in order."""
+
+    def words(self, row: int) -> str:
+        """Which token it is: ``token 19 of sequence 1, in forward pass 3``."""
+        place, sequence = int(self.grid.places[row]), int(self.grid.sequences[row])
+        return f"token {place:,} of sequence {sequence:,}, in forward pass {self.number:,}"
+
+
+class Walk:
+    """Going through a forward pass, for the first time or once more."""
+
+    def __init__(self, over: Pass, begun: int | None = None) -> None:
+        """``begun``: how many events there were before; None: this is the first time."""
+        self.over = over
+        self._counts = Counter(() if begun is None else over.events[:begun])
+        self.again = begun is not None
+
+    def count(self, module: str, op: str) -> int:
+        """How many there were of this op in this module before; one more comes now."""
+        number = self._counts[module, op]
+        self._counts[module, op] += 1
+        if not self.again:
+            self.over.events.append((module, op))
+        return number
+
+
+class OpenCall:
+    """A call of a module that has begun."""
+
+    __slots__ = ("arguments", "depth", "kind", "module", "path", "walk")
+
+    def __init__(self, module: str | None, path: str, kind: str, depth: int, arguments: Arguments) -> None:
+        self.module = module
+        """A's path; None: it is none of A's."""
+        self.path = path
+        self.kind = kind
+        self.depth = depth
+        self.arguments = arguments
+        self.walk: Walk | None = None
+
+
+class Passes:
+    """The forward passes of one thread."""
+
+    def __init__(self, table: RowTable, names: Names, layouts: Layouts) -> None:
+        self._table = table
+        self._layouts = layouts
+        self._names = names
+        self._open: list[OpenCall] = []
+        self._walks: dict[str, Walk] = {}
+        """By the name of an outermost module: its last one."""
+        self._models: dict[str, Follower] = {}
+        self._offset: int | None = None
+        """What the first position of a sequence is called; None: not met yet."""
+        self._numbers = count()
+        self._remembered: OrderedDict[_Place, tuple[Pass, int]] = OrderedDict()
+        self._again: tuple[int, Walk] | None = None
+        """(autograd node, walk) of what is being computed anew."""
+
+    @property
+    def here(self) -> OpenCall | None:
+        """The innermost call that is under way."""
+        return self._open[-1] if self._open else None
+
+    def begin(self, path: str, kind: str, depth: int, arguments: Arguments) -> OpenCall:
+        """A module is about to be called, in ``depth`` others; ``kind`` is its class."""
+        while self._open and self._open[-1].depth >= depth:  # an interrupt came before it could end
+            self._open.pop()
+        call = OpenCall(self._names.of_a(path), path, kind, depth, arguments)
+        node = torch._C._current_autograd_node()
+        if node is None:
+            self._again = None
+            self._open.append(call)
+            call.walk = self._begun_by(call) or self._walks.get(root_of(path))
+            self._remember(call)
+        else:
+            call.walk = self._open[-1].walk if self._open else self._found_again(call, node._sequence_nr())
+            self._open.append(call)
+        return call
+
+    def end(self, call: OpenCall) -> None:
+        while self._open and self._open.pop() is not call:
+            pass
+
+    # --- a new pass -------------------------------------------------------------------------------------------------
+
+    def _begun_by(self, call: OpenCall) -> Walk | None:
+        """The pass that begins with a call; None: none does."""
+        if call.module not in self._table.anchors:
+            return None
+        forward = _forward([each for each in self._open if root_of(each.path) == root_of(call.path)], self._layouts)
+        if forward is None:
+            return None
+        follower = self._models.setdefault(call.path, Follower(None, 0))
+        if forward.positions is not None and self._offset is None:
+            self._offset = first_position([forward])
+        follower.offset = self._offset or 0
+        grid = follower.grid(forward)
+        keys = grid.keys.reshape(forward.ids.shape)
+        alike = np.broadcast_to(self._table.like(keys)[:, None], keys.shape)
+        over = Pass(next(self._numbers), grid, alike.ravel())
+        walk = self._walks[root_of(call.path)] = Walk(over)
+        for around in self._open:  # they began before it was known what they are over
+            around.walk = around.walk or walk
+        return walk
+
+    # --- the same once more -----------------------------------------------------------------------------------------
+
+    def _remember(self, call: OpenCall) -> None:
+        place = _place_of(call)
+        if call.walk is not None and place is not None:
+            self._remembered[place] = call.walk.over, len(call.walk.over.events)
+            self._remembered.move_to_end(place)
+            if len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
+
+    def _found_again(self, call: OpenCall, node: int) -> Walk | None:
+        """The walk of a call that no other one encloses, within a backward pass."""
+        place = _place_of(call)
+        known = None if place is None else self._remembered.get(place)
+        if known is not None:
+            self._again = node, Walk(*known)
+        elif self._again is not None and self._again[0] != node:
+            self._again = None
+        return None if self._again is None else self._again[1]
+
+
+def _place_of(call: OpenCall) -> _Place | None:
+    """What tells a call from the others that its module is given: where the first tensor lies. None: it has none."""
+    for _, tensor in call.arguments:
+        address = address_of(tensor)
+        if address and tensor.is_floating_point():
+            return call.path, address, int(tensor.storage_offset()), tuple(tensor.shape)
+    return None
+
+
+def _forward(calls: Iterable[OpenCall], layouts: Layouts) -> Forward | None:
+    """The forward pass that the last of these calls, each within the one before, is given the tokens of."""
+    values: dict[int, Value] = {}
+    made = []
+    for number, call in enumerate(calls):
+        tensors = [
+            kept for name, tensor in call.arguments if (kept := _kept(name, tensor, layouts, values)) is not None
+        ]
+        parent = number - 1 if number else None
+        made.append(ModuleCall(number, parent, call.path, call.kind, 0, "", False, 0, 1, tuple(tensors)))
+    found = forwards_of(Stretch("b", tuple(made), find=values.get))
+    own = [forward for forward in found if forward.call is made[-1]]
+    return own[0] if own and own[0].ids.size else None
+
+
+def _kept(name: str, tensor: torch.Tensor, layouts: Layouts, values: dict[int, Value]) -> KeptRows | None:
+    """A tensor of whole numbers as a recording would have it; its value is in ``values`` then."""
+    dtype = dtype_name(tensor.dtype)
+    if dtype not in (*INTEGERS, "bool") or tensor.numel() * tensor.element_size() > MOST_BYTES:
+        return None
+    try:
+        data = bytes_of(tensor, layouts.of(tensor))
+    except NoBytesError:
+        return None
+    number, shape = len(values), tuple(tensor.shape)
+    values[number] = Value(number, dtype, shape, memoryview(data))
+    return KeptRows(Part.INPUT, name, dtype, shape, (), np.zeros((), np.uint64), number)

@@ -1,0 +1,269 @@
+"""The rows of a recorded trace that are to be put in: read from its module calls and ops, each with its key.
+
+Owns what a selector means here, which of A's forward passes a tensor belongs to, and what the trace must hold.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.digest.rows import row_digests
+from rltrace.errors import HoleError, UsageError
+from rltrace.follow.rows.lying import chosen, places, readings
+from rltrace.follow.rows.names import root_of
+from rltrace.follow.rows.table import NONE, RowTable, Source, Spot
+from rltrace.parity.finding import OF_OPS, finds_call, ops_in
+from rltrace.parity.forwards import forwards_of
+from rltrace.parity.grids import Grid, token_grids
+from rltrace.parity.keying import fold
+from rltrace.parity.layouts import Layout
+from rltrace.parity.stretch import Recorded, Stretch, outputs_of
+from rltrace.row_keys import NO_KEY
+from rltrace.select import Selector
+from rltrace.trace import dtypes
+from rltrace.trace.process import ProcessTrace
+from rltrace.trace.reader import Trace
+from rltrace.trace.schema import Column, Phase
+from rltrace.trace.tensor_rows import KeptRows, Part
+
+CHOICES: Mapping[str, str] = {f"aten.{op}": "indices" for op in ("topk.default", "sort.default", "sort.stable")}
+"""Ops that choose, with the name of what they chose; what else they give is looked up there."""
+
+OUTPUT = ""
+"""In place of an op's name: what the module itself gives."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor that was selected."""
+
+    process: ProcessTrace
+    spot: Spot
+    tensor: KeptRows
+    grid: Grid
+    step: int
+    order: int
+    grad: bool
+
+
+@dataclass
+class _Found:
+    """What is found in all streams."""
+
+    tensors: list[_Tensor] = field(default_factory=list)
+    grids: list[Grid] = field(default_factory=list)
+    axes: tuple[int, ...] | None = None
+    kept: bool = False
+    """Rows were kept at all."""
+
+
+def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weights: bool = False) -> RowTable:
+    """The rows of all tensors of ``trace`` that the selector, which ``texts`` say, finds.
+
+    ``weights``: of ops that choose, what they gave for it as well. Raises UsageError where the trace lacks what it
+    takes, HoleError where damage is in the way.
+    """
+    found = _Found()
+    for process in trace.processes:
+        if not process.kept_rows:
+            continue
+        found.kept = True
+        found.axes = None if process.kept_rows.asked is None else process.kept_rows.asked.axes
+        for stream in process.streams:
+            calls = process.kept_rows.calls(stream.index)
+            ops, recorded = process.kept_rows.ops(stream.index), Recorded(process, stream)
+            stretch = Stretch("a", tuple(calls), ops=ops, find=process.values.get, recorded=recorded)
+            _read_stream(stretch, process, selector, found, weights=weights)
+            if stretch.holes:
+                raise HoleError(stretch.holes[0])
+    _check(trace, found, texts)
+    return _table(trace, found, texts)
+
+
+def _read_stream(stretch: Stretch, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool) -> None:
+    begun = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
+    grids = [
+        replace(grid, sequences=np.where(grid.sequences < 0, NONE, grid.sequences + begun))
+        for grid in token_grids(forwards_of(stretch))
+        if len(grid.keys)
+    ]
+    passes = _Passes(grids)
+    found.grids += grids
+    found.tensors += _of_calls(stretch, process, selector, passes)
+    found.tensors += _of_ops(stretch, process, selector, passes, weights=weights)
+
+
+class _Passes:
+    """The forward passes of one stream."""
+
+    def __init__(self, grids: Sequence[Grid]) -> None:
+        self._of_root: dict[str, list[Grid]] = {}
+        for grid in grids:
+            self._of_root.setdefault(root_of(grid.anchor.module), []).append(grid)
+
+    def of_call(self, module: str, number: int) -> Grid | None:
+        """The last one of the module's root that was given its tokens by or before a call."""
+        own = self._of_root.get(root_of(module), [])
+        at = bisect_right(own, number, key=lambda grid: grid.anchor.number) - 1
+        return own[at] if at >= 0 else None
+
+    def at(self, module: str, row: int) -> Grid | None:
+        """The same, before a row of the stream."""
+        own = self._of_root.get(root_of(module), [])
+        at = bisect_right(own, row, key=lambda grid: grid.anchor.first_row) - 1
+        return own[at] if at >= 0 else None
+
+
+def _of_calls(stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes) -> Iterator[_Tensor]:
+    """Outputs of the module calls that are found by what asks for nothing that only ops have."""
+    seen: dict[tuple[int, str], int] = {}
+    for call in stretch.calls:
+        grid = None if call.phase == "backward" else passes.of_call(call.module, call.number)
+        if grid is None:  # what is computed anew in a backward pass is in the trace twice
+            continue
+        nth = seen.get((id(grid), call.module), 0)
+        seen[id(grid), call.module] = nth + 1
+        if finds_call(selector, stretch, call):
+            for tensor in outputs_of(call):
+                spot = Spot(call.module, OUTPUT, nth, tensor.name)
+                yield _Tensor(process, spot, tensor, grid, call.step, call.number, call.grad)
+
+
+def _of_ops(
+    stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes, *, weights: bool
+) -> Iterator[_Tensor]:
+    """Results of the ops that are found by what asks for something that only ops have."""
+    of_ops = tuple(clause for clause in selector.clauses if any(condition.key in OF_OPS for condition in clause))
+    wanted = dict(ops_in(stretch, Selector(of_ops)))
+    if not wanted:
+        return
+    assert stretch.recorded is not None
+    names, modules = process.tables["ops"].payloads, process.tables["modules"].payloads
+    asked = {number for number, name in enumerate(names) if name in set(wanted.values())}
+    seen: dict[tuple[int, str, str], int] = {}
+    for segment in stretch.recorded.stream.segments:
+        rows = stretch.recorded.stream.read_segment(segment)
+        may = np.isin(rows.column(Column.OP), list(asked)) & (rows.column(Column.PHASE) != Phase.BACKWARD)
+        for i in np.flatnonzero(may).tolist():
+            row = rows.first + i
+            op, module = str(names[rows.columns[i, Column.OP]]), str(modules[rows.columns[i, Column.MODULE]])
+            grid = passes.at(module, row)
+            if grid is None:
+                continue
+            nth = seen.get((id(grid), module, op), 0)
+            seen[id(grid), module, op] = nth + 1
+            if row not in wanted:
+                continue
+            step, only = int(rows.columns[i, Column.STEP]), None if weights else CHOICES.get(op)
+            for tensor in stretch.ops[row].tensors:
+                if tensor.part is Part.OUTPUT and only in (None, tensor.name):
+                    yield _Tensor(process, Spot(module, op, nth, tensor.name), tensor, grid, step, row, False)
+
+
+# --- what the trace must hold -----------------------------------------------------------------------------------------
+
+
+def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
+    """Raise UsageError where the trace lacks what it takes."""
+    record = _record_command(texts)
+    if not found.kept:
+        raise UsageError(f"{trace.path} holds no rows of tensors; record it again: {record}")
+    if not found.grids:
+        raise UsageError(
+            f"{trace.path} does not tell which tokens its rows are of: no module call that was given token ids is in "
+            f"it; record it again: {record}"
+        )
+    if not found.tensors:
+        raise UsageError(
+            f"the selector finds nothing in {trace.path} whose rows were kept, within a forward pass over tokens; "
+            f"record it again: {record}"
+        )
+    lacking = [one for one in found.tensors if one.tensor.whole not in one.process.values]
+    if lacking:
+        raise UsageError(
+            f"{trace.path} has not the values of {len(lacking):,} of the {len(found.tensors):,} tensors whose rows are "
+            f"to be put in; the first is of {lacking[0].spot.module}; record it again: {record}"
+        )
+
+
+def _record_command(texts: Sequence[str]) -> str:
+    asked = " ".join(f"--rows '{text}'" for text in texts if text != "all")
+    values = " ".join(f"--values '{text}'" for text in texts)
+    rows = "--rows all" if "all" in texts else f"--rows 'module=*' {asked}"
+    return f"rltrace record {rows} {values} -- CMD"
+
+
+def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
+    usual = _usual(found)
+    sampled = {one.spot.module for one in found.tensors if not one.grad and one.spot.op == OUTPUT}
+    sources = []
+    for one in found.tensors:
+        if one.grad and one.spot.module in sampled:  # what the trainer computed; the rollout's are meant
+            continue
+        source = _source(one, found.axes, usual[_tensor_of(one.spot)])
+        if source is not None:
+            sources.append(source)
+    if not any(len(source.keys) for source in sources):
+        first = found.tensors[0]
+        raise UsageError(
+            f"of what the selector finds in {trace.path} no tensor has a row for each token: {first.spot.module} gives "
+            f"{first.tensor.dtype}{list(first.tensor.shape)}, for {list(first.grid.shape)} tokens"
+        )
+    keys = np.concatenate([grid.keys for grid in found.grids])
+    sequences = np.concatenate([grid.sequences for grid in found.grids])
+    own = (keys != NO_KEY) & (sequences != NONE)
+    anchors = {grid.anchor.module for grid in found.grids}
+    return RowTable(sources, anchors, (keys[own], sequences[own]), found.axes, usual)
+
+
+def _tensor_of(spot: Spot) -> tuple[str, str, str]:
+    return spot.module, spot.op, spot.name
+
+
+def _usual(found: _Found) -> dict[tuple[str, str, str], frozenset[Layout]]:
+    """For each tensor of a module the layouts that the shapes of all its calls allow."""
+    allowed: dict[tuple[str, str, str], frozenset[Layout]] = {}
+    for one in found.tensors:
+        possible = readings(one.tensor.shape, one.grid.shape, found.axes)
+        if possible:
+            layouts = frozenset(reading.layout for reading in possible)
+            key = _tensor_of(one.spot)
+            allowed[key] = allowed.get(key, layouts) & layouts
+    return {_tensor_of(one.spot): allowed.get(_tensor_of(one.spot), frozenset()) for one in found.tensors}
+
+
+def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[Layout]) -> Source | None:
+    """The rows of one tensor; None: it has none for the tokens."""
+    tensor, grid = one.tensor, one.grid
+    reading = chosen(readings(tensor.shape, grid.shape, axes), usual)
+    if reading is None:
+        return None
+    parts, rows = places(tensor.shape, grid.shape, reading)
+    own = grid.keys[rows] != NO_KEY
+    parts, rows = parts[own], rows[own]
+    digests = tensor.digests if reading.axes == tensor.axes else _digests(one, reading.axes)
+    return Source(
+        one.spot,
+        tensor.whole,
+        tensor.dtype,
+        tensor.shape,
+        reading.axes,
+        grid.keys[rows],
+        parts,
+        fold(digests.ravel()[parts]),
+        grid.sequences[rows],
+        one.step,
+        one.order,
+        one.process.values.get,
+    )
+
+
+def _digests(one: _Tensor, axes: tuple[int, ...]) -> NDArray[np.uint64]:
+    value = one.process.values.get(one.tensor.whole)
+    assert value is not None  # ``_check``
+    return row_digests(value.data, value.dtype, value.shape, dtypes.itemsize(value.dtype) or 1, axes)

@@ -1,0 +1,223 @@
+"""A's rows, to be looked up by what each is of: its module, where it stood in the forward pass, and its key.
+
+Owns the look-up, and which one is meant where A computed a row several times. Reads values only when they are asked
+for. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.errors import HoleError
+from rltrace.parity.layouts import Layout
+from rltrace.row_keys import NO_KEY, Keys, Numbers
+from rltrace.trace.values import Value
+
+Fetch = Callable[[int], Value | None]
+
+NONE = -1
+"""In place of the number of an entry: there is none."""
+
+CACHED = 256 << 20
+"""Bytes of values that are held on to."""
+
+
+class Spot(NamedTuple):
+    """A tensor of a forward pass."""
+
+    module: str
+    """A's path."""
+    op: str
+    """``aten.topk.default``; "": the module's own output."""
+    nth: int
+    """How-manieth of that module's ops of this name, or of its calls, since the forward pass was given its tokens."""
+    name: str
+    """Where the tensor stood: ``indices``, ``logits``, ``0``; "" where it is the result itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Rows of one tensor of A."""
+
+    spot: Spot
+    whole: int
+    """The tensor's digest, by which its value is found."""
+    dtype: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    """Along which rows are counted."""
+    keys: Keys
+    """[n]: of each row."""
+    parts: Numbers
+    """[n, k]: the rows of the tensor, in the order of its axes, that make up each (a token has one for each head)."""
+    digests: Keys
+    """[n]: equal where the rows' bytes are."""
+    sequences: Numbers
+    """[n]: number of the sequence of A that each belongs to; NONE: of none."""
+    step: int
+    order: int
+    """Of the calls of A in execution order."""
+    fetch: Fetch
+
+    @property
+    def form(self) -> tuple[str, tuple[int, ...], int]:
+        """What a row of another tensor must have in common with these: dtype, shape, and how many parts it has."""
+        others = tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
+        return self.dtype, others, self.parts.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Where the rows that were looked up stand; [n] each."""
+
+    source: Numbers
+    """Number of the source; NONE: A has no such row."""
+    row: Numbers
+    """Which of its rows."""
+    several: NDArray[np.bool_]
+    """A computed it several times, not alike, and any of these may be meant."""
+
+
+class _Entries:
+    """The rows at one spot, by key; those of one key in the order of steps and calls."""
+
+    def __init__(self, numbered: Sequence[tuple[int, Source]]) -> None:
+        keys = np.concatenate([s.keys for _, s in numbered])
+        source = np.concatenate([np.full(len(s.keys), number) for number, s in numbered])
+        row = np.concatenate([np.arange(len(s.keys)) for _, s in numbered])
+        step = np.concatenate([np.full(len(s.keys), s.step) for _, s in numbered])
+        order = np.concatenate([np.full(len(s.keys), s.order) for _, s in numbered])
+        sequence = np.concatenate([s.sequences for _, s in numbered])
+        digests = np.concatenate([s.digests for _, s in numbered])
+        placed = np.lexsort((row, order, step, keys))
+        columns = [array[placed] for array in (keys, step, digests, source, row, sequence)]
+        keys, step, digests = columns[:3]
+        keep = np.r_[True, (keys[1:] != keys[:-1]) | (step[1:] != step[:-1]) | (digests[1:] != digests[:-1])]
+        self.keys, self.step, self.digests, self.source, self.row, self.sequence = (c[keep] for c in columns)
+
+    def find(self, keys: Keys, sequences: Numbers, step: int) -> Found:
+        first = np.searchsorted(self.keys, keys, "left")
+        stop = np.searchsorted(self.keys, keys, "right")
+        there = (first < stop) & (keys != NO_KEY)
+        at = np.where(there, first, 0)
+        several = np.zeros(len(keys), bool)
+        for i in np.flatnonzero(there & (stop - first > 1)).tolist():
+            at[i], several[i] = self._of_several(int(first[i]), int(stop[i]), int(sequences[i]), step)
+        return Found(np.where(there, self.source[at], NONE), self.row[at], several)
+
+    def _of_several(self, first: int, stop: int, sequence: int, step: int) -> tuple[int, bool]:
+        """Which of the entries of one key is meant, and whether others may be meant as well."""
+        steps = self.step[first:stop]
+        wanted = steps[max(0, int(np.searchsorted(steps, step, "right")) - 1)]
+        own = first + np.flatnonzero(steps == wanted)
+        same = own[self.sequence[own] == sequence]
+        left = same if len(same) else own
+        return int(left[0]), len(np.unique(self.digests[left])) > 1
+
+
+class RowTable:
+    """All of A's rows that are to be put in."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        anchors: Collection[str] = (),
+        sequences: tuple[Keys, Numbers] | None = None,
+        axes: tuple[int, ...] | None = None,
+        layouts: Mapping[tuple[str, str, str], Collection[Layout]] | None = None,
+    ) -> None:
+        """``anchors``: paths of the modules that are given the tokens of a forward pass. ``sequences``: every key of A
+        and the number of the sequence that it is in. ``axes``: along which rows of tensors were asked to be counted,
+        as ``rltrace.trace.keptrecords.axes_of`` takes it. ``layouts``: by module, op and name, how A's tensors lie.
+        """
+        self.sources = tuple(sources)
+        self.anchors = frozenset(anchors)
+        self.axes = axes
+        self.layouts = layouts or {}
+        at: dict[Spot, list[tuple[int, Source]]] = {}
+        for number, source in enumerate(self.sources):
+            if len(source.keys):
+                at.setdefault(source.spot, []).append((number, source))
+        self._entries = {spot: _Entries(own) for spot, own in at.items()}
+        keys, numbers = sequences or (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        placed = np.argsort(keys, kind="stable")
+        self._sequence_keys, self._sequences = keys[placed], numbers[placed]
+        self._cache: dict[int, NDArray[Any]] = {}
+        self._cached = 0
+
+    @property
+    def places(self) -> Mapping[str, frozenset[str]]:
+        """For each module of A the names of its ops that have rows here; "" for its outputs."""
+        found: dict[str, set[str]] = {}
+        for spot in self._entries:
+            found.setdefault(spot.module, set()).add(spot.op)
+        return {module: frozenset(ops) for module, ops in found.items()}
+
+    @property
+    def selected(self) -> frozenset[tuple[str, str]]:
+        """(module, op) of all that has rows here."""
+        return frozenset((spot.module, spot.op) for spot in self._entries)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Paths of all modules of A that matter here."""
+        return tuple(dict.fromkeys((*sorted(self.anchors), *sorted(self.places))))
+
+    def __contains__(self, spot: Spot) -> bool:
+        return spot in self._entries
+
+    def find(self, spot: Spot, keys: Keys, sequences: Numbers, step: int) -> Found:
+        """Where A has these rows.
+
+        Of several that A computed for one key: those of the step (of optimizers) ``step``, else of the last one before
+        it, else of the first one after it; of these, those of the sequence of A in ``sequences`` (as ``like`` gives
+        it), if any; of these, the first.
+        """
+        return self._entries[spot].find(keys, sequences, step)
+
+    def like(self, keys: Keys) -> Numbers:
+        """For each sequence, [sequences, tokens], the number of the one of A that goes on as it does for longest.
+
+        Of several alike, each is given to one; NONE: A has none of its tokens.
+        """
+        found = np.full(len(keys), NONE)
+        given: dict[int, int] = {}
+        for i, own in enumerate(keys):
+            first = np.searchsorted(self._sequence_keys, own, "left")
+            stop = np.searchsorted(self._sequence_keys, own, "right")
+            known = np.flatnonzero((first < stop) & (own != NO_KEY))
+            if len(known):
+                last = int(known[-1])
+                numbers = list(dict.fromkeys(self._sequences[first[last] : stop[last]].tolist()))
+                nth = given.get(int(own[last]), 0)
+                found[i] = numbers[min(nth, len(numbers) - 1)]
+                given[int(own[last])] = nth + 1
+        return found
+
+    def rows(self, number: int, rows: Numbers) -> NDArray[Any]:
+        """Rows of a source, [n, k, elements] as they are stored. Raises HoleError."""
+        source = self.sources[number]
+        own: NDArray[Any] = self._flat(source)[source.parts[rows]]
+        return own
+
+    def _flat(self, source: Source) -> NDArray[Any]:
+        """All rows of the tensor, [rows, elements]."""
+        found = self._cache.get(source.whole)
+        if found is None:
+            value = source.fetch(source.whole)
+            if value is None:
+                raise HoleError(f"A has no value {source.whole:016x}")
+            found = value.raw
+            if self._cached + found.nbytes > CACHED:
+                self._cache.clear()
+                self._cached = 0
+            self._cache[source.whole] = found
+            self._cached += found.nbytes
+        ahead = np.moveaxis(found, source.axes, range(len(source.axes)))
+        lengths = [source.shape[axis] for axis in source.axes]
+        return ahead.reshape(int(np.prod(lengths, dtype=np.int64)), -1)
