@@ -17,6 +17,7 @@ from rltrace.diff.findings import row_at
 from rltrace.diff.model import Comparison, Finding, Pair, Probe
 from rltrace.diff.numbers.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.pairing import Relation
+from rltrace.diff.partners import Partners
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.report.oplist import OpLine, op_line
@@ -173,7 +174,7 @@ def _around(
     assert row is not None
     at = browser.reveal(side, row)
     lines = tuple(_excerpt(browser, at, (finding.a_index, finding.b_index)))
-    pairs = Pairs(browser)
+    pairs = Pairs(a, b, Partners(browser))
     pair = pairs.pair(finding.a_index, finding.b_index)
     return lines, pair, tuple(_sources(browser, pairs, pair, finding))
 

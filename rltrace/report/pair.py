@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rltrace.diff.browse import Browser
+from rltrace.diff.aligning.matching import Matching
 from rltrace.diff.calls import numbers_text, skeleton_text
 from rltrace.diff.findings import RowAt, row_at
 from rltrace.diff.judging.inputs import match_inputs, writer_of
 from rltrace.diff.judging.scene import Scene
 from rltrace.diff.model import Pair
-from rltrace.diff.partners import Partners
 from rltrace.diff.view import StreamView
 from rltrace.report.oplist import OpInput, OpLine, op_line
 from rltrace.report.words import Words
@@ -42,7 +41,7 @@ class PairedInput:
     a: OpInput | None
     b: OpInput | None
     match: str
-    """"read", "linked", "differ", "unknown"; "" where only one side has it, or it is only written."""
+    """"read", "linked", "differ", "unknown"; "" where only one side has it, it is only written, or nobody asked."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,11 @@ class Upstream:
 class Pairs:
     """Looks rows of one pair of streams up."""
 
-    def __init__(self, browser: Browser) -> None:
-        self._views = browser.a, browser.b
-        self._words = Words(browser.a.process), Words(browser.b.process)
-        self._scene = Scene(browser.a, browser.b, Partners(browser), ())
+    def __init__(self, a: StreamView, b: StreamView, matching: Matching | None) -> None:
+        """``matching`` None: no row of A belongs to one of B, so of no input it is said whether it matches."""
+        self._views = a, b
+        self._words = Words(a.process), Words(b.process)
+        self._scene = None if matching is None else Scene(a, b, matching, ())
 
     def pair(self, a: int | None, b: int | None) -> OpPair:
         """Row ``a`` of A and ``b`` of B. Raises HoleError."""
@@ -124,7 +124,7 @@ class Pairs:
 
     def _inputs(self, a: RowAt | None, x: OpLine | None, b: RowAt | None, y: OpLine | None) -> list[PairedInput]:
         known: dict[int, str] = {}
-        if a is not None and b is not None:
+        if a is not None and b is not None and self._scene is not None:
             known = {entered.place: entered.match.value for entered in match_inputs(self._scene, a, b)}
         inputs_a, inputs_b = (x.inputs if x else ()), (y.inputs if y else ())
         return [

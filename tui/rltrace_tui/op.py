@@ -15,7 +15,7 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from rltrace.diff.findings import row_at
 from rltrace.errors import HoleError
 from rltrace.report.pair import OpPair
-from rltrace.report.values import OpValues, how_to_record, op_values
+from rltrace.report.values import OpValues, op_values
 from rltrace_tui import opwords, words
 from rltrace_tui.choices import Choices
 from rltrace_tui.editor import edit
@@ -111,7 +111,7 @@ class OpScreen(Reasoned, Screen[None]):
         with self._source.values_lock:
             found = op_values(rows[0], rows[1])
         shown = next(row for row in rows if row is not None)
-        how = () if found.any_kept else how_to_record(self._source.traces(), shown)
+        how = () if found.any_kept else self._source.how(shown)
         if not worker.is_cancelled:
             self.post_message(ValuesRead(at, found, how))
 
@@ -140,7 +140,7 @@ class OpScreen(Reasoned, Screen[None]):
 
     def _head(self) -> Content:
         a, b = self._at
-        pair = (("A", a), ("B", b)) if len(self._source.traces()) > 1 else (("op", a),)
+        pair = (("A", a), ("B", b)) if self._source.is_pair else (("op", a),)
         rows = (
             f"op {a:,}"
             if a == b and a is not None
@@ -176,6 +176,8 @@ class OpScreen(Reasoned, Screen[None]):
             return "this is where the walk began"
         if action in ("edit", "copy", "upstream", "values") and self._pair is None:
             return self._trouble or "the op is not there yet"
+        if action == "list":
+            return self._source.no_ops
         if action == "upstream" and self._pair is not None and not self._pair.inputs:
             return "this op has no tensor inputs"
         return ""

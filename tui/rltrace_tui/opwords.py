@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.model import Pair
+from rltrace.diff.model import Pair, Site
 from rltrace.diff.numbers.distances import LISTED, Bin, Distances, Element
 from rltrace.report.oplist import OpLine
 from rltrace.report.ops import value_json
@@ -46,7 +46,8 @@ def input_text(entered: PairedInput) -> str:
     origins = list(dict.fromkeys(f"op {s.producer:,}" if s.producer is not None else s.origin for s in sides))
     digests = list(dict.fromkeys(s.digest for s in sides if s.digest))
     told = f"  {' | '.join(digests)}" if digests else ""
-    return f"{glyph} input {entered.place}  {shown.layout}  from {' | '.join(origins)}{told}  {what}".rstrip()
+    layouts = " | ".join(dict.fromkeys(s.layout for s in sides))
+    return f"{glyph} input {entered.place}  {layouts}  from {' | '.join(origins)}{told}  {what}".rstrip()
 
 
 def op_lines(pair: OpPair, width: int) -> Lines:
@@ -69,7 +70,7 @@ def op_lines(pair: OpPair, width: int) -> Lines:
     lines += facts("rng", _both(pair, lambda line: line.rng), width)
     lines += facts("kernel", _both(pair, lambda line: line.kernel or None), width)
     lines += facts("module", _both(pair, lambda line: line.module or None), width)
-    lines += labelled("when", f"step {shown.step:,}, {shown.phase}", width)
+    lines += when_lines(pair, width)
     lines += labelled("flags", ", ".join(shown.flags), width) if shown.flags else []
     return lines + stack_lines(pair, width)
 
@@ -89,11 +90,27 @@ def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], wid
     return lines
 
 
+def when_lines(pair: OpPair, width: int) -> Lines:
+    """Step and phase, of both sides where they differ."""
+    when = _both(pair, lambda line: f"step {line.step:,}, {line.phase}")
+    if when.a and when.b and when.a != when.b:
+        return pair_lines("when", when, width)
+    return labelled("when", when.a or when.b or "", width)
+
+
 def stack_lines(pair: OpPair, width: int) -> Lines:
-    """The call stack with its source lines, innermost first."""
+    """The call stack with its source lines, innermost first; of both sides where they run other functions."""
+    stacks = [() if line is None else line.stack for line in (pair.a, pair.b)]
+    functions = [[(frame.file, frame.function) for frame in stack] for stack in stacks]
+    if all(stacks) and functions[0] != functions[1]:
+        return [*_frames("stack A", stacks[0], width), *_frames("stack B", stacks[1], width)]
+    return _frames("stack", pair.shown.stack, width)
+
+
+def _frames(label: str, stack: Sequence[Site], width: int) -> Lines:
     lines: Lines = []
-    for number, frame in enumerate(pair.shown.stack):
-        lines += labelled("stack" if number == 0 else "", f"{frame.file}:{frame.line} {frame.function}", width)
+    for number, frame in enumerate(stack):
+        lines += labelled(label if number == 0 else "", f"{frame.file}:{frame.line} {frame.function}", width)
         lines += labelled("", "  " + " ".join(frame.source.split()), width, "$text-muted")
     return lines
 

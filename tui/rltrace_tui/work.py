@@ -18,14 +18,17 @@ from typing import Any
 from rltrace.diff import Comparison, compare
 from rltrace.diff.alone import OwnSteps, own_curves, own_steps
 from rltrace.diff.browse import Browser
+from rltrace.diff.findings import RowAt
 from rltrace.diff.model import Finding
 from rltrace.diff.numbers.timeline import Curve, Timeline, curves, timelines
+from rltrace.diff.partners import Partners
 from rltrace.diff.search import Watch
 from rltrace.diff.view import StreamView
 from rltrace.errors import SelectorError
 from rltrace.report.info import describe
 from rltrace.report.pair import Pairs
 from rltrace.report.rowmask import RowMask
+from rltrace.report.values import how_to_record
 from rltrace.report.words import Words
 from rltrace.select import Key, Selector, parse_selectors
 from rltrace.trace.reader import Trace, open_trace
@@ -46,7 +49,7 @@ class Stream:
     def __init__(self, name: str, browser: Browser) -> None:
         self.name = name
         self.browser = browser
-        self.pairs = Pairs(browser)
+        self.pairs = Pairs(browser.a, browser.b, Partners(browser))
         self.cells = Cells(browser)
         self.only = ""
         """The selector of what is shown; "": everything is."""
@@ -130,6 +133,15 @@ class Source(ABC):
     @abstractmethod
     def traces(self) -> tuple[Trace, ...]:
         """The open traces: A and B, or the one."""
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there are an A and a B."""
+        return len(self.traces()) > 1
+
+    def how(self, row: RowAt) -> tuple[str, ...]:
+        """Commands that would record the values of an op."""
+        return how_to_record(self.traces(), row)
 
     @property
     @abstractmethod
