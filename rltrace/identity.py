@@ -19,8 +19,10 @@ Key = int
 
 def portable_key(kind: str, *parts: object) -> Key:
     """Key of JSON-able ``parts`` under ``kind``: XXH3-64 of their canonical JSON, equal in every process and place."""
-    text = json.dumps([kind, *parts], separators=(",", ":"), sort_keys=True, ensure_ascii=True)
-    return xxh3_64_intdigest(text.encode("ascii"))
+    return xxh3_64_intdigest(_canonical([kind, *parts]).encode("ascii"))
+
+
+_canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=True).encode
 
 
 _PASSING = tuple(

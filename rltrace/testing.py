@@ -53,7 +53,22 @@ LAYOUT = ("float32", (4,), (1,), "cpu")
 
 def digest(text: object) -> int:
     """A digest that stands for ``text``: equal for equal ones, in every trace. Numbers stand for themselves."""
-    return text if isinstance(text, int) else portable_key("testing", text)
+    return text if isinstance(text, int) else _key("testing", text)
+
+
+def _key(kind: str, payload: object) -> int:
+    """``portable_key`` of one part; the same few come again with nearly every row."""
+    written = (kind, repr(payload))  # 1, 1.0 and True are equal, and have keys of their own
+    key = _keys.get(written)
+    if key is None:
+        if len(_keys) == MOST_KEYS:
+            _keys.clear()
+        key = _keys[written] = portable_key(kind, payload)
+    return key
+
+
+MOST_KEYS = 1 << 16
+_keys: dict[tuple[str, str], int] = {}
 
 
 @dataclass(frozen=True)
@@ -94,9 +109,10 @@ class _Interned:
 
     def __init__(self) -> None:
         self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
+        self._sites: dict[tuple[Frame, ...], int] = {}
         self.new: list[TableEntry] = []
         for table, payload in (("modules", ""), ("kernels", {}), ("scalars", []), ("structures", []), ("sites", [])):
-            self.intern(table, portable_key(table, payload), payload)
+            self.plain(table, payload)
 
     def intern(self, table: str, key: int, payload: object) -> int:
         ids = self._ids[table]
@@ -106,20 +122,24 @@ class _Interned:
         return ids[key]
 
     def plain(self, table: str, payload: object) -> int:
-        return self.intern(table, portable_key(table, payload), payload)
+        return self.intern(table, _key(table, payload), payload)
 
     def site(self, frames: Sequence[Frame]) -> int:
+        known = self._sites.get(tuple(frames))
+        if known is not None:
+            return known
         keys, ids = [], []
         for file, line, function, source in frames:
             key = frame_key(file, function, source)
             payload = {"file": file, "path": f"/src/{file}", "line": line, "function": function, "source": source}
             ids.append(self.intern("frames", key, {**payload, "internal": False}))
             keys.append(key)
-        return self.intern("sites", site_key(keys), ids)
+        made = self._sites[tuple(frames)] = self.intern("sites", site_key(keys), ids)
+        return made
 
     def structure(self, layouts: Sequence[object]) -> int:
         ids = [self.plain("layouts", layout) for layout in layouts]
-        return self.intern("structures", portable_key("structure", list(layouts)), ids)
+        return self.intern("structures", _key("structure", list(layouts)), ids)
 
 
 class StreamBuilder:
