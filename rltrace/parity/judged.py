@@ -28,7 +28,11 @@ def _about_gap(asked: Requirement, gap: Gap | str | None) -> Required:
     if not isinstance(gap, Gap):
         return Required(str(asked), None, gap or "no log-probabilities were looked for")
     number = found(asked, gap)
-    why = "no taken token has a log-probability on both sides" if number is None else f"it is {number:.3g}"
+    if number is None:
+        why = "no taken token has a log-probability on both sides"
+    else:
+        of = f" of {gap.n + gap.only_b:,}" if gap.only_b else ""
+        why = f"it is {number:.3g} over {gap.n:,}{of} taken tokens"
     return Required(str(asked), holds(asked, gap), why)
 
 

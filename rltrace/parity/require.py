@@ -66,7 +66,7 @@ def found(requirement: Requirement, gap: Gap) -> float | None:
 
 
 def holds(requirement: Requirement, gap: Gap | None) -> bool | None:
-    """Whether a gap stays below the limit; None: no log-probability of both sides is known.
+    """Whether a gap stays below the limit; None: of less than half of B's taken tokens both sides' are known.
 
     One that is NaN or infinite on one side alone breaks every limit.
     """
@@ -75,4 +75,6 @@ def holds(requirement: Requirement, gap: Gap | None) -> bool | None:
     if gap.unmeasured:
         return False
     number = found(requirement, gap)
-    return None if number is None else number < requirement.limit
+    if number is None:
+        return None
+    return False if number >= requirement.limit else None if gap.only_b > gap.n else True

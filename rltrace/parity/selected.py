@@ -26,11 +26,11 @@ MOST = 0.01
 """A log-probability of a token is at most 0, but for rounding (of bfloat16, at worst)."""
 
 
-def parse_both(text: str) -> tuple[Selector, Selector]:
+def parse_both(text: str, option: str) -> tuple[Selector, Selector]:
     """``SELECTOR`` for both sides, or ``A-SELECTOR::B-SELECTOR``. Raises UsageError."""
     sides = text.split("::")
     if len(sides) > 2:
-        raise UsageError(f"--logprobs {text}: write one selector, or A's and B's with :: between them")
+        raise UsageError(f"{option} {text}: write one selector, or A's and B's with :: between them")
     return parse_selectors([sides[0]]), parse_selectors([sides[-1]])
 
 
@@ -271,10 +271,10 @@ def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Lyi
 def _why_none(side: Policy, elements: Elements) -> str:
     name = side.stretch.side.upper()
     if not elements.found:
-        return f"--logprobs finds nothing in {name} that rows were kept of, after a forward pass whose tokens are known"
+        return f"it finds nothing in {name} that rows were kept of, after a forward pass whose tokens are known"
     if elements.unread:
         what = elements.found[0].name
-        return f"the values of what --logprobs finds in {name} ({what}) were not kept: record it with --values as well"
+        return f"the values of what it finds in {name} ({what}) were not kept: record it with --values as well"
     return (
         f"whose log-probabilities these are cannot be told from their shapes: {', '.join(elements.unplaced)} in {name}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -50,3 +51,11 @@ def test_nothing_measured_meets_no_limit() -> None:
     assert holds(anything, gap_of([], [])) is None
     assert holds(anything, gap_of([-1.0, -inf], [-1.0, -1.0])) is False
     assert holds(anything, gap_of([-inf], [-inf])) is None
+
+
+def test_a_few_tokens_of_many_meet_no_limit() -> None:
+    """Less than half of what B was trained on was compared: undecided, unless those few break it already."""
+    few = replace(gap_of([-1.0, -1.0], [-1.0, -1.5]), only_b=3)
+    assert holds(parse_requirement("logprob<1"), few) is None
+    assert holds(parse_requirement("logprob<0.1"), few) is False
+    assert holds(parse_requirement("logprob<1"), replace(few, only_b=2)) is True

@@ -88,10 +88,13 @@ def test_packed_ones_are_of_the_tokens_that_do_not_pad() -> None:
 
 def test_selectors_for_both_sides_or_one_for_each() -> None:
     """``::`` parts them; a third is an error."""
-    assert parse_both("op=sub") == (parse_selectors(["op=sub"]), parse_selectors(["op=sub"]))
-    assert parse_both("op=sub::op=gather") == (parse_selectors(["op=sub"]), parse_selectors(["op=gather"]))
+    assert parse_both("op=sub", "--logprobs") == (parse_selectors(["op=sub"]), parse_selectors(["op=sub"]))
+    assert parse_both("op=sub::op=gather", "--logprobs") == (
+        parse_selectors(["op=sub"]),
+        parse_selectors(["op=gather"]),
+    )
     with pytest.raises(UsageError, match="A's and B's with :: between them"):
-        parse_both("op=a::op=b::op=c")
+        parse_both("op=a::op=b::op=c", "--logprobs")
 
 
 def log_probability(prompt: list[int], taken: list[int], shift: float = 0.0) -> Any:
@@ -113,7 +116,7 @@ def selected(shift: float, text: str = "module=*.logprob", keep: bool = True) ->
     generate(a, [[3, 4]], [[1, 2, 5]], extra=[("logprob", "", log_probability([3, 4], [1, 2, 5]))])
     train(b, [[3, 4]], [[1, 2, 5]], extra=[("logprob", "", log_probability([3, 4], [1, 2, 5], shift))])
     side_a, side_b = policies(a, b)
-    return gap_of_selected(side_a, side_b, *parse_both(text))
+    return gap_of_selected(side_a, side_b, *parse_both(text, "--logprobs"))
 
 
 def test_what_both_programs_computed_is_compared_token_by_token() -> None:
@@ -151,7 +154,7 @@ def test_observations_are_told_by_themselves() -> None:
     acted(b, [[5.0, 6.0], [1.0, 2.0]])
     acted(b, [[3.0, 4.0], [7.0, 8.0]], shift=0.5)
     found = compare(a.stretch, b.stretch)
-    gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("module=Actor"))
+    gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("module=Actor", "--logprobs"))
     assert isinstance(gap, Gap)
     assert (gap.n, gap.equal, gap.largest) == (3, 2, 0.5)
     assert (gap.only_a, gap.only_b) == (0, 1)

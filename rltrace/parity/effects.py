@@ -1,0 +1,46 @@
+"""What the differences between two programs amount to: their log-probabilities, and what their routers decided.
+
+Owns which source of log-probabilities is taken: what a selector finds, else the logits. Computes nothing itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.errors import UsageError
+from rltrace.parity.compare import Compared
+from rltrace.parity.gap import Gap
+from rltrace.parity.logprobs import Policy, gap_of_logits
+from rltrace.parity.routers import DEFAULT, routing_of
+from rltrace.parity.routing import Routing
+from rltrace.parity.selected import gap_of_selected, parse_both
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What was found beyond the rows of modules."""
+
+    gap: Gap | str
+    """One sentence: why there is none to be had."""
+    routing: tuple[Routing, ...]
+    """Of each router, in the order in which A's first decided."""
+    notes: tuple[str, ...] = ()
+    """What of the routing could not be compared, and why."""
+
+
+def effects_of(compared: Compared, logprobs: str | None = None, routing: str | None = None) -> Effects:
+    """``logprobs``, ``routing``: selectors, for both sides or A's and B's with ``::`` between them.
+
+    Raises UsageError where what was asked for by name cannot be had.
+    """
+    a, b = Policy(compared.a, compared.ranks), Policy(compared.b)
+    gap = gap_of_logits(a, b) if logprobs is None else gap_of_selected(a, b, *parse_both(logprobs, "--logprobs"))
+    if logprobs is not None and isinstance(gap, str):
+        raise UsageError(f"--logprobs {logprobs}: {gap}")
+    names = [(pair.path.a, pair.path.b) for pair in (module.paired for module in compared.modules)]
+    selectors = (DEFAULT, DEFAULT) if routing is None else parse_both(routing, "--routing")
+    known = [(own, other) for own, other in names if own is not None and other is not None]
+    found, notes = routing_of(a, b, known, selectors)
+    if routing is not None and not found and not notes:
+        raise UsageError(f"--routing {routing} finds no choice of experts that rows were kept of, on neither side")
+    return Effects(gap, found, notes)
