@@ -5,7 +5,7 @@ and unpacking one link. Knows nothing of torch.
 
     TRACE.zarr/
       zarr.json                     a zarr v3 group; attributes {"rltrace": {"format": [major, minor]}}
-      journal/log                   framed, checksummed records of the launch: "launch" first, "exit" last
+      journal/log                   framed, checksummed records of the launch: "launch" first, then "exit", "ran"
       births/TOKEN.json             one for every process that started; births/KEY.name: one for every name taken
       processes/zarr.json
       processes/N/zarr.json         one group per process, N claimed by exclusive mkdir
