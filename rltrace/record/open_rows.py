@@ -24,6 +24,9 @@ def phase_bits(phase: Phase, kind: Kind = Kind.OP) -> int:
     return int(phase) << PHASE_SHIFT | int(kind) << KIND_SHIFT
 
 
+_PHASE_BITS = [phase_bits(phase) for phase in sorted(Phase)]
+
+
 OVERWRITTEN = pack_link(Origin.OVERWRITTEN)
 UNKNOWN = pack_link(Origin.UNKNOWN)
 OUTSIDE = pack_link(Origin.OUTSIDE)
@@ -90,7 +93,7 @@ class OpenRows:
         return pack_link(Origin.OUTSIDE, self._arrivals - arrival + 1, read=True)
 
     def enter_phase(self, phase: Phase) -> None:
-        self.phase = phase_bits(phase)
+        self.phase = _PHASE_BITS[phase]
 
     @property
     def current_phase(self) -> Phase:

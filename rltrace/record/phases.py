@@ -16,7 +16,6 @@ does is known by its functions. ``rltrace.phase`` overrides all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +57,8 @@ class Phases:
         """By stream: calls since the last environment event or backward pass, in order."""
         self._codes: list[CodeType] = []
         """Kept alive: their ``id()`` stands in keys."""
+        self._functions: dict[int, tuple[Phase | None, CodeType]] = {}
+        """By ``id()`` of its code, which is kept alive: what a function says."""
         self._trained_on: set[str] = set()
         """Environments that a backward pass followed on."""
         self._since_backward: dict[str, None] = {}
@@ -86,28 +87,52 @@ class Phases:
         if phase is not None:
             stream.enter_phase(phase)
 
-    def environment_event(self, stream: StreamRecorder, environment: str, frame: FrameType) -> Phase:
-        """Something has happened to an environment, seen from ``frame``; what it was part of."""
+    def environment_event(self, stream: StreamRecorder | None, environment: str, frame: FrameType) -> bool:
+        """Something has happened to an environment, seen from ``frame``; whether that was part of an evaluation.
+
+        ``stream``: of the calling thread; None where no rows are written.
+        """
         self._has_stepped = True
         self._since_backward[environment] = None
-        known = next(_library_phases(frame), None)
-        strange = bool(self._trained_on) and environment not in self._trained_on and not self._replaces
-        phase = Phase.EVALUATION if known is Phase.EVALUATION or (known is None and strange) else Phase.ROLLOUT
-        self._learn(stream, phase)
-        if not self.said:
-            stream.enter_phase(phase)
-        return phase
+        known = self._library_phase(frame)
+        evaluates = known is _EVALUATION or (known is None and self._is_strange(environment))
+        if stream is not None:
+            phase = _EVALUATION if evaluates else _ROLLOUT
+            self._learn(stream, phase)
+            if not self.said:
+                stream.enter_phase(phase)
+        return evaluates
 
-    def backward_begins(self, stream: StreamRecorder) -> None:
+    def backward_begins(self, stream: StreamRecorder | None) -> None:
         """What is computed from here on until something else happens is neither forward nor rollout."""
-        self._learn(stream, Phase.FORWARD)
+        if stream is not None:
+            self._learn(stream, Phase.FORWARD)
         if self._since_backward:
             if not self._trained_on.intersection(self._since_backward):  # the first ones, or in place of the others
                 self._replaces = bool(self._trained_on)
                 self._trained_on.update(self._since_backward)
             self._since_backward.clear()
-        if not self.said and stream.current_phase is not Phase.OPTIMIZER:
+        if stream is not None and not self.said and stream.current_phase is not Phase.OPTIMIZER:
             stream.enter_phase(Phase.OTHER)
+
+    def _library_phase(self, frame: FrameType) -> Phase | None:
+        """What the innermost function of a library on the stack says; None: there is none."""
+        known = self._functions
+        at: FrameType | None = frame
+        while at is not None:
+            code = at.f_code
+            if id(code) not in known:
+                if len(known) > MOST:
+                    known.clear()
+                known[id(code)] = _phase_of(code), code
+            phase = known[id(code)][0]
+            if phase is not None:
+                return phase
+            at = at.f_back
+        return None
+
+    def _is_strange(self, environment: str) -> bool:
+        return bool(self._trained_on) and environment not in self._trained_on and not self._replaces
 
     # --- what is known of calls ---------------------------------------------------------------------------------------
 
@@ -134,13 +159,21 @@ class Phases:
             near.append(at.f_code)
             at = at.f_back
         self._codes += near
-        phase: Phase | None = next(_library_phases(frame), Phase.OTHER)
+        phase: Phase | None = self._library_phase(frame) or Phase.OTHER
         if phase is Phase.OTHER and any(code.co_name == "__init__" for code in near):
             phase = None
         self._certain[call] = phase
 
 
-_BETWEEN_STEPS: Final = (Phase.ROLLOUT, Phase.EVALUATION)
+def _phase_of(code: CodeType) -> Phase | None:
+    """What a function of a library says; None: it is none of those."""
+    is_known = code.co_name in KNOWN and any(library in code.co_filename for library in LIBRARIES)
+    return KNOWN[code.co_name] if is_known else None
+
+
+_ROLLOUT: Final = Phase.ROLLOUT
+_EVALUATION: Final = Phase.EVALUATION
+_BETWEEN_STEPS: Final = (_ROLLOUT, _EVALUATION)
 
 
 def _call(frame: FrameType, with_gradients: bool) -> Call:
@@ -153,14 +186,3 @@ def _call(frame: FrameType, with_gradients: bool) -> Call:
         parts += id(at.f_code), at.f_lasti
         at = at.f_back
     return tuple(parts)
-
-
-def _library_phases(frame: FrameType) -> Iterator[Phase]:
-    """What functions of a library on the stack say, the innermost first."""
-    at: FrameType | None = frame
-    while at is not None:
-        code = at.f_code
-        phase = KNOWN.get(code.co_name)
-        if phase is not None and any(library in code.co_filename for library in LIBRARIES):
-            yield phase
-        at = at.f_back

@@ -398,11 +398,9 @@ class Session:
             return False
         return True
 
-    def environment_phase(self, environment: str, frame: FrameType) -> Phase:
-        """An environment was stepped or reset by the calling thread, in ``frame``; what that was part of."""
-        stream = self._streams.here()
-        if stream is None:
-            return Phase.ROLLOUT
+    def environment_passed(self, environment: str, frame: FrameType) -> bool:
+        """An environment was stepped or reset by the calling thread, in ``frame``; whether an evaluation did that."""
+        stream = self._streams.here() if self._recording else None
         return self._process.phases.environment_event(stream, environment, frame)
 
     def count_step(self) -> None:
@@ -431,10 +429,11 @@ class Session:
 
     def backward_begins(self, frame: FrameType) -> bool:
         """Every op of a backward pass has the stack of the call that started it."""
-        stream = self._streams.here()
-        if stream is None or not self._recording:
-            return False
+        stream = self._streams.here() if self._recording else None
         self._process.phases.backward_begins(stream)
+        self._boundaries.backward_begins()
+        if stream is None:
+            return False
         stream.modules.begin_backward(frame)
         return True
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from recorded import Record, Recorded
-from stable_baselines3 import PPO, SAC
+from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from torch import nn
-from toy_environments import Walk
+from toy_environments import Walk, events
 
 import rltrace
 from rltrace.trace.schema import Kind, Phase, Step
@@ -180,3 +181,54 @@ def test_stable_baselines_sac(record: Record) -> None:
     assert phases_of(found, "q_values_pi = th.cat(self.critic(") == ["forward"]
     assert {row.phase for row in found.named("mse_loss_backward")} == {Phase.BACKWARD}
     assert found.steps[-1][Step.ENVIRONMENT_STEPS] == 6
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_stable_baselines_dqn_with_a_callback_that_evaluates(record: Record) -> None:
+    """Events of two environments, the one that is learned from and the one of the callback."""
+
+    def program() -> None:
+        sizes = {"learning_starts": 4, "train_freq": 2, "batch_size": 4, "policy_kwargs": {"net_arch": [8]}}
+        model = DQN("MlpPolicy", Walk(length=99), seed=0, device="cpu", exploration_fraction=0.01, **sizes)
+        model.learn(12, callback=EvalCallback(Walk(length=1), eval_freq=6, n_eval_episodes=2, verbose=0))
+
+    found = record(program)
+    assert phases_of(found, "q_values = self(observation)") == ["rollout", "evaluation", "rollout", "evaluation"]
+    assert phases_of(found, "current_q_values = self.q_net") == ["forward"]
+    stepped = [event for event in events(found) if event.kind is Kind.ENVIRONMENT_STEP]
+    assert [(event.what, event.row.phase) for event in stepped[:8]] == [
+        *[("environment 0", Phase.ROLLOUT)] * 6,
+        *[("environment 1", Phase.EVALUATION)] * 2,
+    ]
+    assert len(stepped) == 12 + 4
+    assert found.steps[-1][Step.ENVIRONMENT_STEPS] == 12
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_steps_of_evaluations_are_counted_at_no_level(record: Record) -> None:
+    """Those of Stable-Baselines3, and of an environment that nothing is learned from, whether ops are rows or not."""
+
+    def program() -> None:
+        model = PPO("MlpPolicy", Walk(length=99), n_steps=16, batch_size=8, n_epochs=1, seed=0, device="cpu")
+        evaluation = EvalCallback(Walk(length=1), eval_freq=8, n_eval_episodes=1, verbose=0)
+        model.learn(32, callback=evaluation)
+
+    for level in ("op", "step"):
+        steps = [int(step[Step.ENVIRONMENT_STEPS]) for step in record(program, level=level).steps]
+        assert steps == [16, 16, 32, 32]
+
+    def plain() -> None:
+        train, other, model = Walk(length=99), Walk(), nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            train.reset()
+            for _ in range(5):
+                train.step(1)
+            model(torch.ones(1)).sum().backward()
+            optimizer.step()
+            other.reset()
+            for _ in range(3):
+                other.step(0)
+
+    for level in ("op", "step"):
+        assert [int(step[Step.ENVIRONMENT_STEPS]) for step in record(plain, level=level).steps] == [5, 10]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 Method = Callable[..., Any]
@@ -21,28 +22,56 @@ Around = Callable[[Method], Method]
 HOOK = "__init_subclass__"
 
 
+class Within(threading.local):
+    """How deep the calling thread is in calls that are stood in for."""
+
+    depth = 0
+    seen = 0
+    """Calls so far that were events within another."""
+
+
 class StandIn:
-    """A descriptor in place of a function in a class."""
+    """A descriptor in place of a function in a class. In calls ``deepest`` deep and more the original is found: a stack
+    of wrappers looks its methods up at every step, and its outermost call is the one that counts."""
 
-    __slots__ = ("_function", "_meet", "_name", "original")
+    __slots__ = ("_bind", "_bind_stand_in", "_deepest", "_home", "_meet", "_name", "_within", "original")
 
-    def __init__(self, name: str, original: FunctionType, around: Around, meet: Callable[[type], None]) -> None:
+    def __init__(
+        self,
+        home: type,
+        name: str,
+        original: FunctionType,
+        around: Around,
+        meet: Callable[[type], None],
+        within: Within,
+        deepest: int,
+    ) -> None:
         self.original = original
+        self._home = id(home)
+        """Of the class that has it: as long as this is asked, that class lives."""
         self._name = name
-        self._function = functools.wraps(original)(around(original))
+        self._bind = original.__get__
+        stand_in: Any = functools.wraps(original)(around(original))
+        self._bind_stand_in = stand_in.__get__
         self._meet = meet
+        self._within = within
+        self._deepest = deepest
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self.original
+        if self._within.depth >= self._deepest:
+            return self._bind(instance)
+        if id(owner) == self._home:
+            return self._bind_stand_in(instance)
         try:
             called = getattr(owner, self._name, None)
             if owner is not None and called is not self.original and isinstance(called, FunctionType):
                 self._meet(owner)  # ``super().step``: what overrides it is the call that counts
-                return MethodType(self.original, instance)
+                return self._bind(instance)
         except Exception:  # of a metaclass's own: whatever it is, the method is what was asked for
-            return MethodType(self.original, instance)
-        return MethodType(self._function, instance)
+            return self._bind(instance)
+        return self._bind_stand_in(instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled with its class it is the original, wherever it is read back."""
@@ -52,9 +81,18 @@ class StandIn:
 class Subclasses:
     """Methods of a class and of all below it, those that are yet to be defined too."""
 
-    def __init__(self, root: type, methods: Mapping[str, Around], fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        root: type,
+        methods: Mapping[str, Around],
+        fail: Callable[[Exception], None],
+        within: Within,
+        deepest: int,
+    ) -> None:
         self._root = root
         self._methods = methods
+        self._within = within
+        self._deepest = deepest
         self._fail = fail
         self._changed: list[tuple[weakref.ref[type], str, StandIn]] = []
         self._met: dict[int, weakref.ref[type]] = {}
@@ -85,7 +123,7 @@ class Subclasses:
         for name, around in self._methods.items():
             original = vars(cls).get(name)
             if isinstance(original, FunctionType):
-                stand_in = StandIn(name, original, around, self._meet)
+                stand_in = StandIn(cls, name, original, around, self._meet, self._within, self._deepest)
                 try:
                     setattr(cls, name, stand_in)
                 except (AttributeError, TypeError):  # a metaclass that allows no change: its calls go unseen

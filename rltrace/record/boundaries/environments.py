@@ -9,7 +9,6 @@ be known. ``info`` is not told: it may hold times.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from numbers import Real
 from types import FrameType
@@ -17,9 +16,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from rltrace.record.boundaries.classes import Around, Method
+from rltrace.record.boundaries.classes import Around, Method, Within
 from rltrace.record.boundaries.contents import Contents
-from rltrace.record.boundaries.register import Environment, Register
+from rltrace.record.boundaries.register import Environment, Register, base_of
 from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.record.events import EventForm
 from rltrace.trace.events import NONE
@@ -32,14 +31,9 @@ _RESET: Final = ("observation",)
 _FLAG: Final = (bool, np.bool_, int)
 
 
-class Here(threading.local):
-    """Where the calling thread is."""
-
-    inside = False
-    """Of a call that is an event already."""
-    in_vector = False
-    seen = 0
-    """Calls of single environments so far."""
+IN_VECTOR: Final = 1
+IN_EVENT: Final = 2
+"""Depths of ``Within``: of a vector of environments, and of a call that is an event already."""
 
 
 class Teller(Protocol):
@@ -52,17 +46,18 @@ class Teller(Protocol):
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
     ) -> bool: ...
 
-    def environment(self, environment: Environment, steps: int, frame: FrameType) -> None:
+    def passed(self, environment: Environment, steps: int, frame: FrameType) -> None:
         """So many steps of an environment, or a reset (0), have just been made by the calling thread."""
+
+    def counts(self, environment: Environment, steps: int) -> None:
+        """The same where no rows are written, called by what the program called."""
 
     def fail(self, error: Exception) -> None: ...
 
 
 class Before(NamedTuple):
-    """What is known as a call begins."""
+    """What is told of a call as it begins."""
 
-    environment: Environment
-    told: bool
     action: int
     seed: int
     states: tuple[int, int, int]
@@ -72,12 +67,12 @@ class Environments:
     """What stands in for the methods."""
 
     def __init__(
-        self, register: Register, contents: Contents, states: GeneratorStates, here: Here, teller: Teller
+        self, register: Register, contents: Contents, states: GeneratorStates, within: Within, teller: Teller
     ) -> None:
         self._register = register
         self._contents = contents
         self._states = states
-        self._here = here
+        self._within = within
         self._teller = teller
 
     def around_step(self, original: Method) -> Method:
@@ -90,47 +85,63 @@ class Environments:
     def methods(self) -> dict[str, Around]:
         return {"step": self.around_step, "reset": self.around_reset}
 
-    def _around(self, original: Method, after: Callable[[Before, Any, FrameType], None], *, is_step: bool) -> Method:
-        here, begin, fail = self._here, self._begin, self._teller.fail
+    def _around(
+        self, original: Method, tell: Callable[[Environment, Before, Any, FrameType], None], *, is_step: bool
+    ) -> Method:
+        within, known_of, counted = self._within, self._register.environment, self._register.counted
+        is_told, passed, counts = self._teller.is_told, self._teller.passed, self._teller.counts
+        fail = self._teller.fail
+        begin, steps = self._begin, int(is_step)
 
         def stand_in(env: Any, *args: Any, **kwargs: Any) -> Any:
-            if here.inside:
+            depth = within.depth
+            if depth >= IN_EVENT:
                 return original(env, *args, **kwargs)
             try:
-                before = begin(env, args, kwargs, is_step)
+                if is_told():
+                    environment = known_of(env)
+                    before = begin(environment, env, args, kwargs, is_step)
+                else:
+                    before, environment = None, counted.get(env) or known_of(env)
             except Exception as error:
                 fail(error)
                 return original(env, *args, **kwargs)
-            here.inside = True
-            here.seen += 1
+            within.depth = IN_EVENT
+            if depth:
+                within.seen += 1
             try:
                 result = original(env, *args, **kwargs)
             finally:
-                here.inside = False
+                within.depth = depth
             try:
-                after(before, result, sys._getframe(1))
+                if is_step:
+                    environment.steps += 1
+                else:
+                    environment.resets += 1
+                if before is None:
+                    counts(environment, steps)
+                else:
+                    frame = sys._getframe(1)
+                    passed(environment, steps, frame)
+                    tell(environment, before, result, frame)
             except Exception as error:
                 fail(error)
             return result
 
         return stand_in
 
-    def _begin(self, env: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> Before:
-        base = _base_of(env)
-        environment = self._register.of(base, _kind_of(base))
-        if not self._teller.is_told():
-            return Before(environment, False, 0, 0, (0, 0, 0))
-        states = environment.own_state(_generator_of(base)), self._states.python(), self._states.numpy()
+    def _begin(
+        self, environment: Environment, env: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool
+    ) -> Before:
+        own = environment.own_state(_generator_of(base_of(env)))
+        states = own, self._states.python(), self._states.numpy()
         if is_step:
             action = args[0] if args else kwargs.get("action")
-            return Before(environment, True, self._contents.digest(action), 0, states)
-        return Before(environment, True, 0, seed_of(kwargs.get("seed")), states)
+            return Before(self._contents.digest(action), 0, states)
+        return Before(0, seed_of(kwargs.get("seed")), states)
 
-    def _stepped(self, before: Before, result: Any, frame: FrameType) -> None:
-        environment = before.environment
-        environment.steps += 1
-        self._teller.environment(environment, 1, frame)
-        if not before.told or not isinstance(result, tuple) or len(result) not in (4, 5):
+    def _stepped(self, environment: Environment, before: Before, result: Any, frame: FrameType) -> None:
+        if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
         observation, reward, *ends = result[:-1]
         digest, ended = self._contents.digest, _ENDS[5 - len(result)]
@@ -151,12 +162,7 @@ class Environments:
         form = environment.form(Kind.ENVIRONMENT_STEP, names, flags, numbers)
         self._write(form, (environment.steps, *before.states), digests, integers, floats, frame)
 
-    def _was_reset(self, before: Before, result: Any, frame: FrameType) -> None:
-        environment = before.environment
-        environment.resets += 1
-        self._teller.environment(environment, 0, frame)
-        if not before.told:
-            return
+    def _was_reset(self, environment: Environment, before: Before, result: Any, frame: FrameType) -> None:
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
         form = environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), ())
@@ -179,22 +185,6 @@ def seed_of(seed: Any) -> int:
         from rltrace.identity import portable_key
 
         return portable_key("seeds", str(seed)) % NONE
-
-
-def _base_of(env: Any) -> Any:
-    """The environment inside of all wrappers."""
-    try:
-        return env.unwrapped
-    except Exception:  # a property of the program's own
-        return env
-
-
-def _kind_of(base: Any) -> str:
-    """``CartPole-v1``; of one that is not registered its class."""
-    try:
-        return str(base.spec.id)
-    except Exception:
-        return type(base).__name__
 
 
 def _generator_of(base: Any) -> Any:

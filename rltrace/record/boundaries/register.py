@@ -7,13 +7,15 @@ address. Keeps no environment alive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from rltrace.record.boundaries.states import Look, own_look
 from rltrace.record.events import EventForm
 from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.trace.schema import Kind
+
+T = TypeVar("T")
 
 MOST: Final = 4_096
 """Environments that get a number; a search that copies its environment at every node makes millions."""
@@ -25,15 +27,13 @@ GENERATORS: Final = ("own generator", "Python generator", "NumPy generator")
 class Environment:
     """One environment, or a whole vector of them where what happens to each is out of sight."""
 
-    __slots__ = ("_forms", "_generator", "_look", "name", "owner", "resets", "steps", "transparent")
+    __slots__ = ("_forms", "_generator", "_look", "name", "owner", "resets", "steps")
 
     def __init__(self, name: str, owner: str) -> None:
         self.name = name
         self.owner = owner
         self.steps = 0
         self.resets = 0
-        self.transparent = False
-        """Of a vector: its environments are stepped in this process, where each is seen by itself."""
         self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str]], EventForm] = {}
         self._generator: Any = None
         self._look: Look | None = None
@@ -64,18 +64,24 @@ class Register:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: IdentityTable[Any, Environment] = IdentityTable()
+        self.counted: IdentityTable[Any, Environment] = IdentityTable()
+        """By the outermost wrapper, the environment that was inside when it was last told of: enough for a count."""
+        self.transparent: IdentityTable[Any, bool] = IdentityTable()
+        """Vectors whose environments are stepped in this process, where each is seen by itself."""
         self._counts: dict[str, int] = {}
         self._others = Environment("another environment", "")
 
-    def of(self, base: Any, owner: str) -> Environment:
-        """``base``: the environment inside of all wrappers; ``owner``: what kind it is of."""
-        return self._of(base, "environment", owner)
+    def environment(self, env: Any) -> Environment:
+        """The one inside of all wrappers of ``env``."""
+        found = self._of(base_of(env), "environment", _kind_of)
+        remember(self.counted, env, found)
+        return found
 
-    def vector(self, base: Any, owner: str) -> Environment:
+    def vector(self, vector: Any) -> Environment:
         """The same of a vector of environments; those have numbers of their own."""
-        return self._of(base, "vector environment", owner)
+        return self._of(base_of(vector), "vector environment", lambda base: type(base).__name__)
 
-    def _of(self, base: Any, what: str, owner: str) -> Environment:
+    def _of(self, base: Any, what: str, kind_of: Callable[[Any], str]) -> Environment:
         found = self._known.get(base)
         if found is not None:
             return found
@@ -83,10 +89,32 @@ class Register:
             number = self._counts.get(what, 0)
             if number >= MOST:
                 return self._others
-            made = Environment(f"{what} {number}", owner)
-            try:
-                self._known[base] = made
-            except TypeError:  # a class without room for weak references: it cannot be known again
+            made = Environment(f"{what} {number}", kind_of(base))
+            if not remember(self._known, base, made):
                 return self._others
             self._counts[what] = number + 1
             return made
+
+
+def remember(table: IdentityTable[Any, T], env: Any, found: T) -> bool:
+    try:
+        table[env] = found
+    except TypeError:  # a class without room for weak references: it cannot be known again
+        return False
+    return True
+
+
+def base_of(env: Any) -> Any:
+    """The environment inside of all wrappers."""
+    try:
+        return env.unwrapped
+    except Exception:  # a property of the program's own
+        return env
+
+
+def _kind_of(base: Any) -> str:
+    """``CartPole-v1``; of one that is not registered its class."""
+    try:
+        return str(base.spec.id)
+    except Exception:
+        return type(base).__name__

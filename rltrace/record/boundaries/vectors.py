@@ -11,15 +11,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from rltrace.digest import digest_pages
-from rltrace.record.boundaries.classes import Around, Method
+from rltrace.record.boundaries.classes import Around, Method, Within
 from rltrace.record.boundaries.contents import Contents
-from rltrace.record.boundaries.environments import Here, Teller, seed_of
-from rltrace.record.boundaries.register import Environment, Register
+from rltrace.record.boundaries.environments import IN_VECTOR, Teller, seed_of
+from rltrace.record.boundaries.register import Environment, Register, remember
 from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.trace.schema import Kind
 
@@ -32,16 +32,24 @@ _NAMES: Final = {
 }
 
 
+class Given(NamedTuple):
+    """What is told of a call as it begins."""
+
+    told: int
+    """Digest of the actions; of a reset its seed."""
+    states: tuple[int, int, int]
+
+
 class Vectors:
     """What stands in for the methods."""
 
     def __init__(
-        self, register: Register, contents: Contents, states: GeneratorStates, here: Here, teller: Teller
+        self, register: Register, contents: Contents, states: GeneratorStates, within: Within, teller: Teller
     ) -> None:
         self._register = register
         self._contents = contents
         self._states = states
-        self._here = here
+        self._within = within
         self._teller = teller
 
     @property
@@ -52,50 +60,45 @@ class Vectors:
         }
 
     def _around(self, original: Method, *, is_step: bool) -> Method:
-        here, fail = self._here, self._teller.fail
+        within, known_of, transparent = self._within, self._register.vector, self._register.transparent
+        is_told, begin, end, fail = self._teller.is_told, self._begin, self._after, self._teller.fail
+        is_transparent = transparent.get
 
         def stand_in(vector: Any, *args: Any, **kwargs: Any) -> Any:
-            if here.inside or here.in_vector:
+            if within.depth or is_transparent(vector):
                 return original(vector, *args, **kwargs)
             try:
-                environment, given, states = self._begin(vector, args, kwargs, is_step)
+                environment = known_of(vector)
+                given = begin(vector, args, kwargs, is_step) if is_told() else None
             except Exception as error:
                 fail(error)
                 return original(vector, *args, **kwargs)
-            here.in_vector = True
-            events = here.seen
+            events, within.depth = within.seen, IN_VECTOR
             try:
                 result = original(vector, *args, **kwargs)
             finally:
-                here.in_vector = False
+                within.depth = 0
             try:
-                if here.seen != events:
-                    environment.transparent = True
+                if within.seen != events:
+                    remember(transparent, vector, True)
                 else:
-                    self._after(vector, environment, given, states, result, sys._getframe(1), is_step)
+                    end(vector, environment, given, result, sys._getframe(1), is_step)
             except Exception as error:
                 fail(error)
             return result
 
         return stand_in
 
-    def _begin(
-        self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool
-    ) -> tuple[Environment, int, tuple[int, ...]]:
-        base = vector.unwrapped
-        environment = self._register.vector(base, type(base).__name__)
-        if environment.transparent or not self._teller.is_told():
-            return environment, 0, (0, 0, 0)
-        given = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed")
+    def _begin(self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> Given:
+        given = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed", _seeds_of(vector))
         told = self._contents.digest(given) if is_step else seed_of(given)
-        return environment, told, (0, self._states.python(), self._states.numpy())
+        return Given(told, (0, self._states.python(), self._states.numpy()))
 
     def _after(
         self,
         vector: Any,
         environment: Environment,
-        given: int,
-        states: tuple[int, ...],
+        given: Given | None,
         result: Any,
         frame: FrameType,
         is_step: bool,
@@ -103,24 +106,22 @@ class Vectors:
         count = int(vector.num_envs)
         environment.steps += is_step
         environment.resets += not is_step
-        self._teller.environment(environment, count if is_step else 0, frame)
-        if not self._teller.is_told():
-            return
-        told = _told(result, is_step)
-        if told is None:
+        self._teller.passed(environment, count if is_step else 0, frame)
+        told = None if given is None else _told(result, is_step)
+        if given is None or told is None:
             return
         names, parts = told
         digests = [self._contents.digest(part) for part in parts]
         each = [self._of_one(parts, k) for k in range(count)] if count <= MOST_TOLD and _are_arrays(parts) else []
         names = (*names, *(f"of {k}" for k in range(len(each))))
-        counts: tuple[int, ...] = environment.resets, given
+        counts: tuple[int, ...] = environment.resets, given.told
         kind = Kind.ENVIRONMENT_RESET
         if is_step:
-            names, digests, counts = ("action", *names), [given, *digests], (environment.steps,)
+            names, digests, counts = ("action", *names), [given.told, *digests], (environment.steps,)
             kind = Kind.ENVIRONMENT_STEP
         self._teller.event(
             environment.form(kind, names, (), ()),
-            evidence=(*counts, *states),
+            evidence=(*counts, *given.states),
             digests=[*digests, *each],
             integers=(),
             floats=(),
@@ -130,6 +131,12 @@ class Vectors:
     def _of_one(self, parts: Sequence[Any], place: int) -> int:
         """What one of the environments returned."""
         return digest_pages([self._contents.digest(_part(part, place)) for part in parts], place)
+
+
+def _seeds_of(vector: Any) -> Any:
+    """The seeds that the next reset will give to the environments, as Stable-Baselines3 keeps them; None: none."""
+    seeds = getattr(vector.unwrapped, "_seeds", None)
+    return seeds if isinstance(seeds, list) and any(seed is not None for seed in seeds) else None
 
 
 def _told(result: Any, is_step: bool) -> tuple[tuple[str, ...], list[Any]] | None:

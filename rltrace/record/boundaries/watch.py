@@ -6,6 +6,7 @@ moment on at which the program has imported it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from types import FrameType, ModuleType
 from typing import Any, Protocol
@@ -13,16 +14,15 @@ from typing import Any, Protocol
 import torch
 
 from rltrace.record.boundaries.checkpoints import Checkpoints
-from rltrace.record.boundaries.classes import Around, Subclasses
+from rltrace.record.boundaries.classes import Around, Subclasses, Within
 from rltrace.record.boundaries.contents import Contents
-from rltrace.record.boundaries.environments import Environments, Here
+from rltrace.record.boundaries.environments import IN_EVENT, IN_VECTOR, Environments
 from rltrace.record.boundaries.imported import Imported
 from rltrace.record.boundaries.register import Environment, Register
 from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.record.boundaries.vectors import Vectors
 from rltrace.record.digests import TensorDigests
 from rltrace.record.events import EventForm
-from rltrace.trace.schema import Phase
 
 
 class Listener(Protocol):
@@ -35,8 +35,8 @@ class Listener(Protocol):
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
     ) -> bool: ...
 
-    def environment_phase(self, environment: str, frame: FrameType) -> Phase:
-        """What a step or a reset of an environment was part of."""
+    def environment_passed(self, environment: str, frame: FrameType) -> bool:
+        """An environment was stepped or reset in ``frame``; whether that was part of an evaluation."""
 
     def fail(self, error: Exception) -> None: ...
 
@@ -46,19 +46,24 @@ class Boundaries:
 
     def __init__(self, listener: Listener, digests: TensorDigests) -> None:
         self._listener = listener
+        self._is_evaluation = listener.environment_passed
+        self.is_told = listener.takes_events
         self.environment_steps = 0
         """Made so far, evaluations aside; a vector of n environments makes n at a time."""
+        self._evaluating: dict[str, bool] = {}
+        """By environment: whether what was last seen of it, since the last backward pass, was part of an evaluation."""
         self._states = GeneratorStates()
         contents = Contents(_beside_the_program(digests))
-        shared = Register(), contents, self._states, Here(), self
+        self._within = Within()
+        shared = Register(), contents, self._states, self._within, self
         environments, vectors = Environments(*shared), Vectors(*shared)
         self._checkpoints = Checkpoints(contents, self)
         self._changed: list[Subclasses] = []
         roots = {
-            "gymnasium.core": ("Env", environments.methods),
-            "gym.core": ("Env", environments.methods),
-            "gymnasium.vector.vector_env": ("VectorEnv", vectors.methods),
-            "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vectors.methods),
+            "gymnasium.core": ("Env", environments.methods, IN_EVENT),
+            "gym.core": ("Env", environments.methods, IN_EVENT),
+            "gymnasium.vector.vector_env": ("VectorEnv", vectors.methods, IN_VECTOR),
+            "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vectors.methods, IN_VECTOR),
         }
         self._imported = Imported({name: self._watching(*what) for name, what in roots.items()}, self.fail)
 
@@ -73,18 +78,15 @@ class Boundaries:
         while self._changed:
             self._changed.pop().ignore()
 
-    def _watching(self, name: str, methods: Mapping[str, Around]) -> Any:
+    def _watching(self, name: str, methods: Mapping[str, Around], deepest: int) -> Any:
         def told(module: ModuleType) -> None:
-            changed = Subclasses(getattr(module, name), methods, self.fail)
+            changed = Subclasses(getattr(module, name), methods, self.fail, self._within, deepest)
             self._changed.append(changed)
             changed.watch()
 
         return told
 
     # --- what the boundaries tell -------------------------------------------------------------------------------------
-
-    def is_told(self) -> bool:
-        return self._listener.takes_events()
 
     def event(
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
@@ -93,10 +95,22 @@ class Boundaries:
             form, evidence=evidence, digests=digests, integers=integers, floats=floats, frame=frame
         )
 
-    def environment(self, environment: Environment, steps: int, frame: FrameType) -> None:
-        phase = self._listener.environment_phase(environment.name, frame)
-        if phase is not Phase.EVALUATION:
+    def passed(self, environment: Environment, steps: int, frame: FrameType) -> None:
+        if not self._is_evaluation(environment.name, frame):
             self.environment_steps += steps
+
+    def counts(self, environment: Environment, steps: int) -> None:
+        """An evaluation resets its environment before it begins; so at a step the stack is not asked for it."""
+        name = environment.name
+        evaluates = self._evaluating.get(name) if steps else None
+        if evaluates is None:
+            evaluates = self._evaluating[name] = self._is_evaluation(name, sys._getframe(2))
+        if not evaluates:
+            self.environment_steps += steps
+
+    def backward_begins(self) -> None:
+        """Which environments are learned from may be known now."""
+        self._evaluating.clear()
 
     def fail(self, error: Exception) -> None:
         self._listener.fail(error)
