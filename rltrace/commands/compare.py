@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
 from rltrace.commands.output import check_output, write_output
@@ -15,7 +17,30 @@ from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.parity.compare import Asked, Compared
+    from rltrace.parity.effects import Effects
+    from rltrace.parity.model import Parity, Required
     from rltrace.parity.opening import Given
+    from rltrace.parity.require import Requirement
+    from rltrace.trace.reader import Trace
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was found, held against what was required."""
+
+    compared: Compared
+    effects: Effects
+    parity: Parity
+    required: tuple[Required, ...]
+    answer: bool | None
+    """Whether all of it holds; None: it cannot be said."""
+    traces: tuple[Trace, Trace]
+
+    @property
+    def status(self) -> int:
+        if self.answer is None:
+            return ExitCode.UNDECIDED
+        return ExitCode.IDENTICAL if self.answer else ExitCode.DIVERGED
 
 
 @click.command(name="compare")
@@ -29,23 +54,31 @@ if TYPE_CHECKING:
     help="What makes two rows the same.  [default: tokens where ids are known, else inputs]",
 )
 @click.option("--pad", type=int, metavar="ID", help="Token that pads, where no mask tells.  [default: found]")
+@click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities, as both computed them; A-SEL::B-SEL for each.")
+@click.option("--routing", metavar="SELECTOR", help="What chooses experts.  [default: each topk in a model]")
 @click.option("--require", "required", multiple=True, metavar="WHAT", help="bitwise, or logprob<X.  [repeatable]")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there.")
 @click.option("--force", is_flag=True, help="Replace a report that is there.")
 @color_option
+@click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
+@click.pass_context
 def command(
+    ctx: click.Context,
     traces: tuple[str, ...],
     only_a: tuple[str, ...],
     only_b: tuple[str, ...],
     map_file: Path | None,
     rows_by: str | None,
     pad: int | None,
+    logprobs: str | None,
+    routing: str | None,
     required: tuple[str, ...],
     form: str,
     output: Path | None,
     force: bool,
     color: str,
+    no_tui: bool,
 ) -> int:
     """Compare two programs that should compute the same, row by row: the first module whose inputs agree and whose
     outputs do not, and within it the op on each side.
@@ -57,21 +90,38 @@ def command(
     Ends with 0 if all that --require asks for holds (without it: if every row is bitwise equal), 1 if not, 2 if the
     two cannot be compared, 3 if it cannot be said: too little could be matched, or A never computed rows of B.
 
+    In a terminal, the result opens on a screen of its own, module by module; with --format, -o or --no-tui, or where
+    the output goes elsewhere, it is printed.
+
     \b
       rltrace record --rows all --values 'module=*' -o grpo.zarr -- python grpo.py
       rltrace compare grpo.zarr
       rltrace compare generator.zarr trainer.zarr --require bitwise
     """
+    from rltrace.commands.terminal import can_open, show_parity
     from rltrace.parity.compare import compare
+    from rltrace.parity.effects import effects_of
     from rltrace.parity.opening import open_stretches
     from rltrace.parity.require import parse_requirement
 
     given = _given(traces, only_a, only_b)
     requirements = [parse_requirement(text) for text in required]
+    asked = _asked(map_file, rows_by, pad)
     if output is not None:
         check_output(output, force)
-    compared = compare(*open_stretches(*given), _asked(map_file, rows_by, pad))
-    return _report(compared, given, requirements, form, output, color)
+    stretches = open_stretches(*given)
+
+    def find() -> Judged:
+        compared = compare(*stretches, asked)
+        return _judged(compared, effects_of(compared, logprobs, routing), given, requirements)
+
+    is_asked = output is not None or ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or is_asked):
+        shown = show_parity(given, find)
+        return ExitCode.INTERRUPTED if shown is None else shown.status
+    judged = find()
+    _report(judged, form, output, color)
+    return judged.status
 
 
 def _given(traces: tuple[str, ...], only_a: tuple[str, ...], only_b: tuple[str, ...]) -> tuple[Given, Given]:
@@ -99,29 +149,34 @@ def _text_of(path: Path) -> str:
         raise UsageError(f"the map {path} cannot be read: {why}") from None
 
 
-def _report(
-    compared: Compared, given: tuple[Given, Given], requirements: list[Any], form: str, output: Path | None, color: str
-) -> int:
+def _judged(
+    compared: Compared, effects: Effects, given: tuple[Given, Given], requirements: Sequence[Requirement]
+) -> Judged:
     from rltrace.parity.advice import advise
     from rltrace.parity.judged import agrees, judge
-    from rltrace.report.compare import render_parity
-    from rltrace.report.compare_json import parity_json
     from rltrace.trace.reader import open_trace
 
     opened = open_trace(given[0].path)
     other = opened if given[1].path == given[0].path else open_trace(given[1].path)
     parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
-    required = judge(requirements, parity, None)
-    answer = agrees(required, parity)
+    required = judge(requirements, parity, effects.gap)
+    return Judged(compared, effects, parity, required, agrees(required, parity), (opened, other))
+
+
+def _report(judged: Judged, form: str, output: Path | None, color: str) -> None:
+    from rltrace.report.compare import render_parity
+    from rltrace.report.compare_json import parity_json
+    from rltrace.report.gap import effects_texts
+    from rltrace.report.gap_json import effects_json
+
     colored = use_color(color) and output is None
     if form == "json":
-        text = json.dumps(parity_json(parity, required, answer), indent=2, allow_nan=False)
+        told = parity_json(judged.parity, judged.required, judged.answer, effects_json(judged.effects))
+        text = json.dumps(told, indent=2, allow_nan=False)
     else:
-        text = render_parity(parity, required, color=colored)
+        sections = effects_texts(judged.effects, color=colored)
+        text = render_parity(judged.parity, judged.required, sections, color=colored)
     if output is None:
         emit(text, color=colored)
     else:
         write_output(output, text + "\n")
-    if answer is None:
-        return ExitCode.UNDECIDED
-    return ExitCode.IDENTICAL if answer else ExitCode.DIVERGED

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rltrace.diff import Comparison
+
+if TYPE_CHECKING:
+    from rltrace.commands.compare import Judged
+    from rltrace.parity.opening import Given
+    from rltrace.parity.stretch import Recorded
+    from rltrace_tui.paritywork import Found
 
 
 def can_open() -> bool:
@@ -46,3 +54,40 @@ def show_trace(trace: Path) -> None:
     app.run()
     if app.failure is not None and not app.work.is_finished:
         raise app.failure
+
+
+def show_parity(given: tuple[Given, Given], judge: Callable[[], Judged]) -> Judged | None:
+    """Open the interface on two programs that are compared by row; None: it was left before there was a result.
+
+    ``judge`` does the work, once; what it raised is raised.
+    """
+    from rltrace_tui.parity import ParityApp
+
+    judged: list[Judged] = []
+
+    def find() -> Found:
+        judged.append(judge())
+        return _found(judged[0])
+
+    app = ParityApp((given[0].path.name, given[1].path.name), find)
+    app.run()
+    if not judged and app.failure is not None:
+        raise app.failure
+    return judged[0] if judged else None
+
+
+def _found(judged: Judged) -> Found:
+    from rltrace.diff.view import StreamView
+    from rltrace.report.compare import render_parity
+    from rltrace.report.gap import effects_texts
+    from rltrace_tui.paritywork import Found
+
+    def view(recorded: Recorded | None) -> StreamView:
+        assert recorded is not None  # a stretch of a trace has a stream
+        return StreamView(recorded.process, recorded.stream)
+
+    both = judged.compared.a.stretch, judged.compared.b.stretch
+    views = view(both[0].recorded), view(both[1].recorded)
+    more = tuple(effects_texts(judged.effects))
+    report = render_parity(judged.parity, judged.required, more)
+    return Found(judged.parity, judged.required, views, judged.traces, report, more)

@@ -147,7 +147,8 @@ class OpScreen(Reasoned, Screen[None]):
             else "   ".join(f"{side} {'–' if row is None else f'{row:,}'}" for side, row in pair)
         )
         way = f"   {len(self._way)} down" if self._way else ""
-        return Content.assemble(" ", (self._pair.shown.op if self._pair else "", "bold"), f"   {rows}{way}")
+        sides = [] if self._pair is None else [line.op for line in (self._pair.a, self._pair.b) if line is not None]
+        return Content.assemble(" ", (" | ".join(dict.fromkeys(sides)), "bold"), f"   {rows}{way}")
 
     def _draw_inputs(self) -> None:
         options = self.query_one("#inputs", Choices)

@@ -1,0 +1,130 @@
+"""What the screens of two programs show: what comparing them by row found, and the streams that their ops stand in.
+
+Owns nothing but looking ops up. A row of one program's stream stands beside any row of the other's: which belong
+together is what ``rltrace.parity`` found, and no stream is aligned here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rltrace.diff.advice import record_window
+from rltrace.diff.browse import Browser
+from rltrace.diff.findings import RowAt
+from rltrace.diff.model import Finding
+from rltrace.diff.view import StreamView
+from rltrace.parity.model import ModuleResult, Origin, Parity, Required
+from rltrace.report.pair import Pairs
+from rltrace.report.values import selector_of
+from rltrace.trace.reader import Trace
+from rltrace_tui.work import Source, Stream
+
+NAME = "A and B"
+"""Of the one pair of streams: each has a name of its own."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to draw."""
+
+    parity: Parity
+    required: tuple[Required, ...]
+    views: tuple[StreamView, StreamView]
+    traces: tuple[Trace, Trace]
+    """Twice the same one, where two stretches of one trace were compared."""
+    report: str
+    """All of it as text, as it would have been printed."""
+    more: tuple[str, ...] = ()
+    """Sections of the report about what it amounts to: the gap of log-probabilities, what routers decided."""
+
+
+Find = Callable[[], Found]
+
+
+class Beside(Stream):
+    """Two streams whose rows do not belong together but for what was found."""
+
+    def __init__(self, a: StreamView, b: StreamView) -> None:
+        super().__init__(NAME, Browser(a, None))
+        self.pairs = Pairs(a, b, None)
+        self._both = a, b
+
+    @property
+    def views(self) -> tuple[StreamView, StreamView]:
+        return self._both
+
+
+class ParityWork(Source):
+    """One run of ``rltrace compare``."""
+
+    def __init__(self, paths: tuple[str, str], find: Find) -> None:
+        """``find``: does the work, once; what it raises is shown."""
+        super().__init__()
+        self._paths = paths
+        self._find = find
+        self.found: Found | None = None
+
+    def search(self) -> Found:
+        self.found = self._find()
+        return self.found
+
+    @property
+    def names(self) -> str:
+        a, b = self._paths
+        return f"A {a}   B {b}"
+
+    @property
+    def modules(self) -> tuple[ModuleResult, ...]:
+        """As they were run."""
+        return () if self.found is None else self.found.parity.modules
+
+    def origin(self, module: ModuleResult) -> Origin | None:
+        """What was found about the module whose inputs agree and whose outputs do not; None: it is not one of them."""
+        origins = () if self.found is None else self.found.parity.origins
+        return next((origin for origin in origins if origin.path == module.path), None)
+
+    @property
+    def no_op(self) -> str:
+        """Why there is no first op that parts; "": there is one."""
+        if self.found is None:
+            return "there is no result yet"
+        first = self.found.parity.first
+        if first is None:
+            return "no module is known to be the first that parts"
+        known = first.op.a or first.op.b or first.several
+        return "" if known else "which op of the module it is, is not known"
+
+    @property
+    def no_ops(self) -> str:
+        return "two programs' ops do not stand beside each other: Enter on a module, or rltrace show for one of them"
+
+    @property
+    def streams(self) -> list[str]:
+        return [] if self.found is None else [NAME]
+
+    def stream(self, name: str) -> Stream:
+        with self.lock:
+            if name not in self._made:
+                assert self.found is not None
+                self._made[name] = Beside(*self.found.views)
+            return self._made[name]
+
+    @property
+    def shown(self) -> Finding | None:
+        return None
+
+    def traces(self) -> tuple[Trace, ...]:
+        assert self.found is not None
+        return self.found.traces
+
+    def how(self, row: RowAt) -> tuple[str, ...]:
+        traces = {str(trace.path): trace for trace in self.traces()}
+        words = ["--rows", "all", "--values", selector_of(row), "--values-inputs"]
+        files = [f"{trace.path.name.removesuffix('.zarr')}-values.zarr" for trace in traces.values()]
+        windows = [record_window(t, row.step, f, (), *words) for t, f in zip(traces.values(), files, strict=True)]
+        return (*windows, " ".join(["rltrace", "compare", *files]))
+
+    @property
+    def is_finished(self) -> bool:
+        return self.found is not None
