@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rltrace.follow.rows.names import Names, root_of
-from rltrace.follow.rows.table import RowTable
+from rltrace.follow.rows.table import OUTPUT, RowTable
 from rltrace.parity.forwards import INTEGERS, Forward, forwards_of
 from rltrace.parity.grids import Follower, Grid, first_position
 from rltrace.parity.stretch import Stretch
@@ -79,7 +79,7 @@ class Walk:
 class OpenCall:
     """A call of a module that has begun."""
 
-    __slots__ = ("arguments", "depth", "kind", "module", "path", "walk")
+    __slots__ = ("arguments", "depth", "inside", "kind", "module", "nth", "path", "walk")
 
     def __init__(self, module: str | None, path: str, kind: str, depth: int, arguments: Arguments) -> None:
         self.module = module
@@ -88,7 +88,12 @@ class OpenCall:
         self.kind = kind
         self.depth = depth
         self.arguments = arguments
+        self.inside = 0
+        """Forward passes that were given their tokens in it."""
         self.walk: Walk | None = None
+        """The pass that it is of; None: not known."""
+        self.nth: int | None = None
+        """How-manieth call of its module in that pass; None: not counted."""
 
 
 class Passes:
@@ -100,7 +105,9 @@ class Passes:
         self._names = names
         self._open: list[OpenCall] = []
         self._walks: dict[str, Walk] = {}
-        """By the name of an outermost module: its last one."""
+        """By the name of an outermost module: its last one, while it is known what is computed."""
+        self._enclosing: set[str] = set()
+        """Paths of modules in which a forward pass was given its tokens before."""
         self._models: dict[str, Follower] = {}
         self._offset: int | None = None
         """What the first position of a sequence is called; None: not met yet."""
@@ -123,12 +130,19 @@ class Passes:
         if node is None:
             self._again = None
             self._open.append(call)
+            if path in self._enclosing:  # it is not known what is computed until it is given tokens
+                self._walks.pop(root_of(path), None)
             call.walk = self._begun_by(call) or self._walks.get(root_of(path))
             self._remember(call)
         else:
             call.walk = self._open[-1].walk if self._open else self._found_again(call, node._sequence_nr())
             self._open.append(call)
+        self._count(call)
         return call
+
+    def _count(self, call: OpenCall) -> None:
+        if call.walk is not None and call.module is not None and OUTPUT in self._table.places.get(call.module, ()):
+            call.nth = call.walk.count(call.module, OUTPUT)
 
     def end(self, call: OpenCall) -> None:
         while self._open and self._open.pop() is not call:
@@ -152,8 +166,11 @@ class Passes:
         alike = np.broadcast_to(self._table.like(keys)[:, None], keys.shape)
         over = Pass(next(self._numbers), grid, alike.ravel())
         walk = self._walks[root_of(call.path)] = Walk(over)
-        for around in self._open:  # they began before it was known what they are over
-            around.walk = around.walk or walk
+        for around in self._open[:-1]:  # they began before it was known what they are of
+            around.inside += 1
+            around.walk, around.nth = (walk, None) if around.inside == 1 else (None, None)
+            self._enclosing.add(around.path)
+            self._count(around)
         return walk
 
     # --- the same once more -----------------------------------------------------------------------------------------

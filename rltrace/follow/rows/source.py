@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from rltrace.digest.rows import row_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.follow.rows.lying import chosen, places, readings
 from rltrace.follow.rows.names import root_of
-from rltrace.follow.rows.table import NONE, RowTable, Source, Spot
+from rltrace.follow.rows.table import NONE, OUTPUT, RowTable, Source, Spot
 from rltrace.parity.finding import OF_OPS, finds_call, ops_in
 from rltrace.parity.forwards import forwards_of
 from rltrace.parity.grids import Grid, token_grids
@@ -33,9 +35,6 @@ from rltrace.trace.tensor_rows import KeptRows, Part
 
 CHOICES: Mapping[str, str] = {f"aten.{op}": "indices" for op in ("topk.default", "sort.default", "sort.stable")}
 """Ops that choose, with the name of what they chose; what else they give is looked up there."""
-
-OUTPUT = ""
-"""In place of an op's name: what the module itself gives."""
 
 
 @dataclass(frozen=True)
@@ -92,31 +91,53 @@ def _read_stream(stretch: Stretch, process: ProcessTrace, selector: Selector, fo
         for grid in token_grids(forwards_of(stretch))
         if len(grid.keys)
     ]
-    passes = _Passes(grids)
+    passes = _Passes(stretch, grids)
     found.grids += grids
     found.tensors += _of_calls(stretch, process, selector, passes)
     found.tensors += _of_ops(stretch, process, selector, passes, weights=weights)
 
 
-class _Passes:
-    """The forward passes of one stream."""
+class _Begun(NamedTuple):
+    """Where it changes which forward pass is under way."""
 
-    def __init__(self, grids: Sequence[Grid]) -> None:
-        self._of_root: dict[str, list[Grid]] = {}
+    number: int
+    """Of the call, and …"""
+    row: int
+    """… row of the stream that came next."""
+    grid: Grid | None
+
+
+class _Passes:
+    """Which forward pass what a stream computed is of: the last one of its root that was given its tokens before.
+
+    A call in which tokens were given is of that pass, if it is one alone. Until they are, and where another call of
+    that module is given none (but embeddings, say), it is not known what is computed.
+    """
+
+    def __init__(self, stretch: Stretch, grids: Sequence[Grid]) -> None:
+        self._around: dict[int, Grid | None] = {}
+        self._begun: dict[str, list[_Begun]] = {}
+        anchors = {grid.anchor.number: grid for grid in grids}
         for grid in grids:
-            self._of_root.setdefault(root_of(grid.anchor.module), []).append(grid)
+            for call in stretch.around(grid.anchor):
+                self._around[call.number] = None if call.number in self._around else grid
+        enclosing = {stretch.by_number[number].module for number in self._around}
+        for call in stretch.calls:
+            if call.number in anchors or call.module in enclosing:
+                entry = _Begun(call.number, call.first_row, anchors.get(call.number))
+                self._begun.setdefault(root_of(call.module), []).append(entry)
 
     def of_call(self, module: str, number: int) -> Grid | None:
-        """The last one of the module's root that was given its tokens by or before a call."""
-        own = self._of_root.get(root_of(module), [])
-        at = bisect_right(own, number, key=lambda grid: grid.anchor.number) - 1
-        return own[at] if at >= 0 else None
+        return self._around[number] if number in self._around else self._last(module, number, "number")
 
     def at(self, module: str, row: int) -> Grid | None:
-        """The same, before a row of the stream."""
-        own = self._of_root.get(root_of(module), [])
-        at = bisect_right(own, row, key=lambda grid: grid.anchor.first_row) - 1
-        return own[at] if at >= 0 else None
+        """Of an op, by its row in the stream."""
+        return self._last(module, row, "row")
+
+    def _last(self, module: str, limit: int, by: Literal["number", "row"]) -> Grid | None:
+        own = self._begun.get(root_of(module), [])
+        at = bisect_right(own, limit, key=attrgetter(by)) - 1
+        return own[at].grid if at >= 0 else None
 
 
 def _of_calls(stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes) -> Iterator[_Tensor]:

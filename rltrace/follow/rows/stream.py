@@ -18,8 +18,8 @@ from rltrace.follow.inject import NotInjectedError
 from rltrace.follow.rows.names import Names
 from rltrace.follow.rows.passes import OpenCall, Passes
 from rltrace.follow.rows.put import most_in, put_in, rows_of
-from rltrace.follow.rows.source import CHOICES, OUTPUT
-from rltrace.follow.rows.table import RowTable, Spot
+from rltrace.follow.rows.source import CHOICES
+from rltrace.follow.rows.table import OUTPUT, RowTable, Spot
 from rltrace.follow.rows.tally import RowAccount, Tally
 from rltrace.follow.stream import StandIn
 from rltrace.record.memory.storages import address_of
@@ -185,18 +185,18 @@ class _Calls:
             found for name, value in self._names.arguments(module, args, kwargs) for found in named_tensors(value, name)
         ]
         call = self._passes.begin(path, type(module).__name__, depth, arguments)
-        if call.module is None or call.walk is None or OUTPUT not in self._putter.places.get(call.module, ()):
+        if call.module is None or OUTPUT not in self._putter.places.get(call.module, ()):
             return _Begun(call)
-        return _Begun(call, call.walk.count(call.module, OUTPUT), module, _versions(tensor for _, tensor in arguments))
+        return _Begun(call, module, _versions(tensor for _, tensor in arguments))
 
     def _end(self, begun: _Begun, result: Any) -> None:
         call = begun.call
         self._passes.end(call)
-        if begun.nth is None or begun.module is None or call.module is None or call.walk is None:
+        if call.nth is None or begun.module is None or call.module is None or call.walk is None:
             return
         own: set[int] | None = None
         for name, tensor in named_tensors(result):
-            spot = Spot(call.module, OUTPUT, begun.nth, name)
+            spot = Spot(call.module, OUTPUT, call.nth, name)
             if spot not in self._putter.table:
                 continue
             if own is None:
@@ -207,20 +207,19 @@ class _Calls:
 
 
 class _Begun:
-    """A call that is under way; ``nth`` where its outputs are to be put in."""
+    """A call that is under way."""
 
-    __slots__ = ("call", "module", "nth", "versions")
+    __slots__ = ("call", "module", "versions")
 
     def __init__(
         self,
         call: OpenCall,
-        nth: int | None = None,
         module: torch.nn.Module | None = None,
         versions: dict[int, int] | None = None,
     ) -> None:
         self.call = call
-        self.nth = nth
         self.module = module
+        """Where its outputs may be put in."""
         self.versions = versions or {}
         """Of what it was given, by address."""
 

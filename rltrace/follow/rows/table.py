@@ -23,6 +23,9 @@ Fetch = Callable[[int], Value | None]
 NONE = -1
 """In place of the number of an entry: there is none."""
 
+OUTPUT = ""
+"""In place of an op's name: what the module itself gives."""
+
 CACHED = 256 << 20
 """Bytes of values that are held on to."""
 
@@ -147,16 +150,13 @@ class RowTable:
         keys, numbers = sequences or (np.zeros(0, np.uint64), np.zeros(0, np.int64))
         placed = np.argsort(keys, kind="stable")
         self._sequence_keys, self._sequences = keys[placed], numbers[placed]
-        self._cache: dict[int, NDArray[Any]] = {}
-        self._cached = 0
-
-    @property
-    def places(self) -> Mapping[str, frozenset[str]]:
-        """For each module of A the names of its ops that have rows here; "" for its outputs."""
         found: dict[str, set[str]] = {}
         for spot in self._entries:
             found.setdefault(spot.module, set()).add(spot.op)
-        return {module: frozenset(ops) for module, ops in found.items()}
+        self.places: Mapping[str, frozenset[str]] = {module: frozenset(ops) for module, ops in found.items()}
+        """For each module of A the names of its ops that have rows here; OUTPUT for its own outputs."""
+        self._cache: dict[int, NDArray[Any]] = {}
+        self._cached = 0
 
     @property
     def selected(self) -> frozenset[tuple[str, str]]:
