@@ -6,6 +6,7 @@ library calls them. What became of the decisions is for ``rltrace.parity.routing
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,27 +66,31 @@ def routing_of(
 
 
 def _decided(side: Policy, selector: Selector) -> Mapping[Router, Sequence[Decided]]:
-    """Every decision that the selector finds, by router."""
+    """Every decision that the selector finds, by router, in the order in which they were made."""
+    made = list(_by_ops(side, selector))
+    rows = [row for row, _ in made]
+    for call in side.stretch.calls:  # an op tells more than what its module gave: the scores are among its inputs
+        at = bisect_left(rows, call.first_row)
+        if finds_call(selector, side.stretch, call) and not (at < len(rows) and rows[at] < call.end_row):
+            outputs = [rows for rows in side.keying.of(call) if rows.tensor.part is Part.OUTPUT]
+            decided = _decision(call, outputs)
+            made += [] if decided is None else [(call.end_row, decided)]
     found: dict[Router, list[Decided]] = {}
     counts: dict[int, int] = {}
-    for call, rows in _candidates(side, selector):
-        decided = _decision(call, rows)
-        if decided is not None:
-            nth = counts[call.number] = counts.get(call.number, -1) + 1
-            found.setdefault((call.module, nth), []).append(decided)
+    for _, decided in sorted(made, key=lambda one: one[0]):
+        nth = counts[decided.call.number] = counts.get(decided.call.number, -1) + 1
+        found.setdefault((decided.call.module, nth), []).append(decided)
     return found
 
 
-def _candidates(side: Policy, selector: Selector) -> Iterator[tuple[ModuleCall, Sequence[Keyed]]]:
-    """(the call, the rows of its tensors or of those of an op in it) of all that is found, in order."""
+def _by_ops(side: Policy, selector: Selector) -> Iterator[tuple[int, Decided]]:
+    """(row, decision) of each op that chose some of more."""
     stretch = side.stretch
-    for call in stretch.calls:
-        if finds_call(selector, stretch, call):
-            yield call, [rows for rows in side.keying.of(call) if rows.tensor.part is Part.OUTPUT]
     for row, _ in ops_in(stretch, selector):
-        call_around = around(stretch, row)
-        if call_around is not None:
-            yield call_around, side.keying.of_op(call_around, stretch.ops[row])
+        call = around(stretch, row)
+        decided = None if call is None else _decision(call, side.keying.of_op(call, stretch.ops[row]))
+        if decided is not None and decided.scores is not None:
+            yield row, decided
 
 
 def _decision(call: ModuleCall, found: Sequence[Keyed]) -> Decided | None:
