@@ -27,8 +27,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
+# Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set. A file's tests share what
+# they record, so one worker has them all, in the order of the files: the longest come early.
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m compileall -q rltrace tui
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

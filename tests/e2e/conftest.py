@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -92,26 +93,44 @@ def new_cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CommandLin
 
 
 @pytest.fixture(scope="session")
-def kernel_setting() -> str:
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """``probed(*options)``: what the kernel probe prints, which several workers ask of one processor once."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def ask(*options: str, **variables: str) -> str:
+        with (folder / f"probed{'-'.join(options).replace('/', '_')}").open("a+") as answer:
+            fcntl.flock(answer, fcntl.LOCK_EX)
+            answer.seek(0)
+            if told := answer.read():
+                return told
+            command = [sys.executable, PROBE, *options]
+            result = subprocess.run(
+                command, env={**os.environ, **variables}, capture_output=True, text=True, check=True
+            )
+            answer.write(result.stdout)
+            return result.stdout
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def kernel_setting(probed: Callable[..., str]) -> str:
     """A NAME=VALUE under which this processor computes other bits; skips where there is none."""
-    result = subprocess.run([sys.executable, PROBE], capture_output=True, text=True, check=True)
-    setting = result.stdout.strip()
+    setting = probed().strip()
     if setting == "none":
         pytest.skip("no CPU kernel setting changes a bit on this processor")
     return setting
 
 
 @pytest.fixture(scope="session")
-def needs_change() -> Callable[[str, str], None]:
+def needs_change(probed: Callable[..., str]) -> Callable[[str, str], None]:
     """``needs_change(setting, op)`` skips where a setting does not change what an op computes on this processor."""
     known: dict[str, list[str]] = {}
 
     def check(setting: str, op: str) -> None:
         if not known:
-            command = [sys.executable, PROBE, "--changed", *SETTINGS]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            known.update(json.loads(result.stdout))
+            known.update(json.loads(probed("--changed", *SETTINGS, OMP_NUM_THREADS="1")))
         if op not in known[setting]:
             pytest.skip(f"{setting} does not change {op} on this processor")
 
