@@ -1,22 +1,23 @@
 """Which row of a module call's tensors is which row of the forward pass that the call belongs to.
 
 Owns the keys of rows of one side. What a shape tells is taken (``layouts``); where it does not, a row is known by its
-content if the same bits stood at one place of the same forward pass before (the tokens that a router hands to an
+content if the same bits stood in the same forward pass before, for one key alone (the tokens that a router hands to an
 expert, the last position that the head is given); and a module that gives back as many rows as such an input had gives
 them back in that order. Anything else is not compared by row, and told: nothing is guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rltrace.parity.forwards import INTEGERS, root_of
 from rltrace.parity.grids import Grid
-from rltrace.parity.layouts import Layout, Lying, layouts, lie
+from rltrace.parity.layouts import Layout, Lying, layouts, lie, op_layouts
 from rltrace.parity.stretch import Stretch, row_shape
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, OpRows, Part
@@ -48,6 +49,11 @@ class KeyedRows:
     @property
     def keys(self) -> Keys:
         return self.grid.keys[self.rows]
+
+    @property
+    def width(self) -> tuple[int, ...]:
+        """Shape of one part of a row, and how many parts there are: rows of another width are not comparable."""
+        return (*row_shape(self.tensor), self.parts.shape[1])
 
     def of_known(self) -> KeyedRows:
         """Without rows that have no key."""
@@ -103,7 +109,7 @@ class Keying:
         grid = self.grid(call)
         if grid is None:
             return [Unkeyed(tensor, _NO_GRID) for tensor in op.tensors]
-        return [self._by_shape(grid, tensor, layouts(tensor.digests.shape, grid.shape)) for tensor in op.tensors]
+        return [self._by_shape(grid, tensor, op_layouts(tensor.digests.shape, grid.shape)) for tensor in op.tensors]
 
     # --- one tensor -------------------------------------------------------------------------------------------------
 
@@ -111,12 +117,15 @@ class Keying:
         grid = self.grid(call)
         if grid is None:
             return Unkeyed(tensor, _NO_GRID)
-        tensor = self._by_element(grid, tensor)
+        given, tensor = tensor, self._by_element(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
-        if len(possible) > 1:
+        unsure = len(possible) > 1 or (possible == (Layout.SHARED,) and tensor.digests.ndim == 1)
+        if unsure and tensor is given:
             possible = tuple(one for one in possible if one in self._readings[_name(call, tensor)])
         found = self._by_shape(grid, tensor, possible)
-        if isinstance(found, Unkeyed) or possible == (Layout.TAIL,):
+        if isinstance(found, KeyedRows) and possible == (Layout.TAIL,) and self._stood_there(found):
+            found = KeyedRows(tensor, grid, found.rows, found.parts)
+        elif isinstance(found, Unkeyed) or possible == (Layout.TAIL,):
             found = self._by_content(grid, tensor) or self._passed_through(call, tensor) or found
         if isinstance(found, KeyedRows):
             self._met.setdefault(id(grid), []).append(found)
@@ -124,8 +133,8 @@ class Keying:
 
     def _by_element(self, grid: Grid, tensor: KeptRows) -> KeptRows:
         """Whole numbers that stand one for each token, as positions do: each is a row by itself."""
-        shared = (1, *grid.shape[1:])
-        if tensor.dtype not in (*INTEGERS, "bool") or tensor.shape not in (grid.shape, shared):
+        shared = grid.shape[1:]
+        if tensor.dtype not in (*INTEGERS, "bool") or tensor.shape not in (grid.shape, (1, *shared), shared):
             return tensor
         numbers = self.stretch.numbers(tensor)
         if numbers is None:
@@ -145,23 +154,51 @@ class Keying:
         assumed = "taken as those of the last tokens" if possible[0] is Layout.TAIL else ""
         return KeyedRows(tensor, grid, lying.rows, lying.parts, assumed)
 
+    def _stood_there(self, found: KeyedRows) -> bool:
+        """Whether the same rows stood at the same tokens of this forward pass before."""
+        for met in self._earlier(found.grid, found.tensor):
+            own = np.full(len(met.grid.keys), -1)
+            own[met.rows] = np.arange(len(met.rows))
+            at = own[found.rows]
+            if (at >= 0).all() and np.array_equal(met.digests[at], found.digests):
+                return True
+        return False
+
+    def _earlier(self, grid: Grid, tensor: KeptRows) -> Iterator[KeyedRows]:
+        """Tensors of this forward pass with rows of the same kind, the latest first; none of whole numbers, which are
+        too few to tell rows apart.
+        """
+        if tensor.dtype in (*INTEGERS, "bool"):
+            return iter(())
+        kind = tensor.dtype, row_shape(tensor)
+        met = [one for one in self._met.get(id(grid), ()) if (one.tensor.dtype, row_shape(one.tensor)) == kind]
+        return (one for one in reversed(met[-SEARCHED:]) if one.parts.shape[1] == 1 and len(one.rows))
+
     def _by_content(self, grid: Grid, tensor: KeptRows) -> KeyedRows | None:
         """Rows that stood somewhere in this forward pass before, each at one place alone."""
         wanted = tensor.digests.ravel()
-        if not len(wanted):
-            return None
-        kind = tensor.dtype, row_shape(tensor)
-        earlier = [met for met in self._met.get(id(grid), ()) if (met.tensor.dtype, row_shape(met.tensor)) == kind]
-        for met in reversed(earlier[-SEARCHED:]):
-            known, first, counts = np.unique(met.digests, return_index=True, return_counts=True)
-            if met.parts.shape[1] > 1 or not len(known):
+        for met in self._earlier(grid, tensor) if len(wanted) else ():
+            order = np.lexsort((met.rows, met.digests))
+            known = met.digests[order]
+            first = np.searchsorted(known, wanted)
+            if not (known[np.minimum(first, len(known) - 1)] == wanted).all():
                 continue
-            at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            if np.all(known[at] == wanted):
-                own = np.flatnonzero(counts[at] == 1)
-                if len(own):
-                    return KeyedRows(tensor, grid, met.rows[first[at[own]]], own[:, None])
+            places = order[np.minimum(first + _nth(wanted), len(known) - 1)]
+            rows = met.rows[places]
+            same = (met.digests[places] == wanted) & self._one_key(met, order, first, wanted)
+            own = np.flatnonzero(same)
+            if len(own):
+                return KeyedRows(tensor, grid, rows[own], own[:, None])
         return None
+
+    def _one_key(self, met: KeyedRows, order: Numbers, first: Numbers, wanted: Keys) -> NDArray[np.bool_]:
+        """Which rows stood only at tokens of one key: several sequences may begin with the same tokens."""
+        known = met.digests[order]
+        last = np.searchsorted(known, wanted, side="right") - 1
+        keys = met.keys[order]
+        changes = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
+        one: NDArray[np.bool_] = changes[first] == changes[last]
+        return one
 
     def _passed_through(self, call: ModuleCall, tensor: KeptRows) -> KeyedRows | None:
         """An output with as many rows as an input whose rows are no plain ones has that one's."""
@@ -184,6 +221,16 @@ class Keying:
                 name, possible = _name(call, tensor), frozenset(layouts(tensor.digests.shape, grid.shape))
                 found[name] = found.get(name, possible) & possible
         return found
+
+
+def _nth(digests: Keys) -> Numbers:
+    """How manieth of its kind each is, from 0."""
+    order = np.argsort(digests, kind="stable")
+    ordered = digests[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    nth = np.empty(len(digests), np.int64)
+    nth[order] = np.arange(len(digests)) - np.repeat(begins, np.diff(np.append(begins, len(digests))))
+    return nth
 
 
 _NO_GRID = "it is not known which forward pass it belongs to, or it holds several"

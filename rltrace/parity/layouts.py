@@ -30,11 +30,13 @@ class Layout(StrEnum):
     HEADS_FIRST = "heads-first"
     """[sequences, …, tokens]."""
     SHARED = "shared"
-    """[1, tokens]: all sequences have the same."""
+    """[1, tokens] or [tokens]: all sequences have the same."""
     SHARED_GROUPED = "shared-grouped"
     """[1, tokens, …]."""
     TAIL = "tail"
     """[sequences, the last tokens]."""
+    HEADS_FLAT = "heads-flat"
+    """[sequences x heads, tokens]: as ops have it, between a module's projections."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +74,19 @@ def _of_sequences(shape: Shape, grid: Shape) -> list[Layout]:
     one_alone = shape[:2] == grid and tokens == 1  # then both readings say the same
     if len(shape) == 3 and (shape[0], shape[2]) == grid and not one_alone:
         found.append(Layout.HEADS_FIRST)
-    if batch > 1 and shape == (1, tokens):
+    if batch > 1 and (shape == (1, tokens) or (shape == (tokens,) and tokens != batch)):
         found.append(Layout.SHARED)
     if batch > 1 and len(shape) > 2 and shape[:2] == (1, tokens):
         found.append(Layout.SHARED_GROUPED)
     return found
+
+
+def op_layouts(shape: Shape, grid: Shape) -> tuple[Layout, ...]:
+    """The same of a tensor within a module: heads may stand in one axis with the sequences."""
+    found = layouts(shape, grid)
+    if found or len(grid) != 2 or len(shape) != 2 or shape[1] != grid[1] or shape[0] % grid[0]:
+        return found
+    return (Layout.HEADS_FLAT,)
 
 
 def lie(shape: Shape, grid: Shape, layout: Layout) -> Lying:
@@ -91,6 +101,8 @@ def lie(shape: Shape, grid: Shape, layout: Layout) -> Lying:
             return Lying(each.reshape(total, -1), rows)
         case Layout.HEADS_FIRST:
             return Lying(each.reshape(shape).transpose(0, 2, 1).reshape(total, -1), rows)
+        case Layout.HEADS_FLAT:
+            return lie((grid[0], size // total, grid[1]), grid, Layout.HEADS_FIRST)
         case Layout.SHARED | Layout.SHARED_GROUPED:
             return Lying(np.tile(each.reshape(grid[1], -1), (grid[0], 1)), rows)
         case Layout.TAIL:

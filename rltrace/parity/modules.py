@@ -17,7 +17,6 @@ from rltrace.diff.model import Pair
 from rltrace.parity.keying import KeyedRows, Keying, Unkeyed
 from rltrace.parity.model import Apart
 from rltrace.parity.pairing import Pairs, Table, pair, table_of
-from rltrace.parity.stretch import row_shape
 from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import ModuleCall, Part
 
@@ -127,8 +126,7 @@ def _tensor_names(a: Sources, b: Sources) -> list[tuple[Name, Name]]:
 
 
 def _width(sources: Sequence[tuple[ModuleCall, KeyedRows]]) -> tuple[int, ...]:
-    rows = sources[0][1]
-    return (*row_shape(rows.tensor), rows.parts.shape[1])
+    return sources[0][1].width
 
 
 def _pair_tensor(name_a: Name, name_b: Name, a: Table, b: Table) -> PairedTensor:
@@ -143,7 +141,7 @@ def _pair_tensor(name_a: Name, name_b: Name, a: Table, b: Table) -> PairedTensor
 
 def _widths(table: Table, at: Numbers) -> Keys:
     """A number for the length of each of these rows; the same in every table."""
-    kinds = [hash((row_shape(rows.tensor), rows.parts.shape[1])) for _, rows in table.sources]
+    kinds = [hash(rows.width) for _, rows in table.sources]
     return np.array([*kinds, 0], np.int64).view(np.uint64)[table.source[at]]
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rltrace.diff.model import Pair
+from rltrace.parity.firstop import FirstOp, first_op
 from rltrace.parity.keying import Keying
 from rltrace.parity.measuring import row_words
 from rltrace.parity.model import Origin, Reason
 from rltrace.parity.modules import PairedTensor
-from rltrace.parity.ops import FirstOp, first_op
 from rltrace.parity.results import Counted, calls_of
 from rltrace.parity.stretch import Stretch
 from rltrace.row_keys import Numbers
