@@ -100,10 +100,7 @@ class ModulesScreen(Reasoned, Screen[None]):
         if found is None:
             waiting = self._state == "comparing"
             return [words.plain("Comparing the rows of both …" if waiting else f"The comparison was {self._state}.")]
-        lines = paritywords.verdict_lines(found.parity, found.required, width)
-        for section in found.more:
-            lines += [words.plain(""), *words.text_lines(section.splitlines(), width)]
-        return lines
+        return paritywords.verdict_lines(found.parity, found.required, found.more, width)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 

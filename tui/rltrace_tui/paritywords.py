@@ -13,7 +13,7 @@ from rltrace.diff.model import Pair
 from rltrace.parity.model import ModuleResult, Origin, Parity, ParityOp, Required, Side, TensorResult, Verdict
 from rltrace.report.compare import CAUSES, HEADLINES, counted, distance_text
 from rltrace.report.telling import sentence
-from rltrace_tui.words import Lines, labelled, pair_lines, plain
+from rltrace_tui.words import Lines, labelled, pair_lines, plain, text_lines
 
 STYLES = {Verdict.BITWISE: "$text-success", Verdict.DIFFERS: "$text-error", Verdict.UNDECIDED: "$text-warning"}
 
@@ -28,8 +28,11 @@ def headline(parity: Parity) -> tuple[str, str]:
     return HEADLINES[parity.verdict], STYLES[parity.verdict]
 
 
-def verdict_lines(parity: Parity, required: Sequence[Required], width: int) -> Lines:
-    """The verdict, the first module that parts, and what was compared with what."""
+def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[str], width: int) -> Lines:
+    """The verdict, the first module that parts, what it amounts to, and what was compared with what.
+
+    ``more``: sections of the report, put in where it is told what it amounts to.
+    """
     word, style = headline(parity)
     first = parity.first
     lines: Lines = [Content.assemble((word, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
@@ -40,6 +43,9 @@ def verdict_lines(parity: Parity, required: Sequence[Required], width: int) -> L
         lines += labelled("", sentence(parity.why), width)
     for one in required:
         lines += labelled("asked", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
+    for section in more:
+        lines += [plain(""), *text_lines(section.splitlines(), width)]
+    lines += [plain("")] if more else []
     for name, side in (("A", parity.a), ("B", parity.b)):
         lines += labelled(name, _side(side), width)
     lines += labelled("rows", sentence(parity.how), width)
@@ -69,7 +75,7 @@ def origin_lines(origin: Origin, width: int) -> Lines:
         lines += pair_lines(
             "op", Pair(*(None if op is None else op_text(op) for op in (origin.op.a, origin.op.b))), width
         )
-    return lines + labelled("because", sentence(origin.because), width)
+    return lines + labelled("because", origin.because, width)
 
 
 def op_text(op: ParityOp) -> str:

@@ -1,0 +1,142 @@
+"""Two programs in the interface: their modules, one in full, the op that parts as both sides ran it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spoken_traces import spoken_traces
+from textual.pilot import Pilot
+from tui_support import press, screen_text, settled
+
+from rltrace.diff.view import StreamView
+from rltrace.errors import UsageError
+from rltrace.parity.compare import compare
+from rltrace.parity.opening import open_stretches, parse_given
+from rltrace.report.compare import render_parity
+from rltrace.trace.reader import open_trace
+from rltrace_tui.failure import FailureScreen
+from rltrace_tui.module import ModuleScreen
+from rltrace_tui.op import OpScreen
+from rltrace_tui.parity import ParityApp
+from rltrace_tui.paritywork import Find, Found
+
+from .test_screens import SIZES, expect_all, look
+
+Play = Callable[[Pilot[Any], ParityApp], Awaitable[None]]
+KEYS = {"parity": ("1",), "parity-module": ("enter",), "parity-op": ("enter",)}
+
+
+def compared(a: Path, b: Path) -> Found:
+    """What the command hands over."""
+    found = compare(*open_stretches(parse_given(str(a), (), "a"), parse_given(str(b), (), "b")))
+    views = []
+    for keying in (found.a, found.b):
+        recorded = keying.stretch.recorded
+        assert recorded is not None
+        views.append(StreamView(recorded.process, recorded.stream))
+    report = render_parity(found.parity)
+    return Found(found.parity, (), (views[0], views[1]), (open_trace(a), open_trace(b)), report, ("Gap\n  none",))
+
+
+def see(find: Find, scene: Play, size: tuple[int, int] = (80, 24)) -> ParityApp:
+    async def run() -> ParityApp:
+        app = ParityApp(("generator.zarr", "trainer.zarr"), find)
+        async with app.run_test(size=size) as pilot:
+            await settled(pilot, app)
+            await scene(pilot, app)
+        return app
+
+    return asyncio.run(run())
+
+
+@SIZES
+def test_screens(tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each screen, as a terminal of that size shows it; somebody has looked at these."""
+    spoken_traces(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    seen: dict[str, list[str]] = {}
+
+    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+        await look(pilot, app, KEYS, seen)
+
+    see(lambda: compared(Path("generator.zarr"), Path("trainer.zarr")), scene, size)
+    expect_all(seen, size)
+
+
+def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
+    """The cursor stands on the module that parts; Enter leads to its op on both sides, and up and back."""
+    traces = spoken_traces(tmp_path)
+
+    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+        lines = screen_text(app)
+        (head,) = (line for line in lines if "LM.head" in line and "≠" in line)
+        assert "4 of" in head and any("= LM.embed" in line for line in lines)
+        assert any("~ LM " in line for line in lines) and "DIFFERS" in lines[0]
+        await press(pilot, app, "enter")
+        assert isinstance(app.screen, ModuleScreen)
+        await press(pilot, app, "enter")
+        assert isinstance(app.screen, OpScreen)
+        text = "\n".join(screen_text(app))
+        assert "aten.mm.default   A 4   B 2" in text and "float32[2,8] | float32[8,8]" in text
+        assert "serve.py:9 sample" in text and "differs" not in text
+        await press(pilot, app, "enter")
+        assert app.screen._at == (3, 1)
+        await press(pilot, app, "backspace", "l")
+        assert any("do not stand beside each other" in n.message for n in app._notifications)
+        await press(pilot, app, "escape", "escape", "3")
+        assert isinstance(app.screen, OpScreen) and app.screen._at == (4, 2)
+        await press(pilot, app, "1", "y")
+        assert app.clipboard.startswith("DIFFERS")
+
+    app = see(lambda: compared(*traces), scene)
+    assert app.failure is None and app.work.found is not None
+
+
+def test_keys_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+    """Of a module that only passes a difference on there is no op to show; two programs have no list of ops."""
+    traces = spoken_traces(tmp_path)
+
+    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+        for key, why in (("2", "rltrace show"), ("4", "two runs of one program"), ("N", "before this one")):
+            await press(pilot, app, key)
+            assert any(why in n.message for n in app._notifications), key
+        await press(pilot, app, "down", "enter", "enter")
+        assert any("passes a difference on" in n.message for n in app._notifications)
+        assert "passes a difference on" in "".join(screen_text(app))
+
+    see(lambda: compared(*traces), scene)
+
+
+def test_two_that_are_equal(tmp_path: Path) -> None:
+    """No module parts: the verdict says so, and no op is named."""
+    traces = spoken_traces(tmp_path, first_off=9)
+
+    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+        lines = screen_text(app)
+        assert "BITWISE EQUAL" in lines[0] and not any("≠ LM" in line for line in lines)
+        for key in ("3", "n"):
+            await press(pilot, app, key)
+        assert {"no module is known to be the first that parts", "no module's own work is known to part"} <= {
+            n.message for n in app._notifications
+        }
+
+    see(lambda: compared(*traces), scene)
+
+
+def test_what_cannot_be_compared_becomes_a_screen() -> None:
+    """A failure is told in a sentence, and the overview says that there is no result."""
+
+    def broken() -> Found:
+        raise UsageError("the two share no token")
+
+    async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
+        assert isinstance(app.screen, FailureScreen) and "share no token" in "".join(screen_text(app))
+        await press(pilot, app, "escape", "y")
+        assert "GIVEN UP" in screen_text(app)[0]
+        assert any("was given up" in n.message for n in app._notifications)
+
+    see(broken, scene)
