@@ -1,0 +1,282 @@
+"""Rows of a generator put into its trainer, forward and back, across other batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mixture
+import pytest
+import torch
+from mixture import CHOSEN, EXPERTS, PAD, batch, train, unpadded
+from rowreplays import Generated, Replay, trainer
+from torch import Tensor
+
+import rltrace
+from rltrace.errors import UsageError
+from rltrace.follow.rows.start import rows_block
+from rltrace.trace.reader import open_trace
+from rltrace.trace.tensor_rows import ModuleCall, Part
+
+ROUTERS = "op=aten.topk,module=*router*"
+ORDERS = [[2, 0], [1]]
+
+
+def outputs(path: Path, module: str, name: str = "") -> list[tuple[ModuleCall, Any]]:
+    """Every call of a module with the numbers of one of its outputs."""
+    process = open_trace(path).processes[0]
+    found = []
+    for call in process.kept_rows.calls(0):
+        for tensor in call.tensors:
+            if (call.module, tensor.part, tensor.name) == (module, Part.OUTPUT, name):
+                value = process.values.get(tensor.whole)
+                assert value is not None
+                found.append((call, value.numbers))
+    return found
+
+
+def by_token(path: Path, module: str, name: str = "") -> dict[tuple[int, ...], Any]:
+    """Rows of a module's output by the tokens up to them, told from the ids that the outermost call was given."""
+    process = open_trace(path).processes[0]
+    calls = process.kept_rows.calls(0)
+    roots = [call for call in calls if call.module == "Policy"]
+    so_far: list[list[int]] = []
+    found: dict[tuple[int, ...], Any] = {}
+    for root in roots:
+        named = {tensor.name: process.values.get(tensor.whole) for tensor in root.tensors if tensor.part is Part.INPUT}
+        ids, mask = (named[key].numbers for key in ("input_ids", "attention_mask"))  # type: ignore[union-attr]
+        tokens = ids.shape[1]
+        if tokens == mask.shape[1]:
+            so_far = [[] for _ in ids]
+        own = next(c for c in calls if c.module == module and root.number <= c.number and c.end_row <= root.end_row)
+        tensor = next(t for t in own.tensors if t.part is Part.OUTPUT and t.name == name)
+        rows = process.values.get(tensor.whole).numbers.reshape(ids.shape[0], tokens, -1)  # type: ignore[union-attr]
+        for i in range(len(ids)):
+            for t in range(tokens):
+                if mask[i, mask.shape[1] - tokens + t]:
+                    so_far[i].append(int(ids[i, t]))
+                    found.setdefault(tuple(so_far[i]), rows[i, t])
+    return found
+
+
+def equal_rows(a: dict[tuple[int, ...], Any], b: dict[tuple[int, ...], Any]) -> tuple[int, int]:
+    """How many rows both have, and how many of them are equal."""
+    shared = [key for key in b if key in a]
+    return len(shared), sum(bool((a[key] == b[key]).all()) for key in shared)
+
+
+def test_what_a_module_gave_in_the_rollout_is_what_it_gives_in_training(generated: Generated, replay: Replay) -> None:
+    """Every row that both sides compute is A's, in whichever batch and place, and the last token has no partner."""
+    a, module = by_token(generated.path, "Policy.layers.0"), "Policy.layers.0"
+    with rltrace.record(generated.path.parent / "plain.zarr", rows="all", values="all", force=True):
+        train(trainer(), generated.rollout, ORDERS)
+    shared, equal = equal_rows(a, by_token(generated.path.parent / "plain.zarr", module))
+    assert (shared, equal) == (21, 0)
+    found = replay(f"module={module}")
+    assert equal_rows(a, by_token(found.path, module)) == (21, 21)
+    rows = found.of(module)
+    assert (rows.asked, rows.put_in, rows.equal, rows.without, rows.tensors) == (21, 21, 0, 3, 2)
+    assert found.account.complete
+    assert rows.unmatched[0].startswith("token 7 of sequence 0")
+
+
+def test_the_choice_is_as_in_the_rollout_and_its_weights_are_the_trainers_own(
+    generated: Generated, replay: Replay
+) -> None:
+    """The indices of ``topk`` are A's in A's order; the values are the trainer's own scores of these experts."""
+    found = replay(ROUTERS)
+    for layer in (0, 1):
+        router = f"Policy.layers.{layer}.router"
+        a, c = (by_token(path, router, "1") for path in (generated.path, found.path))
+        assert equal_rows(a, c) == (21, 21)
+        rows = found.of(router, "aten.topk.default")
+        assert rows.put_in + rows.equal == rows.asked == 21
+        assert rows.put_in > 0
+    router = "Policy.layers.0.router"
+    scores = by_token(found.path, f"{router}.score")
+    weights, chosen = by_token(found.path, router, "0"), by_token(found.path, router, "1")
+    for key, row in scores.items():
+        own = torch.from_numpy(row.copy()).softmax(-1)
+        assert torch.allclose(own[torch.from_numpy(chosen[key].copy())], torch.from_numpy(weights[key].copy()))
+
+
+def test_with_weights_what_went_with_the_choice_is_put_in_too(generated: Generated, replay: Replay) -> None:
+    """What the experts are mixed with is A's, bit by bit."""
+    found = replay(ROUTERS, weights=True)
+    router = "Policy.layers.0.router"
+    assert equal_rows(by_token(generated.path, router, "0"), by_token(found.path, router, "0")) == (21, 21)
+    assert found.of(router, "aten.topk.default").asked == 42
+
+
+def test_gradients_are_those_of_the_choice_that_was_put_in(generated: Generated, replay: Replay) -> None:
+    """The backward pass goes through A's experts, as in a program that looks its experts up and chooses none."""
+    found = replay("op=aten.topk,module=*router*", orders=[(2, 0), (1,)])
+    chosen = {layer: by_token(found.path, f"Policy.layers.{layer}.router", "1") for layer in (0, 1)}
+    policy = trainer()
+
+    def look_up(layer: int) -> Any:
+        def forward(hidden: Tensor) -> tuple[Tensor, Tensor]:
+            flat = hidden.reshape(-1, mixture.WIDTH)
+            scores = policy.layers[layer].router.score(flat).softmax(-1)
+            picked = torch.stack([_picked(ids, mask, chosen[layer], scores, i) for i in range(len(flat))])
+            return scores.gather(-1, picked), picked
+
+        return forward
+
+    for layer in (0, 1):
+        policy.layers[layer].router.forward = look_up(layer)  # type: ignore[method-assign]
+    ids = mask = torch.zeros(0)
+    logits = []
+    for order in ORDERS:
+        ids, mask = batch(generated.rollout, order)
+        found_logits = policy(ids, mask)["logits"]
+        (found_logits.log_softmax(-1).gather(-1, ids[..., None]).squeeze(-1) * mask).sum().backward()
+        logits.append(found_logits.detach())
+    for own, other in zip(found.trained.logits, logits, strict=True):
+        assert torch.equal(own, other)
+    for name, gradient in found.trained.gradients.items():
+        parameter = policy.get_parameter(name)
+        assert parameter.grad is not None
+        assert torch.allclose(gradient, parameter.grad, rtol=1e-5, atol=1e-6), name
+
+
+def _picked(ids: Tensor, mask: Tensor, chosen: dict[tuple[int, ...], Any], scores: Tensor, row: int) -> Tensor:
+    sequence, token = divmod(row, ids.shape[1])
+    if not mask[sequence, token]:
+        return scores[row].topk(CHOSEN).indices
+    key = tuple(ids[sequence, : token + 1].tolist())
+    return torch.from_numpy(chosen[key].copy()).long()
+
+
+@pytest.mark.parametrize("inject", [ROUTERS, "module=*router"])
+def test_what_is_computed_anew_for_the_gradients_has_the_same_rows(replay: Replay, inject: str) -> None:
+    """Activation checkpointing gives the same logits and gradients, and counts nothing twice."""
+    plain = replay(inject)
+    anew = replay(inject, policy=trainer(anew=True))
+    for own, other in zip(plain.trained.logits, anew.trained.logits, strict=True):
+        assert torch.equal(own, other)
+    for name, gradient in plain.trained.gradients.items():
+        assert torch.equal(gradient, anew.trained.gradients[name]), name
+    for a, b in zip(plain.account.modules, anew.account.modules, strict=True):
+        assert (a.asked, a.put_in, a.equal, a.without) == (b.asked, b.put_in, b.equal, b.without)
+        assert (a.again, b.again) == (0, a.asked)
+
+
+def test_everything_put_in_the_trainer_ends_with_the_generators_logits(generated: Generated, replay: Replay) -> None:
+    """All modules at once, those that hand on what they were given included."""
+    found = replay("all")
+    assert found.account.complete, found.account.lacking
+    a, c = (by_token(path, "Policy", "logits") for path in (generated.path, found.path))
+    assert equal_rows(a, c) == (21, 21)
+
+
+def test_a_module_that_hands_on_what_it_was_given_is_not_written_through(replay: Replay) -> None:
+    """Its caller's memory stays as it is; that is told, and nothing counts as put in."""
+    policy = trainer()
+    with torch.no_grad():
+        policy.embed.weight += 1
+    found = replay("module=*.keep", policy=policy)
+    assert not found.account.complete
+    assert "memory that it was given" in found.account.lacking[0][1]
+
+
+def test_a_trainer_of_other_tokens_is_unresolved(replay: Replay, generated: Generated, tmp_path: Path) -> None:
+    """No row has a partner: that is no replay."""
+    other = tmp_path / "other.zarr"
+    policy = mixture.make()
+    ids = torch.full((2, 6), 20)
+    with rltrace.record(other, rows="all", values="all"), torch.no_grad():
+        policy(ids, torch.ones_like(ids))
+    found = replay("module=*router", a=other)
+    assert not found.account.complete
+    assert all("no partner" in why for _, why in found.account.lacking)
+
+
+def test_a_row_of_another_form_is_refused_with_its_reason(generated: Generated, tmp_path: Path) -> None:
+    """Another dtype, another width: nothing is written, and it is told."""
+    policy = mixture.make().double()
+    with rows_block(generated.path, "module=Policy.layers.0", tmp_path / "c.zarr") as made:
+        train(policy, generated.rollout, [[0]])
+    assert made.account is not None
+    module, why = made.account.lacking[0]
+    assert module.failed == 6
+    assert "float64[16] here and float32[16] in A" in why
+
+
+def test_ids_beyond_what_there_is_to_choose_from_are_refused(
+    generated: Generated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A's experts are more than here: its ids would read beyond the scores."""
+    monkeypatch.setattr(mixture, "EXPERTS", EXPERTS - 4)
+    policy = mixture.make()
+    with rows_block(generated.path, ROUTERS, tmp_path / "c.zarr") as made:
+        train(policy, generated.rollout, [[0, 1, 2]])
+    assert made.account is not None
+    assert "A chose among more" in made.account.lacking[0][1]
+
+
+def test_what_a_trace_lacks_is_said_before_anything_runs(tmp_path: Path) -> None:
+    """Without rows, token ids, or values: each refused with the command that records them."""
+    policy = mixture.make()
+    kept: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "all", "holds no rows"),
+        ({"rows": "op=aten.topk"}, "op=aten.topk", "which tokens"),
+        ({"rows": "module=*"}, "module=Policy.head", "values of 3 of the 3 tensors"),
+        ({"rows": "module=*"}, "op=aten.no_such", "finds nothing"),
+    ]
+    for number, (options, inject, said) in enumerate(kept):
+        path = tmp_path / f"{number}.zarr"
+        with rltrace.record(path, **options):
+            mixture.sample(policy, new=3)
+        with pytest.raises(UsageError, match=said) as error, rows_block(path, inject, tmp_path / "c.zarr"):
+            pytest.fail(f"{inject} of {options} ran")
+        assert "rltrace record --rows" in str(error.value)
+
+
+def test_the_ids_of_a_choice_need_no_values(generated: Generated, tmp_path: Path) -> None:
+    """Rows of whole numbers are kept with their values: routing is replayed from ``--rows`` alone."""
+    path = tmp_path / "a.zarr"
+    with rltrace.record(path, rows=["module=*", "op=aten.topk"]):
+        mixture.sample(mixture.make())
+    with rows_block(path, ROUTERS, tmp_path / "c.zarr") as made:
+        train(trainer(), generated.rollout, ORDERS)
+    assert made.account is not None
+    assert made.account.complete
+    with pytest.raises(UsageError, match="values"), rows_block(path, ROUTERS, tmp_path / "d.zarr", weights=True):
+        pytest.fail("it ran")
+
+
+def test_a_wrapped_trainer_has_the_same_modules(generated: Generated, replay: Replay) -> None:
+    """The policy within another module: its path is longer, its place the same."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, policy: mixture.Policy) -> None:
+            super().__init__()
+            self.inner = policy
+
+        def forward(self, *args: Any) -> Any:
+            return self.inner(*args)
+
+    found = replay(ROUTERS, policy=Wrapped(trainer()))  # type: ignore[arg-type]
+    assert found.account.complete
+    assert found.of("Policy.layers.0.router", "aten.topk.default").modules_b == ("Wrapped.inner.layers.0.router",)
+    assert found.of("Policy.layers.0.router", "aten.topk.default").asked == 21
+
+
+def test_the_replay_keeps_what_the_generators_recording_kept(generated: Generated, replay: Replay) -> None:
+    """Rows and values of the same, so that the two can be compared."""
+    found = replay(ROUTERS)
+    process = open_trace(found.path).processes[0]
+    assert process.kept_rows.asked is not None
+    assert process.kept_rows.asked.selectors == ("all",)
+    assert process.values.asked is not None
+    assert process.values.asked.selectors == ("all",)
+
+
+def test_padding_is_left_alone(generated: Generated, replay: Replay) -> None:
+    """What is computed at padding has no key: it is the trainer's own, and counted nowhere."""
+    found = replay("module=Policy.layers.0", orders=[(2, 0, 1)])
+    lengths = [len(each) for each in unpadded(generated.rollout)]
+    rows = found.of("Policy.layers.0")
+    assert rows.asked + rows.without == sum(lengths)
+    assert PAD in batch(generated.rollout, [2, 0, 1])[0]

@@ -1,0 +1,144 @@
+"""A's rows, looked up by key: which of several is meant, and their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.errors import HoleError
+from rltrace.follow.rows.table import NONE, OUTPUT, RowTable, Source, Spot
+from rltrace.trace.values import Value
+
+SPOT = Spot("Policy.router", OUTPUT, 0, "")
+
+
+def source(
+    keys: list[int],
+    rows: Any,
+    *,
+    step: int = 0,
+    order: int = 0,
+    sequences: list[int] | None = None,
+    parts: Any = None,
+    axes: tuple[int, ...] = (0,),
+) -> Source:
+    """Rows of a tensor of float32."""
+    values = np.asarray(rows, np.float32)
+    value = Value(0, "float32", values.shape, memoryview(values.tobytes()))
+    parts = np.arange(len(keys))[:, None] if parts is None else np.asarray(parts)
+    flat = np.moveaxis(values, axes, range(len(axes))).reshape(-1, values.shape[-1])
+    digests = np.array([hash(flat[own].tobytes()) & (1 << 63) - 1 for own in parts], np.uint64)
+    return Source(
+        SPOT,
+        1000 * step + order,
+        "float32",
+        values.shape,
+        axes,
+        np.array(keys, np.uint64),
+        parts,
+        digests,
+        np.array(sequences if sequences is not None else [NONE] * len(keys)),
+        step,
+        order,
+        lambda _digest: value,
+    )
+
+
+def look_up(
+    table: RowTable, keys: list[int], *, sequences: Any = None, step: int = 0
+) -> list[tuple[float | None, bool]]:
+    """The first number of each row that was found, and whether others may be meant."""
+    wanted = np.full(len(keys), NONE) if sequences is None else np.array(sequences)
+    found = table.find(SPOT, np.array(keys, np.uint64), wanted, step)
+    return [
+        (None if s == NONE else float(table.rows(int(s), np.array([r]))[0, 0, 0]), bool(several))
+        for s, r, several in zip(found.source, found.row, found.several, strict=True)
+    ]
+
+
+def test_rows_are_found_by_key_whatever_tensor_they_are_in() -> None:
+    """One prefill and two steps of a generator; a key that A lacks, and one of padding, have no partner."""
+    table = RowTable([source([5, 6], [[1], [2]]), source([7], [[3]], order=1), source([8], [[4]], order=2)])
+    assert look_up(table, [8, 6, 9, 0, 5, 7]) == [
+        (4.0, False),
+        (2.0, False),
+        (None, False),
+        (None, False),
+        (1.0, False),
+        (3.0, False),
+    ]
+
+
+def test_of_several_alike_there_is_no_question() -> None:
+    """The same bits computed twice are one row."""
+    table = RowTable([source([5], [[1]]), source([5], [[1]], order=1)])
+    assert look_up(table, [5]) == [(1.0, False)]
+
+
+def test_of_several_the_first_is_taken_and_it_is_told() -> None:
+    """A computed a row anew for each token: what it sampled from came first."""
+    table = RowTable([source([5], [[2]], order=1), source([5], [[1]], order=0)])
+    assert look_up(table, [5]) == [(1.0, True)]
+
+
+def test_of_several_those_of_its_own_sequence_are_meant() -> None:
+    """A prompt that several sequences begin with: each goes with its own continuation."""
+    table = RowTable([source([5, 5], [[1], [2]], sequences=[0, 1])])
+    assert look_up(table, [5, 5, 5], sequences=[1, 0, 7]) == [(2.0, False), (1.0, False), (1.0, True)]
+
+
+@pytest.mark.parametrize(("step", "found"), [(0, 1.0), (1, 1.0), (2, 3.0), (3, 3.0), (9, 6.0)])
+def test_of_several_steps_the_last_one_before_is_meant(step: int, found: float) -> None:
+    """Weights change from step to step: rows of the step, else of the last one before it, else of the first."""
+    table = RowTable([source([5], [[1]], step=1), source([5], [[3]], step=2), source([5], [[6]], step=6)])
+    assert look_up(table, [5], step=step) == [(found, False)]
+
+
+def test_rows_of_several_parts_and_of_other_axes() -> None:
+    """A token's heads make up its row; rows may lie along any axes."""
+    heads = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    grouped = RowTable([source([5, 6], heads, axes=(0, 1), parts=[[0, 1, 2], [3, 4, 5]])])
+    assert grouped.rows(0, np.array([1])).tolist() == [heads[1].tolist()]
+    first = RowTable([source([5, 6, 7], heads, axes=(1,), parts=[[0], [1], [2]])])
+    assert first.rows(0, np.array([1])).ravel().tolist() == heads[:, 1].ravel().tolist()
+
+
+def test_a_value_that_is_not_there_is_a_hole() -> None:
+    """Named, not read as something else."""
+    lost = source([5], [[1]])
+    table = RowTable([Source(**{**vars(lost), "fetch": lambda _digest: None})])
+    with pytest.raises(HoleError, match="no value"):
+        table.rows(0, np.array([0]))
+
+
+def test_sequences_are_those_that_go_on_alike() -> None:
+    """By the last token that A has too; of sequences alike, each is given to one."""
+    keys = np.array([1, 2, 3, 1, 2, 4, 1, 2, 4], np.uint64)
+    table = RowTable([], sequences=(keys, np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])))
+    wanted = np.array([[1, 2, 4, 9], [1, 2, 3, 0], [1, 2, 4, 0], [1, 2, 4, 0], [8, 9, 0, 0]], np.uint64)
+    assert table.like(wanted).tolist() == [1, 0, 2, 2, NONE]
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 3)), min_size=1, max_size=6),
+    st.lists(st.integers(0, 7), max_size=8),
+    st.integers(0, 4),
+)
+def test_look_up_is_a_search_through_all(tensors: Any, keys: list[int], step: int) -> None:
+    """As said in words, one row after the other."""
+    numbers = iter(range(1000))
+    rows = [(step_, [(key, float(next(numbers))) for key in own]) for own, step_ in tensors]
+    table = RowTable(
+        [source([k for k, _ in own], [[v] for _, v in own], step=s, order=i) for i, (s, own) in enumerate(rows)]
+    )
+    for key, (found, several) in zip(keys, look_up(table, keys, step=step), strict=True):
+        entries = [(s, value) for s, own in rows for k, value in own if k == key and key]
+        before = [s for s, _ in entries if s <= step]
+        wanted = max(before) if before else min((s for s, _ in entries), default=None)
+        own = [value for s, value in entries if s == wanted]
+        assert found == (own[0] if own else None)
+        assert several == (len(own) > 1)

@@ -1,0 +1,61 @@
+"""A rollout of a small policy that was recorded, and its trainer with rows of it put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mixture
+import torch
+from mixture import Policy, Rollout, Trained, train
+
+from rltrace.follow.rows.start import rows_block
+from rltrace.follow.rows.tally import ModuleRows, RowAccount
+from rltrace.trace.reader import open_trace
+
+NOISE = 0.2
+"""Added to the trainer's router: it chooses other experts."""
+
+
+@dataclass
+class Generated:
+    """What the generator left."""
+
+    path: Path
+    rollout: Rollout
+
+
+@dataclass
+class Replayed:
+    """The trainer with rows put in."""
+
+    account: RowAccount
+    trained: Trained
+    path: Path
+
+    def of(self, module: str, op: str = "") -> ModuleRows:
+        return next(one for one in self.account.modules if (one.module, one.op) == (module, op))
+
+
+Replay = Callable[..., Replayed]
+"""``replay(inject, weights=False, orders=…, policy=trainer(), a=the rollout's trace)``."""
+
+
+def trainer(**options: Any) -> Policy:
+    """The policy with another router, as training in another precision may make it."""
+    policy = mixture.make(**options)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for layer in policy.layers:
+            layer.router.score.weight += NOISE * torch.randn_like(layer.router.score.weight)
+    return policy
+
+
+def replay_rows(generated: Generated, path: Path, inject: Any, policy: Any, orders: Any, *, weights: bool) -> Replayed:
+    with rows_block(generated.path, inject, path, weights=weights, force=True) as made:
+        trained = train(policy, generated.rollout, [list(order) for order in orders])
+    assert made.account is not None
+    assert open_trace(path).holes == ()
+    return Replayed(made.account, trained, path)
