@@ -48,8 +48,11 @@ class _Item:
     """Whether a row that both gave differs; None: it is not known."""
 
 
-def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers) -> FirstOp:
-    """The first of the module's own ops whose rows differ, in a call of A and one of B that computed the same row."""
+def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers, parting: Keys) -> FirstOp:
+    """The first of the module's own ops whose rows differ, in a call of A and one of B that computed the same row.
+
+    ``parting``: keys of the rows that part there though their inputs agree; an op's other rows may differ anyhow.
+    """
     try:
         every = own_ops(a.stretch, call_a), own_ops(b.stretch, call_b)
     except HoleError as error:
@@ -62,7 +65,7 @@ def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks
         if item.both and _other_weights(item.a[0], item.b[0]):
             name = item.a[0].name
             return _found(item, Reason.WEIGHTS, f"{name} works with other weights: those of the two sides differ")
-    items = [_compared(item, a, call_a, b, call_b, ranks) for item in items]
+    items = [_compared(item, a, call_a, b, call_b, ranks, parting) for item in items]
     return _first_of(_suspects(items), any(item.differs is not None for item in items))
 
 
@@ -137,11 +140,13 @@ def _other_weights(own: OwnOp, other: OwnOp) -> bool:
 # --- rows of ops ------------------------------------------------------------------------------------------------------
 
 
-def _compared(item: _Item, a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers) -> _Item:
+def _compared(
+    item: _Item, a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers, parting: Keys
+) -> _Item:
     if not item.both or item.a[0].rows is None or item.b[0].rows is None:
         return item
     given = a.of_op(call_a, item.a[0].rows), b.of_op(call_b, item.b[0].rows)
-    return _Item(item.a, item.b, True, _differs(_outputs(given[0]), _outputs(given[1]), call_a, call_b, ranks))
+    return _Item(item.a, item.b, True, _differs(_outputs(given[0]), _outputs(given[1]), call_a, call_b, ranks, parting))
 
 
 def _outputs(tensors: Sequence[Keyed]) -> list[Keyed]:
@@ -149,7 +154,12 @@ def _outputs(tensors: Sequence[Keyed]) -> list[Keyed]:
 
 
 def _differs(
-    of_a: Sequence[Keyed], of_b: Sequence[Keyed], call_a: ModuleCall, call_b: ModuleCall, ranks: Numbers
+    of_a: Sequence[Keyed],
+    of_b: Sequence[Keyed],
+    call_a: ModuleCall,
+    call_b: ModuleCall,
+    ranks: Numbers,
+    parting: Keys,
 ) -> bool | None:
     compared = False
     for rows_a, rows_b in zip(of_a, of_b, strict=False):
@@ -157,7 +167,8 @@ def _differs(
             return None
         table_a, table_b = table_of([(call_a, rows_a)], ranks), table_of([(call_b, rows_b)])
         found = pair(table_a, table_b)
-        compared = compared or len(found.ids) > 0
-        if np.any(table_a.digests[found.a] != table_b.digests[found.b]):
+        own = np.isin(table_b.keys[found.b], parting)
+        compared = compared or bool(own.any())
+        if np.any(own & (table_a.digests[found.a] != table_b.digests[found.b])):
             return True
     return False if compared else None

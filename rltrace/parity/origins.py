@@ -19,7 +19,7 @@ from rltrace.parity.model import Origin, Reason
 from rltrace.parity.modules import PairedTensor
 from rltrace.parity.results import Counted, calls_of
 from rltrace.parity.stretch import Stretch
-from rltrace.row_keys import Numbers
+from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import Part
 
 
@@ -48,7 +48,7 @@ def _below(stretch: Stretch) -> Mapping[str, frozenset[str]]:
 def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool) -> Origin:
     tensor, at = _first_parting(counted)
     call = calls_of(tensor, at)
-    first = _first_op(a, b, call, ranks)
+    first = _first_op(a, b, call, ranks, tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.parting)]])
     return Origin(
         path=counted.result.path,
         rows=len(counted.parting),
@@ -63,9 +63,9 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
     )
 
 
-def _first_op(a: Keying, b: Keying, call: Pair[int], ranks: Numbers) -> FirstOp:
+def _first_op(a: Keying, b: Keying, call: Pair[int], ranks: Numbers, parting: Keys) -> FirstOp:
     assert call.a is not None and call.b is not None
-    return first_op(a, a.stretch.by_number[call.a], b, b.stretch.by_number[call.b], ranks)
+    return first_op(a, a.stretch.by_number[call.a], b, b.stretch.by_number[call.b], ranks, parting)
 
 
 def _first_parting(counted: Counted) -> tuple[PairedTensor, int]:
@@ -104,7 +104,7 @@ def _before(counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keyin
     if around[0] is None or around[1] is None:
         because = f"{name} of {path.b}, which the programs hand in, is not the same on the two sides"
         return Origin(path, rows, len(tensor.pairs.ids), call, row, False, Pair(None, None), (), Reason.INPUTS, because)
-    first = first_op(a, around[0], b, around[1], ranks)
+    first = first_op(a, around[0], b, around[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
     because = f"what it hands to {path.b} as {name} differs already: {first.because}"
     return Origin(
         path=Pair(around[0].module, around[1].module),
