@@ -17,7 +17,9 @@ from rltrace.commands.repro import find, prepare, told
 @click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
 @click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
 @click.option("--times", type=click.IntRange(min=1), default=50, show_default=True, help="Runs under each setting.")
-@click.option("--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this one only; repeatable.")
+@click.option(
+    "--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this only; A=1,B=2 sets both; repeatable."
+)
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="Registers the op, if torch does not.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -34,14 +36,15 @@ def command(
     """Run one op on its recorded inputs under every setting that can change its kernel here, and say whose bits come.
 
     Of TRACE and B it is the first op that differs, or the one that --at names. Each setting gets a process of its own:
-    threads, instruction sets of ATen, MKL and oneDNN, deterministic algorithms; on a GPU, TF32. One of the traces must
-    hold what the op read (rltrace record --values SELECTOR --values-inputs, or rltrace record --against).
+    threads, instruction sets of ATen, MKL and oneDNN, deterministic algorithms; on a GPU, TF32. Where none gives a
+    side's bits, pairs of those that changed something are tried, 24 at most. One of the traces must hold what the op
+    read (rltrace record --values SELECTOR --values-inputs, or rltrace record --against).
 
     \b
       rltrace explain a.zarr b.zarr
       rltrace explain a.zarr --at 'op=addmm,step=3,nth=0'
     """
-    from rltrace.experiment.explain import Setting, explain, parse_setting, settings
+    from rltrace.experiment.explain import Setting, explain, is_missing, pairs, parse_setting, settings
     from rltrace.fingerprint.host import machine
     from rltrace.reexecute.folder import SCRIPT, write_folder
     from rltrace.report.explain import explain_json, explain_lines
@@ -60,6 +63,8 @@ def command(
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, told(a, b), imports)
         tried = list(explain(Path(folder) / SCRIPT, tries, times, tell))
+        if not chosen and any(is_missing(side, tried) for side in sides):
+            tried += explain(Path(folder) / SCRIPT, pairs(tried), times, tell)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     if form == "json":
         emit(json.dumps(explain_json(op.name, places, list(sides), tried), indent=2))

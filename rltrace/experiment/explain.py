@@ -1,7 +1,8 @@
 """One op under every setting that can change its kernel on this machine: which of them gives whose bits.
 
-Owns the grid of settings, and running the op under each, in a process of its own, since most of them act when a process
-starts. The process is the script that ``rltrace repro`` writes.
+Owns the grid of settings (one at a time, then two where no single one will do), and running the op under each, in a
+process of its own, since most of them act when a process starts. The process is the script that ``rltrace repro``
+writes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
+from rltrace.reexecute.verbose import parse
 
 OPTIONS: Mapping[str, str] = {
     "ATEN_CPU_CAPABILITY": "--cpu-capability",
@@ -28,6 +31,12 @@ OPTIONS: Mapping[str, str] = {
 """What can be set to a value, and the script's option for it."""
 
 DETERMINISTIC = "deterministic"
+
+SAME_THING = frozenset({"threads", "OMP_NUM_THREADS"})
+"""Two names of one setting."""
+
+MOST_PAIRS = 24
+"""Pairs that are tried: each takes the start of a process."""
 
 INSTRUCTIONS: Mapping[str, Sequence[tuple[str, str]]] = {
     "ATEN_CPU_CAPABILITY": (("default", ""), ("avx2", "avx2"), ("avx512", "avx512f")),
@@ -43,15 +52,19 @@ class Setting:
 
     name: str = ""
     value: str = ""
+    more: tuple[Setting, ...] = ()
+    """What is set as well."""
 
     def __str__(self) -> str:
-        return f"{self.name}={self.value}" if self.value else self.name or "as it is here"
+        own = f"{self.name}={self.value}" if self.value else self.name or "as it is here"
+        return " and ".join([own, *map(str, self.more)])
 
     @property
     def options(self) -> tuple[str, ...]:
         if not self.name:
             return ()
-        return (f"--{DETERMINISTIC}",) if self.name == DETERMINISTIC else (OPTIONS[self.name], self.value)
+        own = (f"--{DETERMINISTIC}",) if self.name == DETERMINISTIC else (OPTIONS[self.name], self.value)
+        return (*own, *(option for other in self.more for option in other.options))
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,13 @@ class Tried:
     """(digests, how often, whose result it is: of "a" and "b")."""
     trouble: str = ""
     """Why nothing did."""
+    kernels: tuple[str, ...] = ()
+    """What oneDNN and MKL said that they ran."""
+
+    @property
+    def outcomes(self) -> frozenset[tuple[str, ...]]:
+        """All that came out."""
+        return frozenset(digests for digests, _, _ in self.results)
 
     @property
     def repeats(self) -> bool | None:
@@ -79,11 +99,19 @@ class Tried:
 
 
 def parse_setting(text: str) -> Setting:
-    """``threads=1``, ``MKL_CBWR=AVX2``, ``deterministic``. Raises UsageError."""
+    """``threads=1``, ``MKL_CBWR=AVX2``, ``deterministic``, several with commas between. Raises UsageError."""
+    first, *more = (_parse_one(part.strip(), text) for part in text.split(","))
+    names = [setting.name for setting in (first, *more)]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--setting {text}: it sets something twice")
+    return Setting(first.name, first.value, tuple(more))
+
+
+def _parse_one(text: str, whole: str) -> Setting:
     name, _, value = text.partition("=")
     if text == DETERMINISTIC or (name in OPTIONS and value):
         return Setting(name, value)
-    raise UsageError(f"--setting {text}: write {DETERMINISTIC}, or NAME=VALUE with NAME one of {', '.join(OPTIONS)}")
+    raise UsageError(f"--setting {whole}: write {DETERMINISTIC}, or NAME=VALUE with NAME one of {', '.join(OPTIONS)}")
 
 
 def settings(processor: Iterable[str], threads: Iterable[int | None], *, on_gpu: bool) -> list[Setting]:
@@ -99,6 +127,33 @@ def settings(processor: Iterable[str], threads: Iterable[int | None], *, on_gpu:
     ]
 
 
+def is_missing(side: str, tried: Sequence[Tried]) -> bool:
+    """Whether nothing that was tried gave that side's result, not even now and then."""
+    return not any(one.reaches(side) for one in tried)
+
+
+def pairs(tried: Sequence[Tried]) -> list[Setting]:
+    """Two settings at a time, where no single one gives what is looked for: at most MOST_PAIRS, the likeliest first.
+
+    Likeliest are two that each changed the result. Of values of one setting that came to the same result the first
+    stands for all.
+    """
+    here = next((one for one in tried if not one.setting.name), None)
+    alone: dict[tuple[object, ...], Tried] = {}
+    for one in tried:
+        if one.setting.name and not one.setting.more and not one.trouble:
+            alone.setdefault((one.setting.name, one.outcomes), one)
+    changed = {str(one.setting): here is None or one.outcomes != here.outcomes for one in alone.values()}
+    found = [
+        (one.setting, other.setting)
+        for one, other in combinations(alone.values(), 2)
+        if one.setting.name != other.setting.name and not {one.setting.name, other.setting.name} <= SAME_THING
+    ]
+    found.sort(key=lambda two: -sum(changed[str(setting)] for setting in two))
+    likely = [two for two in found if any(changed[str(setting)] for setting in two)]
+    return [replace(one, more=(other,)) for one, other in likely[:MOST_PAIRS]]
+
+
 def explain(
     script: Path, tries: Sequence[Setting], times: int, tell: Callable[[Setting], None] = lambda setting: None
 ) -> Iterator[Tried]:
@@ -109,15 +164,18 @@ def explain(
 
 
 def _run(script: Path, setting: Setting, times: int) -> Tried:
-    command = [sys.executable, str(script), "--json", "--times", str(times), *setting.options]
+    command = [sys.executable, str(script), "--json", "--kernels", "--times", str(times), *setting.options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said, brace, answer = (
+        done.stdout.rpartition("\n{") if not done.stdout.startswith("{") else ("", "{", done.stdout[1:])
+    )
     try:
-        told: Any = json.loads(done.stdout)
+        told: Any = json.loads(brace.strip() + answer)
         results = tuple(
             (tuple(map(str, result["digests"])), int(result["count"]), tuple(map(str, result["is"])))
             for result in told["results"]
         )
-        return Tried(setting, int(told["times"]), results)
+        return Tried(setting, int(told["times"]), results, kernels=parse(said.splitlines()).names)
     except (ValueError, KeyError, TypeError):
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         return Tried(setting, 0, (), lines[-1] if lines else f"it ended with status {done.returncode}")

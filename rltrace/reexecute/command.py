@@ -7,6 +7,7 @@ and ``rerun.py`` beside it. Owns the settings and the words.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -74,6 +75,8 @@ def main(
         storages = [inputs[f"storage_{i}"] for i in range(int(inputs["storages"]))]
         spec = None if generator is None else Generator(generator[0], inputs["generator"], generator[1])
         case = Case(call, tensors, storages, inputs["alignments"].tolist(), written, returned, spec)
+    if options.kernels:
+        _let_libraries_speak(case)
     seconds = SECONDS if options.times is None else math.inf
     found = repeat(case, options.times or TIMES, _memo(_fingerprint), seconds)
     print(json.dumps(_as_json(name, found, sides)) if options.json else _as_text(name, found, sides))
@@ -88,6 +91,7 @@ def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
     parser.add_argument("--tf32", choices=["on", "off"], help="TF32 in matrix products and convolutions on a GPU")
     for option, variable in VARIABLES.items():
         parser.add_argument(f"--{option.replace('_', '-')}", metavar="VALUE", help=f"{variable}, from the start")
+    parser.add_argument("--kernels", action="store_true", help="print first what oneDNN and MKL say of one call")
     parser.add_argument("--json", action="store_true", help="print one object")
     options = parser.parse_args()
     if options.times is not None and options.times < 1:
@@ -121,6 +125,14 @@ def _check_devices(devices: set[str]) -> None:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             sys.exit(f"the op ran on {device}, which there is not here: {str(error).splitlines()[0]}")
+
+
+def _let_libraries_speak(case: Case) -> None:
+    """One call, of which oneDNN and MKL print what they run, to standard output."""
+    onednn, mkl = torch.backends.mkldnn, torch.backends.mkl
+    with onednn.verbose(onednn.VERBOSE_ON), mkl.verbose(mkl.VERBOSE_ON):
+        repeat(case, 1, lambda tensor: "")
+    ctypes.CDLL(None).fflush(None)  # what C has printed goes before what Python prints
 
 
 def _fingerprint(tensor: torch.Tensor) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rltrace.experiment.explain import Tried
+from rltrace.trace.evidence import telling
 
 SCHEMA = "rltrace.explain/1"
 
@@ -27,6 +28,7 @@ def explain_json(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Se
                     for digests, count, whose in one.results
                 ],
                 "trouble": one.trouble or None,
+                "kernels": list(one.kernels),
             }
             for one in tried
         ],
@@ -39,7 +41,7 @@ def explain_lines(op: str, at: Mapping[str, str], sides: Sequence[str], tried: S
     yield f"{op}  ({', '.join(f'{place} in {side.upper()}' for side, place in at.items())})"
     width = max((len(str(one.setting)) for one in tried), default=0)
     for one in tried:
-        yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}"
+        yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}{_ran(one)}"
     yield ""
     yield from conclusions(sides, tried)
 
@@ -63,6 +65,10 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
             yield f"{name} came out now and then."
         else:
             yield f"Nothing that was tried gives {name}."
+
+
+def _ran(one: Tried) -> str:
+    return f"  [{', '.join(telling(list(one.kernels)))}]" if one.kernels else ""
 
 
 def _outcome(one: Tried, sides: Sequence[str]) -> str:

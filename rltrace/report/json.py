@@ -55,7 +55,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "drift": [drift_json(drift) for drift in comparison.drift],
         "compared": dict(comparison.compared),
         "unfinished": list(comparison.unfinished),
-        "other_kernels": [{**vars(other), "differences": list(other.differences)} for other in comparison.other_kernels],
+        "other_kernels": [
+            {**vars(other), "differences": list(other.differences)} for other in comparison.other_kernels
+        ],
         "notes": list(comparison.notes),
         "advice": list(comparison.advice),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rltrace.errors import UsageError
-from rltrace.experiment.explain import Setting, Tried, parse_setting, settings
+from rltrace.experiment.explain import Setting, Tried, is_missing, pairs, parse_setting, settings
 from rltrace.report.explain import conclusions, explain_json, explain_lines
 
 A, B, C = ("a" * 16,), ("b" * 16,), ("c" * 16,)
@@ -71,3 +71,43 @@ def test_a_setting_that_cannot_be_run() -> None:
     found = [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError: no")]
     assert "could not be run: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
     assert list(conclusions(["a"], found)) == ["This machine gives A's bits as it is."]
+
+
+def test_several_at_once_by_name() -> None:
+    """With commas; nothing is set twice."""
+    both = parse_setting("MKL_CBWR=AVX2, threads=2")
+    assert str(both) == "MKL_CBWR=AVX2 and threads=2"
+    assert both.options == ("--mkl-cbwr", "AVX2", "--threads", "2")
+    with pytest.raises(UsageError, match="twice"):
+        parse_setting("threads=1,threads=2")
+
+
+def test_pairs_of_what_changed_something() -> None:
+    """Those where both did come first; one value stands for others with the same result; what failed stands nowhere."""
+    found = [
+        tried("", A),
+        tried("threads=1", A),
+        tried("threads=2", B),
+        tried("OMP_NUM_THREADS=2", B),
+        tried("MKL_CBWR=AVX2", C),
+        tried("MKL_CBWR=AVX512", C),
+        Tried(Setting("tf32", "on"), 0, (), "RuntimeError: no"),
+        tried("deterministic", A),
+    ]
+    assert [str(pair) for pair in pairs(found)] == [
+        "threads=2 and MKL_CBWR=AVX2",
+        "OMP_NUM_THREADS=2 and MKL_CBWR=AVX2",
+        "threads=1 and MKL_CBWR=AVX2",
+        "threads=2 and deterministic",
+        "OMP_NUM_THREADS=2 and deterministic",
+        "MKL_CBWR=AVX2 and deterministic",
+    ]
+    assert pairs([tried("", A), tried("threads=1", A), tried("deterministic", A)]) == []
+
+
+def test_the_pair_that_gives_the_other_bits() -> None:
+    """Told in one sentence, as a single one is."""
+    both = Setting("threads", "2", (Setting("MKL_CBWR", "AVX2"),))
+    found = [tried("", A), tried("threads=2", C), Tried(both, 5, ((B, 5, ("b",)),))]
+    assert is_missing("b", found[:2]) and not is_missing("b", found) and not is_missing("a", found)
+    assert list(conclusions(["a", "b"], found))[1] == "With threads=2 and MKL_CBWR=AVX2 this machine gives B's bits."
