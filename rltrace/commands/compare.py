@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
+from rltrace.commands.contributing import CommandLast, asked_for, contribute, contributing_options
 from rltrace.commands.output import check_output, write_output
 from rltrace.errors import UsageError
 
@@ -43,7 +44,7 @@ class Judged:
         return ExitCode.IDENTICAL if self.answer else ExitCode.DIVERGED
 
 
-@click.command(name="compare")
+@click.command(name="compare", cls=CommandLast)
 @click.argument("traces", nargs=-1, required=True, metavar="T1[:STREAM] [T2[:STREAM]]")
 @click.option("--a", "only_a", multiple=True, metavar="SELECTOR", help="A's calls of modules.  [repeatable]")
 @click.option("--b", "only_b", multiple=True, metavar="SELECTOR", help="B's calls of modules.  [repeatable]")
@@ -56,7 +57,14 @@ class Judged:
 @click.option("--pad", type=int, metavar="ID", help="Token that pads, where no mask tells.  [default: found]")
 @click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities, as both computed them; A-SEL::B-SEL for each.")
 @click.option("--routing", metavar="SELECTOR", help="What chooses experts.  [default: each topk in a model]")
-@click.option("--require", "required", multiple=True, metavar="WHAT", help="bitwise, or logprob<X.  [repeatable]")
+@contributing_options
+@click.option(
+    "--require",
+    "required",
+    multiple=True,
+    metavar="WHAT",
+    help="bitwise, logprob<X, logprob-mean<X, kl<X.  [repeatable]",
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there.")
 @click.option("--force", is_flag=True, help="Replace a report that is there.")
@@ -65,6 +73,7 @@ class Judged:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     traces: tuple[str, ...],
     only_a: tuple[str, ...],
     only_b: tuple[str, ...],
@@ -79,6 +88,7 @@ def command(
     force: bool,
     color: str,
     no_tui: bool,
+    **contributing: Any,
 ) -> int:
     """Compare two programs that should compute the same, row by row: the first module whose inputs agree and whose
     outputs do not, and within it the op on each side.
@@ -97,6 +107,7 @@ def command(
       rltrace record --rows all --values 'module=*' -o grpo.zarr -- python grpo.py
       rltrace compare grpo.zarr
       rltrace compare generator.zarr trainer.zarr --require bitwise
+      rltrace compare generator.zarr trainer.zarr --contributions -- python trainer.py
     """
     from rltrace.commands.terminal import can_open, show_parity
     from rltrace.parity.compare import compare
@@ -104,6 +115,7 @@ def command(
     from rltrace.parity.opening import open_stretches
     from rltrace.parity.require import parse_requirement
 
+    wanted = asked_for(ctx, contributing)
     given = _given(traces, only_a, only_b)
     requirements = [parse_requirement(text) for text in required]
     asked = _asked(map_file, rows_by, pad)
@@ -113,9 +125,15 @@ def command(
 
     def find() -> Judged:
         compared = compare(*stretches, asked)
-        return _judged(compared, effects_of(compared, logprobs, routing), given, requirements)
+        effects = effects_of(compared, logprobs, routing)
+        if wanted is not None:
+            parts = contribute(wanted, compared, effects.gap, given, stretches, asked, logprobs)
+            effects = replace(effects, contributions=parts)
+        return _judged(compared, effects, given, requirements)
 
-    is_asked = output is not None or ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    is_asked = (
+        output is not None or wanted is not None or ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    )
     if can_open() and not (no_tui or is_asked):
         shown = show_parity(given, find)
         return ExitCode.INTERRUPTED if shown is None else shown.status

@@ -10,8 +10,11 @@ modules before it, in the order in which they run, what each takes away is its o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+FEW = 4
+"""Modules that are too few to tell where a gap comes from, if there are more of them further down."""
 TOLERANCE = 0.05
 """Of what all modules together take away: how far the single parts may miss it and still add up."""
 
@@ -45,7 +48,7 @@ class Contributions:
     """What each module contributes to the gap."""
 
     command: tuple[str, ...]
-    recorded: float
+    recorded: float | None
     """The gap of the two traces: mean absolute difference of log-probabilities."""
     control: Trial
     """The trainer once more with nothing put in: what it must come out at for the rest to mean anything."""
@@ -59,7 +62,7 @@ class Contributions:
     @property
     def repeats(self) -> bool | None:
         """Whether the trainer, run again, shows the gap of the recorded run; None: that run told nothing."""
-        return None if self.control.gap is None else self.control.gap == self.recorded
+        return None if self.control.gap is None or self.recorded is None else self.control.gap == self.recorded
 
     @property
     def removed_together(self) -> float | None:
@@ -89,3 +92,47 @@ class Contributions:
         before = self.control if number == 0 else self.shares[number - 1].in_turn
         after = self.shares[number].in_turn
         return None if before.gap is None or after.gap is None else before.gap - after.gap
+
+
+# --- which modules ----------------------------------------------------------------------------------------------------
+
+
+def chosen(differing: Sequence[str], first: str | None, most: int) -> tuple[str, ...]:
+    """The modules whose parts are measured, of those that differ, in the order in which they run.
+
+    They are those of one level of the tree of modules, so that none lies in another: the level of ``first``, which
+    parts by itself, or the next one above that has no more than ``most``. Where that would leave fewer than ``FEW`` of
+    more, the level below it is taken, and of that ``most``, evenly spread, ``first`` or what holds it among them.
+    """
+    depths = _depths(differing)
+    top = depths.get(first or "", max(depths.values(), default=0))
+    levels = [_level(differing, depths, depth) for depth in range(top + 1)]
+    fitting = next((level for level in reversed(levels) if len(level) <= most), ())
+    if levels and len(levels[-1]) > most and len(fitting) < min(FEW, most):
+        level = next(level for level in levels if len(level) > most)
+        return _spread(level, first, most)
+    return fitting
+
+
+def related(path: str, other: str) -> bool:
+    """Whether one of them is the other, or lies in it."""
+    return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
+
+
+def _depths(paths: Sequence[str]) -> dict[str, int]:
+    """How many of the others each lies in."""
+    known = set(paths)
+    return {path: sum(path[:at] in known for at, character in enumerate(path) if character == ".") for path in paths}
+
+
+def _level(paths: Sequence[str], depths: dict[str, int], depth: int) -> tuple[str, ...]:
+    """Those of this depth, and those above it that hold no other."""
+    holding = {path[:at] for path in paths for at, character in enumerate(path) if character == "."}
+    return tuple(p for p in paths if depths[p] == depth or (depths[p] < depth and p not in holding))
+
+
+def _spread(level: Sequence[str], first: str | None, most: int) -> tuple[str, ...]:
+    ends = {len(level) - 1} | {i for i, p in enumerate(level) if first is not None and f"{first}.".startswith(f"{p}.")}
+    even = [round(i * (len(level) - 1) / max(1, most - 1)) for i in range(most)]
+    wanted = list(dict.fromkeys([*sorted(ends), *even]))[:most]
+    return tuple(level[i] for i in sorted(wanted))

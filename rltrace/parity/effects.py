@@ -8,12 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rltrace.errors import UsageError
-from rltrace.parity.compare import Compared
+from rltrace.parity.compare import Asked, Compared
+from rltrace.parity.contribution import Contributions
 from rltrace.parity.gap import Gap
+from rltrace.parity.keying import Keying
+from rltrace.parity.known import known_rows, same_steps
 from rltrace.parity.logprobs import Policy, gap_of_logits
+from rltrace.parity.pairing import partners
 from rltrace.parity.routers import DEFAULT, routing_of
 from rltrace.parity.routing import Routing
 from rltrace.parity.selected import gap_of_selected, parse_both
+from rltrace.parity.stretch import Stretch
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,19 @@ class Effects:
     """Of each router, in the order in which A's first decided."""
     notes: tuple[str, ...] = ()
     """What of the routing could not be compared, and why."""
+    contributions: Contributions | None = None
+    """How much of the gap each module brings; None: it was not measured."""
+
+
+def gap_between(a: Stretch, b: Stretch, asked: Asked, logprobs: str | None) -> Gap | str:
+    """The gap alone, of stretches that nothing else is to be told of."""
+    a, b, _ = same_steps(a, b)
+    known = known_rows(a, b, asked.rows_by, asked.pad)
+    return _gap(Policy(Keying(a, known.a), partners(known.a, known.b)), Policy(Keying(b, known.b)), logprobs)
+
+
+def _gap(a: Policy, b: Policy, logprobs: str | None) -> Gap | str:
+    return gap_of_logits(a, b) if logprobs is None else gap_of_selected(a, b, *parse_both(logprobs, "--logprobs"))
 
 
 def effects_of(compared: Compared, logprobs: str | None = None, routing: str | None = None) -> Effects:
@@ -34,7 +52,7 @@ def effects_of(compared: Compared, logprobs: str | None = None, routing: str | N
     Raises UsageError where what was asked for by name cannot be had.
     """
     a, b = Policy(compared.a, compared.ranks), Policy(compared.b)
-    gap = gap_of_logits(a, b) if logprobs is None else gap_of_selected(a, b, *parse_both(logprobs, "--logprobs"))
+    gap = _gap(a, b, logprobs)
     if logprobs is not None and isinstance(gap, str):
         raise UsageError(f"--logprobs {logprobs}: {gap}")
     names = [(pair.path.a, pair.path.b) for pair in (module.paired for module in compared.modules)]

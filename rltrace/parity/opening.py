@@ -57,6 +57,12 @@ def open_stretches(a: Given, b: Given) -> tuple[Stretch, Stretch]:
     return _stretch("a", trace_a, a, _without_gradient, WITHOUT), _stretch("b", trace_a, b, _with_gradient, WITH)
 
 
+def open_again(b: Given, path: Path, *, alone: bool) -> Stretch:
+    """B's stretch in the trace of another run of its program; ``alone``: A is of the same trace. Raises UsageError."""
+    wanted, what = (_with_gradient, WITH) if alone else (None, "calls")
+    return _stretch("b", open_trace(path), replace(b, path=path), wanted, what)
+
+
 Wanted = Callable[[Stretch, ModuleCall], bool]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from rltrace.parity.effects import Effects
 from rltrace.parity.gap import Gap
 from rltrace.parity.routing import Flip, Routing
+from rltrace.report.contribution import contribution_lines
 from rltrace.report.finding import wrapped
 from rltrace.report.style import Style
 from rltrace.report.telling import cut, sentence
@@ -24,7 +25,12 @@ NAME = 36
 def effects_texts(effects: Effects, *, color: bool = False) -> list[str]:
     """The sections, those that have anything to say."""
     style = Style(color)
-    sections = [_gap(effects.gap, style), _routing(effects.routing, effects.notes, style)]
+    parts = effects.contributions
+    sections = [
+        _gap(effects.gap, style),
+        () if parts is None else contribution_lines(parts, style),
+        _routing(effects.routing, effects.notes, style),
+    ]
     return [text for text in ("\n".join(section) for section in sections) if text]
 
 

@@ -11,16 +11,18 @@ from typing import Any
 from rltrace.parity.effects import Effects
 from rltrace.parity.gap import Gap
 from rltrace.parity.routing import QUANTILES, Margins, Routing
+from rltrace.report.contribution import contributions_json
 from rltrace.report.json import number_json
 
 
 def effects_json(effects: Effects) -> dict[str, Any]:
-    """The parts by name: ``gap``, ``routing``."""
+    """The parts by name: ``gap``, ``routing``, ``contributions``."""
     gap = effects.gap
     return {
         "gap": {"why": gap} if isinstance(gap, str) else gap_json(gap),
         "routing": [_routing(one) for one in effects.routing],
         "routing_notes": list(effects.notes),
+        "contributions": None if effects.contributions is None else contributions_json(effects.contributions),
     }
 
 

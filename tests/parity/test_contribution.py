@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.parity.contribution import Contributions, Share, Trial
+from rltrace.parity.contribution import Contributions, Share, Trial, chosen, related
 
 
 def made(control: float | None, alone: list[float | None], in_turn: list[float | None]) -> Contributions:
@@ -61,3 +61,50 @@ def test_own_parts_always_add_up_to_the_whole(left: list[float], control: float)
     found = made(control, [*left], [*left])
     own = [found.own(i) for i in range(len(left))]
     assert sum(part for part in own if part is not None) == pytest.approx(found.removed_together)
+
+
+LAYER = ["norm", "attention.q", "attention", "mlp.up", "mlp.down", "mlp", ""]
+
+
+def model(layers: int) -> list[str]:
+    """Paths in the order in which calls end."""
+    inner = [f"M.body.{i}{'.' if name else ''}{name}" for i in range(layers) for name in LAYER]
+    return [*inner, "M.body.norm", "M.body", "M.head", "M"]
+
+
+def test_modules_are_of_the_level_of_what_parts_by_itself() -> None:
+    """None lies in another; what ends above that level stands in its own place."""
+    found = chosen(model(1), "M.body.0.attention", 8)
+    assert found == ("M.body.0.norm", "M.body.0.attention", "M.body.0.mlp", "M.body.norm", "M.head")
+
+
+def test_many_modules_are_taken_a_level_higher() -> None:
+    """Whole layers rather than a part of what is in them."""
+    assert chosen(model(4), "M.body.0.attention", 8) == (*(f"M.body.{i}" for i in range(4)), "M.body.norm", "M.head")
+
+
+def test_layers_of_which_there_are_too_many_are_spread_evenly() -> None:
+    """First and last of the level, and what holds the module that parts by itself, are among them."""
+    found = chosen(model(40), "M.body.7.attention", 8)
+    assert len(found) == 8
+    assert "M.body.7" in found and found[-1] == "M.head"
+    assert list(found) == [path for path in model(40) if path in found]
+
+
+def test_one_module_is_tried_alone() -> None:
+    """A model of one module, or of which one differs."""
+    assert chosen(["M"], "M", 8) == ("M",)
+    assert chosen(["M.head", "M"], "M.head", 8) == ("M.head",)
+    assert chosen(["M.head", "M"], None, 1) == ("M.head",)
+
+
+@given(st.integers(1, 12), st.integers(1, 10), st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_is_chosen_never_lies_in_another(layers: int, most: int, data: st.DataObject) -> None:
+    """Whatever differs and however few may be tried: some, no more than those, in order, none within another."""
+    paths = data.draw(st.lists(st.sampled_from(model(layers)), unique=True, min_size=1))
+    paths.sort(key=model(layers).index)
+    found = chosen(paths, data.draw(st.sampled_from([*paths, None])), most)
+    assert 0 < len(found) <= most
+    assert list(found) == [path for path in paths if path in found]
+    assert not any(related(x, y) for i, x in enumerate(found) for y in found[:i])

@@ -1,0 +1,113 @@
+"""How much of a gap each module brings, as measured by running the trainer again: for people, and as a plain object.
+
+Owns the wording, and the field names of this part of ``rltrace.compare/1`` (docs/compare.md). Computes nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from rltrace.parity.contribution import Contributions, Trial
+from rltrace.report.finding import wrapped
+from rltrace.report.style import Style
+from rltrace.report.telling import sentence
+
+NAME = 36
+"""Columns of a module's name."""
+
+
+def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
+    """The section of the text report."""
+    yield style.bold("What each module brings of it (mean absolute difference, A's rows put in)")
+    yield f"    {'':<{NAME}}{'alone':>10} {'removes':>9} {'in turn':>10} {'removes':>9}"
+    yield f"    {'nothing put in':<{NAME}}{_gap(found.control):>10}"
+    for number, share in enumerate(found.shares):
+        alone = _part(found.removed(share.alone), found)
+        own = _part(found.own(number), found)
+        name = _tail(share.module.partition(".")[2] or share.module)
+        yield f"    {name:<{NAME}}{_gap(share.alone):>10} {alone:>9} {_gap(share.in_turn):>10} {own:>9}"
+    yield from wrapped(
+        "alone: the rows of this module and of no other. in turn: those of all modules above it as well, so that what"
+        " goes then is its own"
+    )
+    yield from wrapped(sentence(_sum(found)))
+    for told in _doubts(found):
+        yield from wrapped(sentence(told))
+
+
+def _sum(found: Contributions) -> str:
+    together, alone = found.removed_together, found.removed_alone
+    if together is None:
+        return f"what all of them remove together is not known: {found.together.why or found.control.why}"
+    text = f"together they remove {_part(together, found)} of the gap"
+    if alone is None:
+        return text
+    if found.add_up:
+        return f"{text}; alone, their parts add up to {_part(alone, found)}, which is that"
+    more = "more: the rows of one carry what came in from those before it" if alone > together else "less"
+    return (
+        f"{text}; alone, their parts add up to {_part(alone, found)}, {more}. They interact: only the parts in turn"
+        " add up"
+    )
+
+
+def _doubts(found: Contributions) -> Iterator[str]:
+    """What these numbers do not rest on."""
+    if found.repeats is False:
+        yield (
+            f"run again with nothing put in, the trainer shows {_gap(found.control)} and not the {found.recorded:.2e}"
+            " of the trace that was compared: it does not repeat itself, or is not run as it was; all parts are"
+            " measured from this run"
+        )
+    if found.control.why:
+        yield f"run again with nothing put in: {found.control.why}"
+    trials = [(share.module, trial) for share in found.shares for trial in (share.alone, share.in_turn)]
+    for module, why in dict.fromkeys((module, trial.why) for module, trial in trials if trial.why):
+        yield f"{module}: {why}"
+    if found.left_out:
+        rest = f" and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
+        names = ", ".join(found.left_out[:3])
+        yield f"not tried (--most): {names}{rest}; what they bring counts, in turn, for the next one that was"
+
+
+def _gap(trial: Trial) -> str:
+    return "?" if trial.gap is None else f"{trial.gap:.2e}"
+
+
+def _part(removed: float | None, found: Contributions) -> str:
+    """Of the gap, in percent."""
+    if removed is None or not found.control.gap:
+        return "?"
+    return f"{removed / found.control.gap:.0%}"
+
+
+def _tail(name: str) -> str:
+    return name if len(name) < NAME else "…" + name[-(NAME - 2) :]
+
+
+def contributions_json(found: Contributions) -> dict[str, Any]:
+    """The part ``contributions``."""
+    return {
+        "command": shlex.join(found.command),
+        "recorded": found.recorded,
+        "control": _trial(found.control),
+        "repeats": found.repeats,
+        "modules": [
+            {
+                "module": share.module,
+                "alone": {**_trial(share.alone), "removed": found.removed(share.alone)},
+                "in_turn": {**_trial(share.in_turn), "removed": found.own(number)},
+            }
+            for number, share in enumerate(found.shares)
+        ],
+        "together": {**_trial(found.together), "removed": found.removed_together},
+        "removed_alone": found.removed_alone,
+        "add_up": found.add_up,
+        "left_out": list(found.left_out),
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {"gap": trial.gap, "largest": trial.largest, "why": trial.why or None}
