@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +52,11 @@ class Mixture(nn.Module):
 class Policy(nn.Module):
     """``forward(input_ids)`` for whole sequences; with ``cache``, for what comes next."""
 
-    def __init__(self, layers: int = 2, *, anew: bool = False) -> None:
+    def __init__(self, layers: int = 2, *, anew: bool = False, take: Callable[[Tensor], Tensor] | None = None) -> None:
+        """``anew``: layers are computed again for the gradients. ``take``: of what the head is given."""
         super().__init__()
         self.anew = anew
+        self.take = take
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.layers = nn.ModuleList(Mixture() for _ in range(layers))
         self.norm = nn.LayerNorm(WIDTH)
@@ -69,7 +72,8 @@ class Policy(nn.Module):
                 hidden = checkpoint(layer, hidden, past, mask, use_reentrant=False)
             else:
                 hidden = layer(hidden, past, mask)
-        return {"logits": self.head(self.norm(hidden))}
+        hidden = self.norm(hidden)
+        return {"logits": self.head(hidden if self.take is None else self.take(hidden))}
 
 
 @dataclass
@@ -126,8 +130,11 @@ def train(policy: Policy, rollout: Rollout, orders: list[list[int]]) -> Trained:
     for order in orders:
         ids, mask = batch(rollout, order)
         found = policy(ids, mask)["logits"]
-        picked = found.log_softmax(-1).gather(-1, ids[..., None]).squeeze(-1) * mask
-        picked.sum().backward()
+        if found.shape[:2] == ids.shape:
+            found_of_ids = found.log_softmax(-1).gather(-1, ids[..., None]).squeeze(-1) * mask
+        else:
+            found_of_ids = found.log_softmax(-1)[..., 0]
+        found_of_ids.sum().backward()
         logits.append(found.detach().clone())
     gradients = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
     return Trained(logits, gradients)

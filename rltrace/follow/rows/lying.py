@@ -14,6 +14,7 @@ from rltrace.row_keys import Numbers
 from rltrace.trace.keptrecords import axes_of
 
 BY_ELEMENT = frozenset((Layout.PLAIN, Layout.FLAT))
+"""Each row of the tensor is a token's, in order."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +29,20 @@ def readings(shape: tuple[int, ...], grid: tuple[int, ...], axes: tuple[int, ...
     """The ways in which a tensor of this shape may be read on a forward pass over ``grid`` tokens.
 
     ``axes``: along which rows were asked to be counted; None: along all but the last. Where that fits nothing, but each
-    element is a token's (an index, a value), these are the rows.
+    element is a token's (an index, a value), these are the rows. Fewer rows than tokens are nobody's, by shape alone.
     """
     own = axes_of(axes, len(shape))
-    found = tuple(Reading(own, layout) for layout in readings_of(tuple(shape[axis] for axis in own), grid))
-    if all(reading.layout is Layout.TAIL for reading in found) and axes is None:
+    layouts = readings_of(tuple(shape[axis] for axis in own), grid)
+    found = tuple(Reading(own, layout) for layout in layouts if layout is not Layout.TAIL)
+    if not found and axes is None:
         every = tuple(range(len(shape)))
-        single = tuple(Reading(every, layout) for layout in readings_of(shape, grid) if layout in BY_ELEMENT)
-        found = single or found
+        found = tuple(Reading(every, layout) for layout in readings_of(shape, grid) if layout in BY_ELEMENT)
     return found
 
 
 def chosen(possible: tuple[Reading, ...], usual: Collection[Layout]) -> Reading | None:
     """The one that is meant; None: there is none, or several are. ``usual``: layouts that the other calls allow."""
-    if len(possible) > 1:
+    if len(possible) > 1 or any(one.layout is Layout.SHARED and len(one.axes) == 1 for one in possible):
         possible = tuple(reading for reading in possible if reading.layout in usual)
     return possible[0] if len(possible) == 1 else None
 

@@ -14,6 +14,8 @@ from itertools import count
 import numpy as np
 import torch
 
+from rltrace.follow.rows.content import Met
+from rltrace.follow.rows.lying import BY_ELEMENT, readings
 from rltrace.follow.rows.names import Names, root_of
 from rltrace.follow.rows.table import OUTPUT, RowTable
 from rltrace.parity.forwards import INTEGERS, Forward, forwards_of
@@ -49,6 +51,8 @@ class Pass:
     """The keys of its tokens."""
     alike: Numbers
     """For each of them, the sequence of A that goes on as its own does."""
+    met: Met
+    """Tensors whose rows are known."""
     events: list[tuple[str, str]] = field(default_factory=list)
     """(module, op) of everything in it that is counted, in order."""
 
@@ -76,10 +80,24 @@ class Walk:
         return number
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A tensor that holds the rows of some tokens."""
+
+    lengths: tuple[int, ...]
+    """Of the axes along which its rows are counted."""
+    rows: Numbers
+    """The row of the pass that each is; NONE: not known."""
+
+    def fits(self, lengths: tuple[int, ...]) -> bool:
+        """Whether a tensor with rows along these has the same."""
+        return lengths in (self.lengths, (len(self.rows),))
+
+
 class OpenCall:
     """A call of a module that has begun."""
 
-    __slots__ = ("arguments", "depth", "inside", "kind", "module", "nth", "path", "walk")
+    __slots__ = ("arguments", "depth", "given", "inside", "kind", "module", "nth", "path", "walk")
 
     def __init__(self, module: str | None, path: str, kind: str, depth: int, arguments: Arguments) -> None:
         self.module = module
@@ -88,6 +106,8 @@ class OpenCall:
         self.kind = kind
         self.depth = depth
         self.arguments = arguments
+        self.given: list[Given] = []
+        """Of what it was given, tensors that have not a row for each token."""
         self.inside = 0
         """Forward passes that were given their tokens in it."""
         self.walk: Walk | None = None
@@ -138,7 +158,30 @@ class Passes:
             call.walk = self._open[-1].walk if self._open else self._found_again(call, node._sequence_nr())
             self._open.append(call)
         self._count(call)
+        if call.walk is not None:
+            self._take_in(call, call.walk.over)
         return call
+
+    def meet(self, over: Pass, tensors: Iterable[torch.Tensor]) -> None:
+        """Remember where the rows of these tensors stand, as far as their shapes tell."""
+        for tensor in tensors:
+            if self._is_plain(over, tensor):
+                over.met.add(tensor, np.arange(len(over.grid.keys)))
+
+    def _is_plain(self, over: Pass, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has a row for each token, in order."""
+        found = readings(tuple(map(int, tensor.shape)), over.grid.shape, None)
+        return len(found) == 1 and found[0].layout in BY_ELEMENT and len(found[0].axes) < tensor.dim()
+
+    def _take_in(self, call: OpenCall, over: Pass) -> None:
+        """Look at what a call was given."""
+        tensors = [tensor for _, tensor in call.arguments]
+        if call.module in self._table.places:
+            for tensor in tensors:
+                rows = None if self._is_plain(over, tensor) else over.met.rows(tensor)
+                if rows is not None:
+                    call.given.append(Given(tuple(map(int, tensor.shape[:-1])), rows))
+        self.meet(over, tensors)
 
     def _count(self, call: OpenCall) -> None:
         if call.walk is not None and call.module is not None and OUTPUT in self._table.places.get(call.module, ()):
@@ -164,7 +207,7 @@ class Passes:
         grid = follower.grid(forward)
         keys = grid.keys.reshape(forward.ids.shape)
         alike = np.broadcast_to(self._table.like(keys)[:, None], keys.shape)
-        over = Pass(next(self._numbers), grid, alike.ravel())
+        over = Pass(next(self._numbers), grid, alike.ravel(), Met(grid.keys, self._layouts))
         walk = self._walks[root_of(call.path)] = Walk(over)
         for around in self._open[:-1]:  # they began before it was known what they are of
             around.inside += 1

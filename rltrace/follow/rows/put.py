@@ -14,12 +14,13 @@ import torch
 from rltrace.errors import HoleError
 from rltrace.follow.inject import NotInjectedError
 from rltrace.follow.rows.lying import chosen, places, readings
-from rltrace.follow.rows.passes import Pass
+from rltrace.follow.rows.passes import OpenCall, Pass
 from rltrace.follow.rows.table import NONE, Found, RowTable, Spot
 from rltrace.follow.rows.tally import Done
 from rltrace.record.digests import WORDS, is_compound
 from rltrace.record.layouts import dtype_name
 from rltrace.row_keys import NO_KEY, Numbers
+from rltrace.trace.keptrecords import axes_of
 
 Tensor = torch.Tensor
 
@@ -35,22 +36,28 @@ class Rows:
     alone: Numbers
 
 
-def rows_of(table: RowTable, spot: Spot, tensor: Tensor, over: Pass, step: int) -> Rows:
-    """Which rows of a tensor A has. Raises NotInjectedError where it cannot be told which rows they are."""
+def rows_of(table: RowTable, spot: Spot, tensor: Tensor, call: OpenCall, over: Pass, step: int) -> Rows:
+    """Which rows of a tensor of ``call`` A has. Raises NotInjectedError where it cannot be told which rows they are."""
     shape = tuple(map(int, tensor.shape))
     usual = table.layouts.get((spot.module, spot.op, spot.name), ())
     reading = chosen(readings(shape, over.grid.shape, table.axes), usual)
-    if reading is None:
-        raise NotInjectedError(
-            f"it cannot be told which rows of {list(shape)} are which of {list(over.grid.shape)} tokens"
-        )
-    parts, rows = places(shape, over.grid.shape, reading)
+    if reading is not None:
+        axes = reading.axes
+        parts, rows = places(shape, over.grid.shape, reading)
+    else:
+        axes = axes_of(table.axes, len(shape))
+        given = next((g for g in call.given if g.fits(tuple(shape[axis] for axis in axes))), None)
+        if given is None:
+            tokens = list(over.grid.shape)
+            raise NotInjectedError(f"it cannot be told which rows of {list(shape)} are which of {tokens} tokens")
+        parts, rows = np.arange(len(given.rows))[:, None], given.rows
+        parts, rows = parts[rows != NONE], rows[rows != NONE]
     known = over.grid.keys[rows] != NO_KEY
     parts, rows = parts[known], rows[known]
     found = table.find(spot, over.grid.keys[rows], over.alike[rows], step)
     there = found.source != NONE
     own = Found(found.source[there], found.row[there], found.several[there])
-    return Rows(reading.axes, parts[there], own, rows[~there])
+    return Rows(axes, parts[there], own, rows[~there])
 
 
 def put_in(table: RowTable, tensor: Tensor, rows: Rows, but: str = "") -> Done:

@@ -6,8 +6,9 @@ Owns what a selector means here, which of A's forward passes a tensor belongs to
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -22,7 +23,7 @@ from rltrace.follow.rows.table import NONE, OUTPUT, RowTable, Source, Spot
 from rltrace.parity.finding import OF_OPS, finds_call, ops_in
 from rltrace.parity.forwards import forwards_of
 from rltrace.parity.grids import Grid, token_grids
-from rltrace.parity.keying import fold
+from rltrace.parity.keying import KeyedRows, Keying, fold
 from rltrace.parity.layouts import Layout
 from rltrace.parity.stretch import Recorded, Stretch, outputs_of
 from rltrace.row_keys import NO_KEY
@@ -31,7 +32,7 @@ from rltrace.trace import dtypes
 from rltrace.trace.process import ProcessTrace
 from rltrace.trace.reader import Trace
 from rltrace.trace.schema import Column, Phase
-from rltrace.trace.tensor_rows import KeptRows, Part
+from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 
 CHOICES: Mapping[str, str] = {f"aten.{op}": "indices" for op in ("topk.default", "sort.default", "sort.stable")}
 """Ops that choose, with the name of what they chose; what else they give is looked up there."""
@@ -48,6 +49,8 @@ class _Tensor:
     step: int
     order: int
     grad: bool
+    keyed: Callable[[], KeyedRows | None]
+    """What the evidence of the whole stretch tells of its rows, where its shape does not."""
 
 
 @dataclass
@@ -93,7 +96,8 @@ def _read_stream(stretch: Stretch, process: ProcessTrace, selector: Selector, fo
     ]
     passes = _Passes(stretch, grids)
     found.grids += grids
-    found.tensors += _of_calls(stretch, process, selector, passes)
+    keying = cache(lambda: Keying(stretch, grids))
+    found.tensors += _of_calls(stretch, process, selector, passes, keying)
     found.tensors += _of_ops(stretch, process, selector, passes, weights=weights)
 
 
@@ -140,7 +144,9 @@ class _Passes:
         return own[at].grid if at >= 0 else None
 
 
-def _of_calls(stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes) -> Iterator[_Tensor]:
+def _of_calls(
+    stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes, keying: Callable[[], Keying]
+) -> Iterator[_Tensor]:
     """Outputs of the module calls that are found by what asks for nothing that only ops have."""
     seen: dict[tuple[int, str], int] = {}
     for call in stretch.calls:
@@ -152,7 +158,15 @@ def _of_calls(stretch: Stretch, process: ProcessTrace, selector: Selector, passe
         if finds_call(selector, stretch, call):
             for tensor in outputs_of(call):
                 spot = Spot(call.module, OUTPUT, nth, tensor.name)
-                yield _Tensor(process, spot, tensor, grid, call.step, call.number, call.grad)
+                keyed = partial(_by_evidence, keying, call, tensor, grid)
+                yield _Tensor(process, spot, tensor, grid, call.step, call.number, call.grad, keyed)
+
+
+def _by_evidence(keying: Callable[[], Keying], call: ModuleCall, tensor: KeptRows, grid: Grid) -> KeyedRows | None:
+    for keyed in keying().of(call):
+        if (keyed.tensor.part, keyed.tensor.name) == (tensor.part, tensor.name):
+            return keyed if isinstance(keyed, KeyedRows) and keyed.grid is grid and not keyed.assumed else None
+    return None
 
 
 def _of_ops(
@@ -183,7 +197,9 @@ def _of_ops(
             step, only = int(rows.columns[i, Column.STEP]), None if weights else CHOICES.get(op)
             for tensor in stretch.ops[row].tensors:
                 if tensor.part is Part.OUTPUT and only in (None, tensor.name):
-                    yield _Tensor(process, Spot(module, op, nth, tensor.name), tensor, grid, step, row, False)
+                    yield _Tensor(
+                        process, Spot(module, op, nth, tensor.name), tensor, grid, step, row, False, lambda: None
+                    )
 
 
 # --- what the trace must hold -----------------------------------------------------------------------------------------
@@ -262,18 +278,21 @@ def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[Layout]
     """The rows of one tensor; None: it has none for the tokens."""
     tensor, grid = one.tensor, one.grid
     reading = chosen(readings(tensor.shape, grid.shape, axes), usual)
-    if reading is None:
+    if reading is not None:
+        counted, (parts, rows) = reading.axes, places(tensor.shape, grid.shape, reading)
+    elif (keyed := one.keyed()) is not None:
+        counted, parts, rows = keyed.tensor.axes, keyed.parts, keyed.rows
+    else:
         return None
-    parts, rows = places(tensor.shape, grid.shape, reading)
     own = grid.keys[rows] != NO_KEY
     parts, rows = parts[own], rows[own]
-    digests = tensor.digests if reading.axes == tensor.axes else _digests(one, reading.axes)
+    digests = tensor.digests if counted == tensor.axes else _digests(one, counted)
     return Source(
         one.spot,
         tensor.whole,
         tensor.dtype,
         tensor.shape,
-        reading.axes,
+        counted,
         grid.keys[rows],
         parts,
         fold(digests.ravel()[parts]),

@@ -61,7 +61,7 @@ class RowPutter:
         with self._lock:  # the trace is read, and counts are made
             asked = int((over.grid.keys != NO_KEY).sum())
             try:
-                rows = rows_of(self.table, spot, tensor, over, step)
+                rows = rows_of(self.table, spot, tensor, call, over, step)
                 asked = len(rows.parts)
                 if below is not None and asked and most_in(self.table, rows) >= below:
                     raise NotInjectedError(NO_SUCH)
@@ -192,6 +192,12 @@ class _Calls:
     def _end(self, begun: _Begun, result: Any) -> None:
         call = begun.call
         self._passes.end(call)
+        self._put(begun, result)
+        if call.walk is not None:
+            self._passes.meet(call.walk.over, (tensor for _, tensor in named_tensors(result)))
+
+    def _put(self, begun: _Begun, result: Any) -> None:
+        call = begun.call
         if call.nth is None or begun.module is None or call.module is None or call.walk is None:
             return
         own: set[int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,36 @@ def test_padding_is_left_alone(generated: Generated, replay: Replay) -> None:
     rows = found.of("Policy.layers.0")
     assert rows.asked + rows.without == sum(lengths)
     assert PAD in batch(generated.rollout, [2, 0, 1])[0]
+
+
+TAKEN: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "all but the last": (lambda hidden: hidden[:, :-1], 21),
+    "the last three": (lambda hidden: hidden[:, -3:], 3),
+    "the last three, copied": (lambda hidden: hidden[:, -3:].clone(), 3),
+    "all but the last, copied": (lambda hidden: hidden[:, :-1].contiguous(), 21),
+    "every second, backwards": (lambda hidden: hidden.flip(1)[:, ::2], 11),
+    "those that count, packed": (lambda hidden: hidden.reshape(-1, mixture.WIDTH)[[1, 9, 3]], 3),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_a_head_is_given_some_of_the_tokens(generated: Generated, replay: Replay, taken: str) -> None:
+    """Whichever positions they are: their rows are found by where they stood before, never by their number."""
+    take, count = TAKEN[taken]
+    found = replay("module=Policy.head", policy=trainer(take=take), orders=[(2, 0, 1)])
+    head = found.of("Policy.head")
+    assert found.account.complete, found.account.lacking
+    ids, mask = batch(generated.rollout, [2, 0, 1])
+    tokens = torch.arange(1.0, ids.numel() + 1).view(*ids.shape, 1).expand(-1, -1, mixture.WIDTH)
+    places = (take(tokens)[..., 0].reshape(-1) - 1).long().tolist()
+    a = by_token(generated.path, "Policy.head")
+    [(_, logits)] = outputs(found.path, "Policy.head")
+    rows = logits.reshape(-1, mixture.VOCABULARY)
+    shared = 0
+    for row, place in enumerate(places):
+        sequence, token = divmod(place, ids.shape[1])
+        key = tuple(ids[sequence, : token + 1].tolist())
+        if mask[sequence, token] and key in a:
+            shared += 1
+            assert (rows[row] == a[key]).all()
+    assert head.asked == shared == count
