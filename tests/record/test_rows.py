@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 from recorded import Record, Recorded
 from torch import nn
 
@@ -262,7 +263,7 @@ def test_where_tensors_stand(record: Record) -> None:
         logits: torch.Tensor
         past: tuple[Any, ...] = ()
 
-    class Odd:
+    class Cache:
         hidden = torch.ones(3)
 
     class Model(nn.Module):
@@ -270,7 +271,7 @@ def test_where_tensors_stand(record: Record) -> None:
             return Output(point.x + 1, ((point.x,), {7: point.x, "z": None, 2.5: point.x}))
 
     x = torch.ones(2)
-    found = record(lambda: Model()(Point(x, [x, 3]), x, extra=x, odd=Odd()), rows="module=*")
+    found = record(lambda: Model()(Point(x, [x, 3]), x, extra=x, cache=Cache()), rows="module=*")
     [call] = found.process.kept_rows.calls(0)
     names = [(t.part.name[0], t.name) for t in call.tensors]
     assert names == [
@@ -283,6 +284,128 @@ def test_where_tensors_stand(record: Record) -> None:
         ("O", "past.1.7"),
         ("O", "past.1.2"),
     ]
+
+
+class Odd:
+    """An object that lets nobody look."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class OddList(list[Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+
+class OddDict(dict[str, Any]):
+    items = keys = values = OddList.__iter__
+
+
+class Watching(torch.Tensor):
+    """Notes what is done with it."""
+
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(str(function))
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class Takes(nn.Module):
+    """Takes anything."""
+
+    def forward(self, *given: Any) -> Any:
+        return given[0]
+
+
+def test_nothing_of_the_program_runs(record: Record) -> None:
+    """Containers are read by Python's own means, strange objects are left alone, a tensor's class is not asked."""
+    takes, x = Takes(), torch.ones(2, 3)
+    looped: list[Any] = [x]
+    looped.append(looped)
+
+    def program() -> None:
+        for given in (Odd(), OddList([x]), OddDict(a=x), x.as_subclass(Watching), looped):
+            Watching.seen.clear()
+            takes(given)
+            assert Watching.seen == []
+
+    calls = record(program, rows="module=Takes").process.kept_rows.calls(0)
+    names = [[tensor.name for tensor in call.tensors if tensor.part is Part.INPUT] for call in calls]
+    assert names[:4] == [[], ["0.0"], ["0.a"], ["0"]]
+    assert names[4][:2] == ["0.0", "0.1.0"]
+
+
+def test_what_is_too_much_is_told(record: Record) -> None:
+    """A call with thousands of tensors, or of things to look through, ends the search, and says so."""
+    takes, x = Takes(), torch.ones(1)
+    wide: list[Any] = []
+    for _ in range(6):
+        wide = [wide] * 10
+    store = record(lambda: (takes([x] * 2_000), takes(wide)), rows="module=Takes").process.kept_rows
+    assert [len(call.tensors) for call in store.calls(0)] == [2_048, 0]
+    assert sum(entry.values for entry in store.left_out) == 4
+
+
+def test_modules_without_names_for_their_arguments(record: Record) -> None:
+    """A forward of the object's own goes by its own names; where none can be had, by place."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.forward = lambda given: given + 1
+
+    script, x = torch.jit.script(nn.Tanh()), torch.ones(2)
+    found = record(lambda: (Own()(x), script(x)), rows=("module=Own", "module=RecursiveScriptModule"))
+    own, scripted = found.process.kept_rows.calls(0)
+    assert [call.tensors[0].name for call in (own, scripted)] == ["given", "0"]
+
+
+def test_a_checkpointed_forward_is_called_again_in_backward(record: Record) -> None:
+    """Both times are calls of their own, with equal rows, the later one in phase backward."""
+    x = torch.ones(2, 3, requires_grad=True)
+
+    def program() -> None:
+        torch.utils.checkpoint.checkpoint(nn.Tanh(), x, use_reentrant=True).sum().backward()
+
+    first, again = record(program, rows="module=Tanh").process.kept_rows.calls(0)
+    assert (first.phase, again.phase) == ("forward", "backward")
+    assert (first.grad, again.grad) == (False, True)
+    assert kept(first, Part.OUTPUT, "").whole == kept(again, Part.OUTPUT, "").whole
+
+
+def test_inside_of_a_compiled_region_no_calls_are_seen(record: Record) -> None:
+    """The call of the whole is there, those of the modules that were compiled into it are not."""
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    compiled, x = torch.compile(model, backend="eager"), torch.randn(3, 4)
+    calls = record(lambda: compiled(x), rows="all").process.kept_rows.calls(0)
+    assert calls[0].kind == "OptimizedModule"
+    assert {"Sequential", "Linear", "Tanh"}.isdisjoint(call.kind for call in calls)
+    torch._dynamo.reset()
+
+
+def test_an_interrupt_leaves_the_calls_in_order(record: Record) -> None:
+    """One that comes within nested calls ends them; the next call is in none of them."""
+
+    class Interrupted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    def program() -> None:
+        model, x = nn.Sequential(nn.Tanh(), Interrupted()), torch.ones(2, 3)
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        nn.Tanh()(x)
+
+    outer, tanh, inner, after = record(program, rows="all").process.kept_rows.calls(0)
+    assert [call.raised for call in (outer, tanh, inner, after)] == [True, False, True, False]
+    assert (outer.parent, tanh.parent, inner.parent, after.parent) == (None, 0, 0, None)
 
 
 def test_a_call_that_raises(record: Record) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from rltrace.record.rows.keeper import RowKeeper
 from rltrace.record.rows.tensors import RowDigests
-from rltrace.record.rows.walk import MOST, ForwardNames, named_tensors
+from rltrace.record.rows.walk import MOST, Budget, ForwardNames, named_tensors
 from rltrace.record.stream import StreamRecorder
 from rltrace.select import Condition, Key, Range, Selector
 from rltrace.trace.keptpack import Block, NewCall, NewTensor
@@ -24,7 +24,7 @@ from rltrace.trace.tensor_rows import Part
 OF_CALLS = frozenset((Key.MODULE, Key.PHASE, Key.STEP, Key.STREAM))
 """What can be asked of a call; a selector that asks for anything else means ops."""
 
-TOO_MANY = f"a call has more than {MOST:,} tensors"
+TOO_MANY = f"a call has more than {MOST:,} tensors, or too many things to look through"
 
 Clause = tuple[Condition, ...]
 
@@ -161,16 +161,17 @@ class CallRows:
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
         row = self._stream.row
         keep_value = self._with_values.find(call.module, call.phase)
-        found = 0
+        budget, found = Budget(), 0
         for name, value in values:
-            for place, tensor in named_tensors(value, name):
+            for place, tensor in named_tensors(value, name, budget):
                 found += 1
                 if found > MOST:
-                    self._keeper.leave(TOO_MANY, self._stream.number, row, 0)
-                    return
+                    break
                 taken = self._digests.take(part, place, tensor, row, keep_value=keep_value, told_by=True)
                 if taken is not None:
                     call.tensors.append(taken)
+        if found > MOST or budget.spent:
+            self._keeper.leave(TOO_MANY, self._stream.number, row, 0)
 
     def _close(self, call: OpenCall) -> None:
         while self._open and self._open.pop() is not call:

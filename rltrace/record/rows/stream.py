@@ -23,7 +23,7 @@ from rltrace.record.process import ProcessState
 from rltrace.record.rows.calls import CallRows, Surroundings, new_digests, of_calls
 from rltrace.record.rows.keeper import RowKeeper
 from rltrace.record.rows.tensors import RowDigests
-from rltrace.record.rows.walk import ForwardNames, named_tensors
+from rltrace.record.rows.walk import Budget, ForwardNames, named_tensors
 from rltrace.record.stream import RowTaker, StreamRecorder
 from rltrace.record.values.keeper import Keeper
 from rltrace.record.values.keeping import KeepingStream
@@ -34,6 +34,9 @@ from rltrace.trace.schema import Phase, RowFlag
 from rltrace.trace.tensor_rows import Part
 
 Tensor = torch.Tensor
+
+MOST_OF_OP = 1 << 30
+"""An op is given what it works on, however much."""
 
 _WITHOUT = RowFlag.VIEW | RowFlag.ALLOCATION
 
@@ -73,8 +76,8 @@ class _Op:
 
     def inputs(self) -> Iterator[tuple[str, Tensor]]:
         if self.args and type(self.args[0]) is RegionInputs:
-            return named_tensors(list(self.args[0]))
-        return named_tensors(self.plan.named(self.args, self.kwargs))
+            return named_tensors(list(self.args[0]), budget=Budget(MOST_OF_OP))
+        return named_tensors(self.plan.named(self.args, self.kwargs), budget=Budget(MOST_OF_OP))
 
 
 class WithRows(StreamRecorder):
@@ -147,7 +150,11 @@ class WithRows(StreamRecorder):
             tensors = [tensor for _, tensor in op.inputs()]
             return {address_of(tensors[place]) for place in op.args[0].written}
         named = op.plan.named(op.args, op.kwargs)
-        return {address_of(tensor) for name in op.plan.writes for _, tensor in named_tensors(named.get(name))}
+        return {
+            address_of(tensor)
+            for name in op.plan.writes
+            for _, tensor in named_tensors(named.get(name), budget=Budget(MOST_OF_OP))
+        }
 
     # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
 

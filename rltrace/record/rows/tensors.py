@@ -107,7 +107,8 @@ class RowDigests:
         keeper, shape = self._keeper, tuple(tensor.shape)
         count = prod(shape[axis] for axis in axes)
         if not keeper.has_room(0):
-            return self._leave(row, count)
+            self._leave(row, count)
+            return None
         block = self._known(digest, axes) if digest is not None else None
         new = 0
         if block is None or (wants and not self._values.knows(digest or 0)):
@@ -119,7 +120,8 @@ class RowDigests:
             block = self._known(whole, axes)
             if block is None:
                 if not keeper.has_room(count):
-                    return self._leave(row, count)
+                    self._leave(row, count)
+                    return None
                 digests = row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes)
                 block, new = self._remember(whole, axes, Block(digests)), count
             if wants and not self._values.knows(whole):
