@@ -17,13 +17,13 @@ def skeleton_text(row: RowAt) -> str:
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
         return f"it was called with other numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
-    for what, describe in (("tensors", _layouts), ("arguments", _call), ("op", lambda row: row.op)):
+    for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
             return f"it was called with other {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
     return "it was called with other arguments"
 
 
-def _call(row: RowAt) -> str:
+def call_text(row: RowAt) -> str:
     """The arguments in order, numbers in their places; ``T`` is a tensor. What equals its default torch leaves out."""
     rows, i = row.rows, row.place
     numbers = {

@@ -1,6 +1,7 @@
 """Because of what two ops of the same name give other rows from the same ones: the sentence, and its word.
 
-Owns the order in which explanations count: another dtype, another kernel, another shape, nothing that is known.
+Owns the order in which explanations count: another dtype, other arguments, another kernel,
+another shape, nothing that is known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ def judged(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:
     over = "" if shapes is None else f" over {' against '.join(_extents(*shapes))}"
     if dtypes is not None:
         return Reason.DTYPE, f"{own.name}{over} in {dtypes[0]} against {dtypes[1]}"
+    if own.floats != other.floats or (shapes is None and own.call != other.call):
+        return Reason.ARGUMENTS, f"{own.name}{over} called with {own.call} against {other.call}"
     kernels = kernel_differences(own.evidence, other.evidence)
     if kernels:
         return Reason.KERNEL, f"{own.name}{over}, run by another kernel: {kernels[0]}"

@@ -92,17 +92,28 @@ def _suspects(items: Sequence[_Item]) -> list[_Item]:
 def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
     if len(suspects) == 1 and suspects[0].both:
         return _found(suspects[0], *judged(suspects[0].a[0], suspects[0].b[0]))
-    other = next((item for item in suspects if not item.both), None)
-    if other is not None:
+    reasons = [judged(item.a[0], item.b[0]) for item in suspects if item.both]
+    other = next((item for item in suspects if not item.both and not _only_casts(item)), None)
+    cast = next((one for one in reasons if one[0] is Reason.DTYPE), None)
+    if other is None and cast is not None:
+        at = [item for item in suspects if item.both][reasons.index(cast)]
+        return _found(at, *cast)
+    if other is not None or not reasons:
+        other = other or suspects[0]
         because = f"the sides run other operators: {_chain(other.a)} in A, {_chain(other.b)} in B"
         return _found(other, Reason.OPERATOR, because)
-    reasons = [judged(item.a[0], item.b[0]) for item in suspects]
-    order = (Reason.DTYPE, Reason.KERNEL, Reason.SHAPE)
+    suspects = [item for item in suspects if item.both]
+    order = (Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
     chosen = next((one for wanted in order for one in reasons if one[0] is wanted), (Reason.UNKNOWN, ""))
     names = ", ".join(dict.fromkeys(item.a[0].name for item in suspects))
     why = "their rows are of other lengths" if rows_known else "rows of ops, recorded with --rows all, tell which"
     because = f"one of {len(suspects)} ops ({names}; {why}){': ' if chosen[1] else ''}{chosen[1]}"
     return FirstOp(Pair(None, None), tuple(map(_told, suspects)), chosen[0], because)
+
+
+def _only_casts(item: _Item) -> bool:
+    """Ops that one side alone has, and that only make another dtype of what they are given."""
+    return all(op.name in ("_to_copy", "to") for op in (*item.a, *item.b))
 
 
 def _chain(ops: Sequence[OwnOp], most: int = 4) -> str:
@@ -132,7 +143,7 @@ def _names(ops: Sequence[OwnOp]) -> Keys:
 def _other_weights(own: OwnOp, other: OwnOp) -> bool:
     """Whether a number that both were given before the forward pass, in the same place and shape, is another."""
     return any(
-        x is not None and y is not None and x != y and own.inputs[k] == other.inputs[k]
+        x is not None and y is not None and x[0] == y[0] and x != y and own.inputs[k] == other.inputs[k]
         for k, (x, y) in enumerate(zip(own.weights, other.weights, strict=False))
     )
 

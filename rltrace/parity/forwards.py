@@ -99,7 +99,7 @@ def _counts_up(stretch: Stretch, tensors: Sequence[KeptRows]) -> bool:
     """Whether all of these hold consecutive numbers along their last axis, as positions do (padding aside)."""
     arrays = [array for array in map(stretch.numbers, tensors) if array is not None]
     long = [array for array in arrays if array.shape[-1] > 1]
-    if not long:
+    if not long or min(int(array.min()) for array in long) > HIGHEST_FIRST_POSITION:
         return False
     steps = np.concatenate([np.diff(array.astype(np.int64), axis=-1).ravel() for array in long])
     return bool(np.mean((steps == 1) | (steps == 0)) > 0.9 and np.any(steps == 1))

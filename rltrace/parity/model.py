@@ -42,6 +42,8 @@ class Reason(StrEnum):
     """The sides run other operators."""
     DTYPE = "dtype"
     """They compute in other dtypes."""
+    ARGUMENTS = "arguments"
+    """The same operator, called with other numbers: another epsilon, another scale."""
     KERNEL = "kernel"
     """The same operator, run by another kernel."""
     SHAPE = "shape"

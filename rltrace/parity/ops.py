@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from rltrace.diff.calls import call_text
+from rltrace.diff.findings import RowAt
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.parity.model import ParityOp
 from rltrace.parity.stretch import Stretch, inputs_of
 from rltrace.trace.evidence import Evidence, kernel_text
-from rltrace.trace.rows import Rows
+from rltrace.trace.rows import Link, Rows
 from rltrace.trace.schema import Column, Kind, RowFlag
-from rltrace.trace.tensor_rows import ModuleCall, OpRows
+from rltrace.trace.tensor_rows import ModuleCall, OpRows, Part
 
 # fmt: off
 MOVES = frozenset({
@@ -31,6 +33,9 @@ MOVES = frozenset({
 Layout = tuple[str, tuple[int, ...]]
 """dtype and shape."""
 
+Known = tuple[str, int] | None
+"""How a digest was taken, and the digest; None: none is known."""
+
 
 @dataclass(frozen=True, eq=False)
 class OwnOp:
@@ -38,8 +43,12 @@ class OwnOp:
 
     told: ParityOp
     inputs: tuple[Layout, ...]
-    weights: tuple[int | None, ...]
-    """For each input that was there before the forward pass, its digest where it is known; else None."""
+    weights: tuple[Known, ...]
+    """For each input that was there before the forward pass, what tells it from others."""
+    floats: tuple[str, ...]
+    """Numbers among its other arguments."""
+    call: str
+    """All its arguments in words: ``(T, [16], T, T, 1e-05)``."""
     evidence: Evidence
     rows: OpRows | None
 
@@ -85,11 +94,13 @@ def _own_op(stretch: Stretch, view: StreamView, rows: Rows, i: int, call: Module
     row = rows.first + i
     layouts = [_layout(view, number) for number in _numbers(view, int(rows.columns[i, Column.STRUCTURE]))]
     given = {_flattened(tensor.shape) for tensor in inputs_of(call)}
-    weights: list[int | None] = []
-    for (dtype, shape), link in zip(layouts, rows.inputs(i), strict=False):
+    kept = [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := stretch.ops.get(row)) is not None else []
+    weights: list[Known] = []
+    for place, ((dtype, shape), link) in enumerate(zip(layouts, rows.inputs(i), strict=False)):
         before = link.distance <= 0 or row - link.distance < outer.first_row
         is_weight = before and "float" in dtype and _flattened(shape) not in given
-        weights.append(_digest(view, row, link.distance, link.slot, link.digest) if is_weight else None)
+        read: Known = ("read", kept[place]) if len(kept) == len(layouts) else None
+        weights.append(read or _told_apart(view, row, link) if is_weight else None)
     stack = view.stack(rows, i)
     evidence = view.kernel(rows, i)
     told = ParityOp(
@@ -99,7 +110,9 @@ def _own_op(stretch: Stretch, view: StreamView, rows: Rows, i: int, call: Module
         kernel=kernel_text(evidence) or "",
         site=stack[0] if stack else None,
     )
-    return OwnOp(told, tuple(layouts), tuple(weights), evidence, stretch.ops.get(row))
+    floats = tuple(map(repr, rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()))
+    called = call_text(RowAt(view, rows, i))
+    return OwnOp(told, tuple(layouts), tuple(weights), floats, called, evidence, op)
 
 
 def _numbers(view: StreamView, structure: int) -> Sequence[int]:
@@ -118,13 +131,21 @@ def _flattened(shape: Sequence[int]) -> tuple[int, int]:
     return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
 
 
-def _digest(view: StreamView, row: int, distance: int, slot: int | None, read: int | None) -> int | None:
-    """Of the whole memory that an input looks at: read here, or as the op that wrote it gave it."""
-    if read is not None or distance <= 0 or slot is None:
-        return read
+def _told_apart(view: StreamView, row: int, link: Link, followed: int = 4) -> Known:
+    """What tells the bytes of an input from others: the digest of the view that was read, or of the memory as the op
+    that wrote it gave it. Two of the same kind alone can be compared.
+    """
+    if link.digest is not None:
+        return "read", link.digest
+    if link.distance <= 0 or link.slot is None:
+        return None
     try:
-        rows, i = view.row(row - distance)
+        rows, i = view.row(row - link.distance)
     except HoleError:
         return None
+    if link.known:
+        before = list(rows.inputs(i))
+        known = followed > 0 and link.slot < len(before)
+        return _told_apart(view, row - link.distance, before[link.slot], followed - 1) if known else None
     outputs = rows.outputs(i)
-    return outputs[slot] if slot < len(outputs) else None
+    return ("written", outputs[link.slot]) if link.slot < len(outputs) else None

@@ -33,6 +33,9 @@ def verdict_of(
     differing = [result for result in compared if result.differing]
     if differing:
         return Verdict.DIFFERS, f"rows of {len(differing):,} of the {len(compared):,} modules that were compared differ"
+    widened = [result for result in compared if result.dtype is not None]
+    if widened:
+        return Verdict.DIFFERS, f"{len(widened):,} modules give another dtype; the numbers are the same"
     why = _why_undecided(len(compared), a, b, never_computed, known)
     if why:
         return Verdict.UNDECIDED, why

@@ -43,6 +43,7 @@ CAUSES = {
     Reason.INPUTS: "other inputs",
     Reason.OPERATOR: "other operators",
     Reason.DTYPE: "another dtype",
+    Reason.ARGUMENTS: "other arguments",
     Reason.KERNEL: "another kernel",
     Reason.SHAPE: "the shape of the batch",
     Reason.COMPUTATION: "the same computation, other bits",

@@ -1,0 +1,144 @@
+"""A small causal transformer whose every number is a whole one, so that any order of its sums gives the same bits.
+
+Two programs of it agree to the bit on every machine, whatever the batch, the padding and the cache; what makes them
+part is put in on purpose, at one place. Owns the model, the generator that goes token by token, and the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+VOCABULARY, WIDTH, LAYERS = 20, 4, 2
+PAD = 0
+
+Lists = Sequence[Sequence[int]]
+
+
+def whole(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randint(-1, 2, shape).float())
+
+
+class Dense(nn.Module):
+    """A linear layer; twisted, the same by other operators and a little more."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.weight, self.bias = whole(out, width), whole(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        twist = active(self)
+        if twist == "operators":
+            made = (flat @ self.weight.t()) * (1 + 2**-10) + self.bias
+        elif twist == "dtype":
+            made = torch.addmm(self.bias.bfloat16(), flat.bfloat16(), self.weight.t().bfloat16())
+        elif twist == "arguments":
+            made = torch.addmm(self.bias, flat, self.weight.t(), alpha=1 + 2**-10)
+        elif twist == "shape":  # what a row gives depends on how many there are
+            made = torch.addmm(self.bias + 2**-10 * len(flat), flat, self.weight.t())
+        else:
+            made = torch.addmm(self.bias, flat, self.weight.t())
+        out: Tensor = made.reshape(*x.shape[:-1], -1)
+        return out
+
+
+class Attention(nn.Module):
+    """Linear attention: what a token gets is the sum over the tokens up to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.out = Dense(WIDTH, WIDTH), Dense(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, mask: Tensor, past: dict[nn.Module, Tensor] | None) -> Tensor:
+        sums = (self.value(x) * mask[..., None]).cumsum(1)
+        if past is not None:
+            sums = sums + past.get(self, torch.zeros(()))
+            past[self] = sums[:, -1:]
+        if active(self):
+            sums = sums + sums.abs() * 2**-10
+        out: Tensor = self.out(sums)
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.up, self.down = Attention(), Dense(WIDTH, 2 * WIDTH), Dense(2 * WIDTH, WIDTH)
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor, mask: Tensor, past: dict[nn.Module, Tensor] | None) -> Tensor:
+        x = x + self.attention(x, mask, past)
+        out: Tensor = x + self.down(self.act(self.up(x)))
+        return out
+
+
+class Policy(nn.Module):
+    """Keeps its numbers small between layers by what is exact: the remainder of a division by a power of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(32, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.keep, self.head = nn.Identity(), Dense(WIDTH, VOCABULARY)
+        with torch.no_grad():
+            for table in (self.embed.weight, self.place.weight):
+                table.copy_(torch.randint(-2, 3, tuple(table.shape)).float())
+
+    def forward(
+        self, ids: Tensor, attention_mask: Tensor, positions: Tensor, past: Any = None, last: int | None = None
+    ) -> Tensor:
+        mask = attention_mask[:, -ids.shape[1] :].float()
+        x = self.embed(ids) + self.place(positions)
+        for layer in self.layers:
+            x = torch.remainder(layer(x, mask, past), 64)
+        x = self.keep(x)
+        out: Tensor = self.head(x if last is None else x[:, -last:])
+        return out
+
+
+def active(module: nn.Module) -> str:
+    """How a module is twisted; where gradients are recorded alone, so that one trace has both."""
+    return getattr(module, "twist", "") if torch.is_grad_enabled() else ""
+
+
+def policy(seed: int = 0, twist: str = "", at: str = "") -> Policy:
+    """``at``: the submodule that is twisted."""
+    torch.manual_seed(seed)
+    made = Policy()
+    if twist:
+        made.get_submodule(at).twist = twist  # type: ignore[assignment]
+    return made
+
+
+def padded(rows: Lists, *, left: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """ids, mask and positions."""
+    most = max(map(len, rows))
+    ids, mask = torch.full((len(rows), most), PAD), torch.zeros(len(rows), most, dtype=torch.long)
+    for ids_row, mask_row, row in zip(ids, mask, rows, strict=True):
+        own = slice(most - len(row), most) if left else slice(0, len(row))
+        ids_row[own], mask_row[own] = torch.tensor(row), 1
+    return ids, mask, (mask.cumsum(1) - 1).clamp(min=0)
+
+
+@torch.no_grad()
+def generate(model: nn.Module, sequences: Lists, prompts: Sequence[int], *, last: int | None = None) -> None:
+    """Feed the sequences as a generator does that samples them: the prompts, then token by token, but for the last."""
+    ids, mask, positions = padded([row[:n] for row, n in zip(sequences, prompts, strict=True)], left=True)
+    past: dict[nn.Module, Tensor] = {}
+    model(ids, mask, positions, past, last)
+    for step in range(max(len(row) - n for row, n in zip(sequences, prompts, strict=True)) - 1):
+        taken = [n + step for n in prompts]
+        tokens = [row[at] if at < len(row) else PAD for row, at in zip(sequences, taken, strict=True)]
+        mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
+        model(torch.tensor(tokens)[:, None], mask, torch.tensor(taken)[:, None], past, last)
+
+
+def train(model: nn.Module, sequences: Lists) -> Tensor:
+    """One forward pass over whole sequences, as a trainer has it, and back."""
+    out: Tensor = model(*padded(sequences, left=False))
+    out.float().sum().backward()
+    return out
