@@ -20,17 +20,17 @@ def judged(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:
     shapes = next(((x[1], y[1]) for x, y in places if x[1] != y[1]), None)
     over = "" if shapes is None else f" over {' against '.join(_extents(*shapes))}"
     if dtypes is not None:
-        return Reason.DTYPE, f"{own.name}{over} in {dtypes[0]} against {dtypes[1]}"
+        return Reason.DTYPE, f"{own.shown}{over} in {dtypes[0]} against {dtypes[1]}"
     if own.floats != other.floats or (shapes is None and own.call != other.call):
-        return Reason.ARGUMENTS, f"{own.name}{over} called with {own.call} against {other.call}"
+        return Reason.ARGUMENTS, f"{own.shown}{over} called with {own.call} against {other.call}"
     kernels = kernel_differences(own.evidence, other.evidence)
     if kernels:
-        return Reason.KERNEL, f"{own.name}{over}, run by another kernel: {kernels[0]}"
+        return Reason.KERNEL, f"{own.shown}{over}, run by another kernel: {kernels[0]}"
     if shapes is not None:
-        return Reason.SHAPE, f"{own.name}{over}"
+        return Reason.SHAPE, f"{own.shown}{over}"
     return (
         Reason.COMPUTATION,
-        f"{own.name} over the same shapes, by the same kernel as far as is known, gave other bits",
+        f"{own.shown} over the same shapes, by the same kernel as far as is known, gave other bits",
     )
 
 

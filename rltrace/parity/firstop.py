@@ -63,7 +63,7 @@ def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks
     items = list(_aligned(*map(computing, every)))
     for item in items:
         if item.both and _other_weights(item.a[0], item.b[0]):
-            name = item.a[0].name
+            name = item.a[0].shown
             return _found(item, Reason.WEIGHTS, f"{name} works with other weights: those of the two sides differ")
     items = [_compared(item, a, call_a, b, call_b, ranks, parting) for item in items]
     return _first_of(_suspects(items), any(item.differs is not None for item in items))
@@ -105,7 +105,7 @@ def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
     suspects = [item for item in suspects if item.both]
     order = (Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
     chosen = next((one for wanted in order for one in reasons if one[0] is wanted), (Reason.UNKNOWN, ""))
-    names = ", ".join(dict.fromkeys(item.a[0].name for item in suspects))
+    names = ", ".join(dict.fromkeys(item.a[0].shown for item in suspects))
     why = "their rows are of other lengths" if rows_known else "rows of ops, recorded with --rows all, tell which"
     because = f"one of {len(suspects)} ops ({names}; {why}){': ' if chosen[1] else ''}{chosen[1]}"
     return FirstOp(Pair(None, None), tuple(map(_told, suspects)), chosen[0], because)
@@ -117,7 +117,7 @@ def _only_casts(item: _Item) -> bool:
 
 
 def _chain(ops: Sequence[OwnOp], most: int = 4) -> str:
-    names = [op.name for op in ops]
+    names = [op.shown for op in ops]
     return ", ".join(names[:most]) + (", …" if len(names) > most else "") or "nothing"
 
 

@@ -56,6 +56,11 @@ class OwnOp:
     def name(self) -> str:
         return short_name(self.told.op)
 
+    @property
+    def shown(self) -> str:
+        """The name in a sentence: torch's own underscores say nothing there."""
+        return self.name.lstrip("_")
+
 
 def short_name(op: str) -> str:
     """``addmm`` of ``aten.addmm.default``; others keep their namespace: ``mylib.attention``."""

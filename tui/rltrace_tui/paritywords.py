@@ -11,7 +11,8 @@ from textual.content import Content
 
 from rltrace.diff.model import Pair
 from rltrace.parity.model import ModuleResult, Origin, Parity, ParityOp, Required, Side, TensorResult, Verdict
-from rltrace.report.compare import CAUSES, HEADLINES, counted, distance_text
+from rltrace.report.compare import HEADLINES
+from rltrace.report.compare_first import CAUSES, counted, distance_text
 from rltrace.report.telling import sentence
 from rltrace_tui.words import Lines, labelled, pair_lines, plain, text_lines
 
