@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rltrace.diff.hunks import HunkCounter
-from rltrace.diff.judging.boundaries import came_in
+from rltrace.diff.judging.boundaries import came_in, with_what_is_behind
 from rltrace.diff.judging.marked import MarkedRows, count_marked
 from rltrace.diff.model import Cause, CurvePoint, EnvironmentDifference, Finding, Marked, Probe, Structure, Told
 from rltrace.diff.numbers.curves import curve_points
@@ -135,10 +135,13 @@ def _go_back(result: StreamResult, walk: Walk, search: Bisection | None) -> None
         return
     in_step = search is not None and search.first_structure.row is None and walk.base > 0
     first = search.first(MARKED, before=walk.base).row if search is not None and in_step else None
-    if in_step and first is None and decisive.a_index == walk.base:
-        return  # no event before it differs
-    origin = came_in(walk.scene, decisive, walk.done[0], first)
+    no_event = in_step and first is None and decisive.a_index == walk.base  # that differs before it
+    origin = None if no_event else came_in(walk.scene, decisive, walk.done[0], first)
     if origin is None:
+        told = with_what_is_behind(walk.scene, decisive)
+        result.first = told if result.first is decisive else result.first
+        result.value = told if result.value is decisive else result.value
+        result.harmful = told if result.harmful is decisive else result.harmful
         return
     result.value, result.harmful = (origin, None) if origin.cause is Cause.OUTSIDE else (result.value, origin)
     if result.first is None or result.first.identical_before >= origin.identical_before or result.first is decisive:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -32,9 +33,9 @@ Program = Callable[[bool], object]
 def compared(tmp_path: Path) -> Callable[[Program], Comparison]:
     """A program recorded twice in this process, told which side it is, and compared."""
 
-    def run(program: Program) -> Comparison:
-        record: Record = recorder(tmp_path)
+    record: Record = recorder(tmp_path)
 
+    def run(program: Program) -> Comparison:
         def side(is_b: bool) -> Path:
             torch.manual_seed(0)
             np.random.seed(0)
@@ -277,3 +278,49 @@ def test_a_list_of_both_sides_shows_the_event_as_different(compared: Any) -> Non
     opened = [[piece] if piece.lines is not None else browser.opened(piece) for piece in browser.pieces]
     lines = next(p.lines for parts in opened for p in parts if p.lines is not None and row in p.lines.a)
     assert lines.relation[lines.a.tolist().index(row)] == Relation.DIFFERS
+
+
+def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(compared: Any) -> None:
+    """The sentence that a person needs, where the action goes into an environment and where it goes straight to an op."""
+
+    def program(*, seeds: tuple[int, int] | None, steps: bool) -> Program:
+        def run(is_b: bool) -> None:
+            env = Walk(length=99)
+            env.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+            if seeds:
+                env.action_space.seed(seeds[is_b])
+            env.reset(seed=0)
+            action = env.action_space.sample()
+            if steps:
+                env.step(action)
+            network()(torch.as_tensor(action))
+
+        return run
+
+    for steps in (True, False):
+        first = compared(program(seeds=None, steps=steps)).first_value
+        assert first.op == ("environment-step" if steps else "aten.addmm.default")
+        said = "nobody seeded the action space of Walk: it seeded itself at test_boundaries.py:"
+        assert said in first.because.replace("tests/diff/", "")
+        assert "with another seed in each run" in first.because
+        first = compared(program(seeds=(3, 4), steps=steps)).first_value
+        assert "the action space of Walk was given seed 3 in A and seed 4 in B" in first.because
+        found = compared(program(seeds=(3, 3), steps=steps))
+        assert found.verdict is Verdict.IDENTICAL
+
+
+def test_an_environment_that_was_made_otherwise_says_so(compared: Any) -> None:
+    """What it was made with is no difference by itself; where the environment is at fault it is why."""
+
+    def program(length: int) -> Program:
+        def run(is_b: bool) -> None:
+            env = Walk(length=3, noise=0.1 * is_b) if length else Walk(length=4 + is_b)
+            play(env, network(), 2)
+
+        return run
+
+    first = compared(program(3)).first_value
+    assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
+    assert "it was made with other arguments at " in first.because
+    found = compared(program(0))
+    assert found.verdict is Verdict.SAME_VALUES

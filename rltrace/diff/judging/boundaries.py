@@ -8,58 +8,23 @@ very bytes that the op took in; else the one from which on everything differs th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
-from rltrace.diff.judging.boundary_words import GENERATORS, because, one_sided_because
+from rltrace.diff.judging.boundary_words import because, one_sided_because
+from rltrace.diff.judging.event_pairs import FAR, TOLD, EventPair, event_at, events_before
 from rltrace.diff.judging.scene import Scene
+from rltrace.diff.judging.seeded import behind
 from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, Pair
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
-from rltrace.trace.events import NONE, Event, event_of
-from rltrace.trace.schema import Column, Kind, Origin
+from rltrace.trace.events import Event
+from rltrace.trace.schema import Column, Origin
 
 FROM_OUTSIDE = {Cause.OUTSIDE, Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.UNTRACKED_WRITE, Cause.ENDED}
 """Causes that what came in at an event can be behind."""
-
-TOLD = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP, Kind.CHECKPOINT)
-"""Events that bring something in."""
-
-PIECE = 1 << 14
-"""Rows that are read at a time, from the difference back."""
-
-FAR, FARTHEST = 1 << 17, 1 << 21
-"""Rows that are gone back at most, to the first event met, and while events differ."""
-
-
-@dataclass(frozen=True)
-class EventPair:
-    """An event that both sides have."""
-
-    a: RowAt
-    b: RowAt
-    event_a: Event
-    event_b: Event
-
-    @property
-    def differs(self) -> tuple[str, ...]:
-        """Names of the cells that both tell and that differ."""
-        told_a, told_b = self.event_a.told, self.event_b.told
-        return tuple(name for name, cell in told_a.items() if name in told_b and not _same(cell, told_b[name]))
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether it is a reset with one seed on both sides."""
-        seeds = self.event_a.evidence("seed"), self.event_b.evidence("seed")
-        return seeds[0] == seeds[1] and seeds[0] not in (None, NONE)
-
-    @property
-    def others_alike(self) -> bool:
-        """Whether Python's and NumPy's generators stood alike before it."""
-        return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in GENERATORS[1:])
 
 
 def came_in(scene: Scene, finding: Finding, looked_at: int, first: int | None) -> Finding | None:
@@ -79,9 +44,12 @@ def came_in(scene: Scene, finding: Finding, looked_at: int, first: int | None) -
         return None
 
 
-def event_at(row: RowAt) -> Event:
-    skeleton = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
-    return event_of(row.rows, row.place, skeleton)
+def with_what_is_behind(scene: Scene, finding: Finding) -> Finding:
+    """A difference that came in from outside, and through no event: with how the spaces were seeded before it."""
+    if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
+        return finding
+    told = behind(scene, finding.a_index, finding.b_index, None)
+    return replace(finding, because="; ".join([finding.because, *told])) if told else finding
 
 
 class _WayBack:
@@ -107,7 +75,7 @@ class _WayBack:
         self._end = looked_at if finding.a_index is None else min(looked_at, finding.a_index)
         self._end_b = finding.b_index
         taken_in = _taken_in(scene, finding)
-        for pair in _events_before(scene, self._end, self._end_b, lambda: bool(self._open.keys() - self._closed)):
+        for pair in events_before(scene, self._end, self._end_b, lambda: bool(self._open.keys() - self._closed)):
             differs = pair.differs
             if differs and taken_in & _brought_in(pair, differs):
                 self.found = pair
@@ -136,28 +104,10 @@ class _WayBack:
         if first is None or first >= self._end - FAR or self._others_alike is False:
             return
         stop = min(first + FAR, self._end)
-        later = list(_events_before(self._scene, stop, self._end_b, bool, down_to=first))
+        later = list(events_before(self._scene, stop, self._end_b, bool, down_to=first))
         pair = next((p for p in later if p.a.index == first), None)
         if pair is not None and not any(p.is_seeded and p.event_a.what == pair.event_a.what for p in later):
             self.found, self.lasts = pair, False
-
-
-def _events_before(
-    scene: Scene, end: int, end_b: int | None, is_open: Callable[[], bool], down_to: int = 0
-) -> Iterator[EventPair]:
-    """Pairs of events before row ``end`` of A and ``end_b`` of B, the last first."""
-    stop = end
-    while stop > down_to and end - stop < (FARTHEST if is_open() else FAR):
-        start = max(stop - PIECE, down_to)
-        rows = scene.a.read(start, stop).rows
-        for place in np.flatnonzero(np.isin(rows.column(Column.KIND), TOLD))[::-1].tolist():
-            partner = scene.matching.partner(start + place)
-            if partner is None or (end_b is not None and partner >= end_b) or partner >= scene.b.rows:
-                continue
-            a, b = RowAt(scene.a, rows, place), row_at(scene.b, partner)
-            if a.op == b.op:
-                yield EventPair(a, b, event_at(a), event_at(b))
-        stop = start
 
 
 def _taken_in(scene: Scene, finding: Finding) -> set[tuple[int, int]]:
@@ -188,7 +138,8 @@ def _finding(scene: Scene, pair: EventPair, later: Finding, *, lasts: bool) -> F
         decided = Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, one_sided_because(side, event_at(row), pair))
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
-    decided = Decided(Cause.OUTSIDE, InputsMatch.UNKNOWN, because(pair, later, lasts=lasts))
+    why = because(pair, later, behind(scene, pair.a.index, pair.b.index, pair), lasts=lasts)
+    decided = Decided(Cause.OUTSIDE, InputsMatch.UNKNOWN, why)
     events = pair.event_a, pair.event_b
     cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
@@ -197,7 +148,7 @@ def _finding(scene: Scene, pair: EventPair, later: Finding, *, lasts: bool) -> F
 
 def _extra_event(scene: Scene, pair: EventPair) -> tuple[str, RowAt] | None:
     """An event of this environment that one side alone has, right before the first that differs."""
-    before = next((p for p in _events_before(scene, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
+    before = next((p for p in events_before(scene, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
     if before is None:
         return None
     for side, view, start, stop in (
@@ -232,7 +183,3 @@ def _count(event: Event) -> int | None:
 def _text(event: Event, name: str) -> str | None:
     cell = event.told.get(name)
     return None if cell is None else cell.text
-
-
-def _same(x: object, y: object) -> bool:
-    return repr(x) == repr(y)  # not a number is itself

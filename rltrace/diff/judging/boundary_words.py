@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rltrace.diff.judging.event_pairs import GENERATORS, EventPair
 from rltrace.diff.model import Finding
 from rltrace.trace.events import NONE, Event
 
-if TYPE_CHECKING:
-    from rltrace.diff.judging.boundaries import EventPair
-
 GIVEN: Final = "action"
-GENERATORS: Final = ("own generator", "Python generator", "NumPy generator")
 
 
-def because(pair: EventPair, later: Finding, *, lasts: bool) -> str:
+def because(pair: EventPair, later: Finding, behind: Iterable[str], *, lasts: bool) -> str:
     """``environment 3 (Hopper-v5) returned another observation at its step 812, given the same action``, and so on.
 
-    ``lasts``: all that it tells differs from there on.
+    ``behind``: what else is known of it; ``lasts``: all that it tells differs from there on.
     """
-    parts = [_what_differs(pair), *_seeds(pair), *_generators(pair)]
+    parts = [_what_differs(pair), *_seeds(pair), *_generators(pair), *behind]
     if not lasts:
         parts.append("what it told after that was equal again")
     if later.op is not None:

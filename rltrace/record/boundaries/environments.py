@@ -166,7 +166,7 @@ class Environments:
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
         form = environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), ())
-        evidence = environment.resets, before.seed, *before.states
+        evidence = environment.resets, before.seed, environment.made, *before.states
         self._write(form, evidence, [self._contents.digest(observation)], [], [], frame)
 
     def _write(

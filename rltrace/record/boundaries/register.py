@@ -6,6 +6,7 @@ address. Keeps no environment alive.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -24,14 +25,23 @@ GENERATORS: Final = ("own generator", "Python generator", "NumPy generator")
 """Evidence at every event: states before it."""
 
 
+SPACES: Final = {
+    "action space": ("action_space", "_action_space", "single_action_space"),
+    "observation space": ("observation_space", "_observation_space", "single_observation_space"),
+}
+"""Attributes of environments, vectors and wrappers that are spaces."""
+
+
 class Environment:
     """One environment, or a whole vector of them where what happens to each is out of sight."""
 
-    __slots__ = ("_forms", "_generator", "_look", "name", "owner", "resets", "steps")
+    __slots__ = ("_forms", "_generator", "_look", "made", "name", "owner", "resets", "steps")
 
-    def __init__(self, name: str, owner: str) -> None:
+    def __init__(self, name: str, owner: str, made: int = 0) -> None:
         self.name = name
         self.owner = owner
+        self.made = made
+        """How manieth environment the process has made, from 1; 0: its making was not seen."""
         self.steps = 0
         self.resets = 0
         self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str]], EventForm] = {}
@@ -42,7 +52,7 @@ class Environment:
         """The form of its events that tell of these."""
         found = self._forms.get((kind, digests, integers, floats))
         if found is None:
-            counts = ("reset", "seed") if kind is Kind.ENVIRONMENT_RESET else ("step",)
+            counts = ("reset", "seed", "made") if kind is Kind.ENVIRONMENT_RESET else ("step",)
             found = EventForm(
                 kind, self.name, self.owner, counts, GENERATORS, tuple(digests), tuple(integers), tuple(floats)
             )
@@ -63,6 +73,9 @@ class Register:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._made: IdentityTable[Any, int] = IdentityTable()
+        """How manieth an environment, or what a wrapper has inside, is of all that were made."""
+        self._makings = 0
         self._known: IdentityTable[Any, Environment] = IdentityTable()
         self.counted: IdentityTable[Any, Environment] = IdentityTable()
         """By the outermost wrapper, the environment that was inside when it was last told of: enough for a count."""
@@ -81,6 +94,27 @@ class Register:
         """The same of a vector of environments; those have numbers of their own."""
         return self._of(base_of(vector), "vector environment", lambda base: type(base).__name__)
 
+    def made(self, env: Any) -> int:
+        """An environment, or a vector of them, has been made: how manieth it is."""
+        with self._lock:
+            self._makings += 1
+            remember(self._made, env, self._makings)
+            return self._makings
+
+    def wrapped(self, env: Any) -> None:
+        """A wrapper has been made."""
+        number = self._made.get(base_of(env))
+        if number is not None:
+            remember(self._made, env, number)
+
+    def whose(self, space: Any) -> tuple[str, str, int]:
+        """What a space is to whom: ``action space``, the kind of environment, and how manieth that was made."""
+        for env in self._made:
+            for what, names in SPACES.items():
+                if any(inspect.getattr_static(env, name, None) is space for name in names):
+                    return what, _kind_of(base_of(env)), self._made.get(env) or 0
+        return "a space", type(space).__name__, 0
+
     def _of(self, base: Any, what: str, kind_of: Callable[[Any], str]) -> Environment:
         found = self._known.get(base)
         if found is not None:
@@ -89,7 +123,7 @@ class Register:
             number = self._counts.get(what, 0)
             if number >= MOST:
                 return self._others
-            made = Environment(f"{what} {number}", kind_of(base))
+            made = Environment(f"{what} {number}", kind_of(base), self._made.get(base) or 0)
             if not remember(self._known, base, made):
                 return self._others
             self._counts[what] = number + 1

@@ -114,7 +114,7 @@ class Vectors:
         digests = [self._contents.digest(part) for part in parts]
         each = [self._of_one(parts, k) for k in range(count)] if count <= MOST_TOLD and _are_arrays(parts) else []
         names = (*names, *(f"of {k}" for k in range(len(each))))
-        counts: tuple[int, ...] = environment.resets, given.told
+        counts: tuple[int, ...] = environment.resets, given.told, environment.made
         kind = Kind.ENVIRONMENT_RESET
         if is_step:
             names, digests, counts = ("action", *names), [given.told, *digests], (environment.steps,)

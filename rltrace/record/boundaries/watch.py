@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from types import FrameType, ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,7 +18,9 @@ from rltrace.record.boundaries.classes import Around, Subclasses, Within
 from rltrace.record.boundaries.contents import Contents
 from rltrace.record.boundaries.environments import IN_EVENT, IN_VECTOR, Environments
 from rltrace.record.boundaries.imported import Imported
+from rltrace.record.boundaries.makings import Makings
 from rltrace.record.boundaries.register import Environment, Register
+from rltrace.record.boundaries.spaces import Spaces
 from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.record.boundaries.vectors import Vectors
 from rltrace.record.digests import TensorDigests
@@ -41,6 +43,14 @@ class Listener(Protocol):
     def fail(self, error: Exception) -> None: ...
 
 
+class _Calls(NamedTuple):
+    """Methods of one class and of all below it that are stood in for."""
+
+    methods: Mapping[str, Around]
+    deepest: int
+    """How deep in such calls the original is called instead."""
+
+
 class Boundaries:
     """Installed from ``watch`` to ``ignore``."""
 
@@ -55,15 +65,24 @@ class Boundaries:
         self._states = GeneratorStates()
         contents = Contents(_beside_the_program(digests))
         self._within = Within()
-        shared = Register(), contents, self._states, self._within, self
+        self._making, self._seeding = Within(), Within()
+        register = Register()
+        shared = register, contents, self._states, self._within, self
         environments, vectors = Environments(*shared), Vectors(*shared)
+        makings = Makings(register, contents, self._within, self._making, self)
+        spaces = Spaces(register, contents, self._seeding, self)
         self._checkpoints = Checkpoints(contents, self)
         self._changed: list[Subclasses] = []
+        one, many = _Calls(environments.methods, IN_EVENT), _Calls(vectors.methods, IN_VECTOR)
+        made, all_made = _Calls(makings.of_environments, IN_EVENT), _Calls(makings.of_vectors, IN_VECTOR)
+        seeds = _Calls(spaces.methods, 1)
         roots = {
-            "gymnasium.core": ("Env", environments.methods, IN_EVENT),
-            "gym.core": ("Env", environments.methods, IN_EVENT),
-            "gymnasium.vector.vector_env": ("VectorEnv", vectors.methods, IN_VECTOR),
-            "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vectors.methods, IN_VECTOR),
+            "gymnasium.core": ("Env", {self._within: one, self._making: made}),
+            "gym.core": ("Env", {self._within: one, self._making: made}),
+            "gymnasium.vector.vector_env": ("VectorEnv", {self._within: many, self._making: all_made}),
+            "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", {self._within: many, self._making: all_made}),
+            "gymnasium.spaces.space": ("Space", {self._seeding: seeds}),
+            "gym.spaces.space": ("Space", {self._seeding: seeds}),
         }
         self._imported = Imported({name: self._watching(*what) for name, what in roots.items()}, self.fail)
 
@@ -78,11 +97,12 @@ class Boundaries:
         while self._changed:
             self._changed.pop().ignore()
 
-    def _watching(self, name: str, methods: Mapping[str, Around], deepest: int) -> Any:
+    def _watching(self, name: str, calls: Mapping[Within, _Calls]) -> Any:
         def told(module: ModuleType) -> None:
-            changed = Subclasses(getattr(module, name), methods, self.fail, self._within, deepest)
-            self._changed.append(changed)
-            changed.watch()
+            for within, what in calls.items():
+                changed = Subclasses(getattr(module, name), what.methods, self.fail, within, what.deepest)
+                self._changed.append(changed)
+                changed.watch()
 
         return told
 

@@ -175,4 +175,4 @@ def test_a_library_is_known_from_the_moment_the_program_imports_it(tmp_path: Any
     code = IMPORTS.format(path=tmp_path / "t.zarr")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[1, 3, 4]"
+    assert done.stdout.strip() == "[1, 7, 3, 4]"

@@ -159,7 +159,7 @@ def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Reco
             return torch.ones(2), torch.ones(()), torch.zeros((), dtype=torch.bool), False, {}
 
     found = record(lambda: Torch().step(0))
-    assert [row.name for row in found.rows] == ["ones", "ones", "zeros", ""]
+    assert [row.name for row in found.rows] == ["", "ones", "ones", "zeros", ""]
     assert set(events(found)[0].told) == {"action", "observation", "reward", "terminated", "truncated"}
 
 
