@@ -6,25 +6,28 @@ Owns following them from the calls of modules, in one thread. A module that is c
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 import torch
 
+from rltrace.digest.rows import row_digests
 from rltrace.follow.rows.content import Met
 from rltrace.follow.rows.lying import BY_ELEMENT, readings
 from rltrace.follow.rows.names import Names, root_of
-from rltrace.follow.rows.table import OUTPUT, RowTable
+from rltrace.follow.rows.observed import Observed, grid_of
+from rltrace.follow.rows.table import NONE, OUTPUT, RowTable
+from rltrace.follow.rows.walks import Arguments, Given, OpenCall, Pass, Walk
 from rltrace.parity.forwards import INTEGERS, Forward, forwards_of
-from rltrace.parity.grids import Follower, Grid, first_position
+from rltrace.parity.grids import Follower, first_position
 from rltrace.parity.stretch import Stretch
 from rltrace.record.layouts import Layouts, dtype_name
 from rltrace.record.memory.storages import address_of
 from rltrace.record.values.copies import NoBytesError, bytes_of
-from rltrace.row_keys import Numbers
+from rltrace.row_keys import Keys
+from rltrace.trace.keptrecords import axes_of
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 from rltrace.trace.values import Value
 
@@ -36,84 +39,6 @@ MOST_BYTES = 1 << 20
 
 _Place = tuple[str, int, int, tuple[int, ...]]
 """A call, by the module, and storage, offset and shape of the first tensor that it is given."""
-
-Arguments = list[tuple[str, torch.Tensor]]
-"""A call's tensors, each with a name for where it stands."""
-
-
-@dataclass(eq=False)
-class Pass:
-    """One forward pass."""
-
-    number: int
-    """Of this thread, from 0."""
-    grid: Grid
-    """The keys of its tokens."""
-    alike: Numbers
-    """For each of them, the sequence of A that goes on as its own does."""
-    met: Met
-    """Tensors whose rows are known."""
-    events: list[tuple[str, str]] = field(default_factory=list)
-    """(module, op) of everything in it that is counted, in order."""
-
-    def words(self, row: int) -> str:
-        """Which token it is: ``token 19 of sequence 1, in forward pass 3``."""
-        place, sequence = int(self.grid.places[row]), int(self.grid.sequences[row])
-        return f"token {place:,} of sequence {sequence:,}, in forward pass {self.number:,}"
-
-
-class Walk:
-    """Going through a forward pass, for the first time or once more."""
-
-    def __init__(self, over: Pass, begun: int | None = None) -> None:
-        """``begun``: how many events there were before; None: this is the first time."""
-        self.over = over
-        self._counts = Counter(() if begun is None else over.events[:begun])
-        self.again = begun is not None
-
-    def count(self, module: str, op: str) -> int:
-        """How many there were of this op in this module before; one more comes now."""
-        number = self._counts[module, op]
-        self._counts[module, op] += 1
-        if not self.again:
-            self.over.events.append((module, op))
-        return number
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """A tensor that holds the rows of some tokens."""
-
-    lengths: tuple[int, ...]
-    """Of the axes along which its rows are counted."""
-    rows: Numbers
-    """The row of the pass that each is; NONE: not known."""
-
-    def fits(self, lengths: tuple[int, ...]) -> bool:
-        """Whether a tensor with rows along these has the same."""
-        return lengths in (self.lengths, (len(self.rows),))
-
-
-class OpenCall:
-    """A call of a module that has begun."""
-
-    __slots__ = ("arguments", "depth", "given", "inside", "kind", "module", "nth", "path", "walk")
-
-    def __init__(self, module: str | None, path: str, kind: str, depth: int, arguments: Arguments) -> None:
-        self.module = module
-        """A's path; None: it is none of A's."""
-        self.path = path
-        self.kind = kind
-        self.depth = depth
-        self.arguments = arguments
-        self.given: list[Given] = []
-        """Of what it was given, tensors that have not a row for each token."""
-        self.inside = 0
-        """Forward passes that were given their tokens in it."""
-        self.walk: Walk | None = None
-        """The pass that it is of; None: not known."""
-        self.nth: int | None = None
-        """How-manieth call of its module in that pass; None: not counted."""
 
 
 class Passes:
@@ -132,6 +57,7 @@ class Passes:
         self._offset: int | None = None
         """What the first position of a sequence is called; None: not met yet."""
         self._numbers = count()
+        self._observed = Observed()
         self._remembered: OrderedDict[_Place, tuple[Pass, int]] = OrderedDict()
         self._again: tuple[int, Walk] | None = None
         """(autograd node, walk) of what is being computed anew."""
@@ -162,7 +88,7 @@ class Passes:
             self._take_in(call, call.walk.over)
         return call
 
-    def meet(self, over: Pass, tensors: Iterable[torch.Tensor]) -> None:
+    def _meet(self, over: Pass, tensors: Iterable[torch.Tensor]) -> None:
         """Remember where the rows of these tensors stand, as far as their shapes tell."""
         for tensor in tensors:
             if self._is_plain(over, tensor):
@@ -181,7 +107,7 @@ class Passes:
                 rows = None if self._is_plain(over, tensor) else over.met.rows(tensor)
                 if rows is not None:
                     call.given.append(Given(tuple(map(int, tensor.shape[:-1])), rows))
-        self.meet(over, tensors)
+        self._meet(over, tensors)
 
     def _count(self, call: OpenCall) -> None:
         if call.walk is not None and call.module is not None and OUTPUT in self._table.places.get(call.module, ()):
@@ -195,6 +121,8 @@ class Passes:
 
     def _begun_by(self, call: OpenCall) -> Walk | None:
         """The pass that begins with a call; None: none does."""
+        if self._table.observed:
+            return self._observed_by(call)
         if call.module not in self._table.anchors:
             return None
         forward = _forward([each for each in self._open if root_of(each.path) == root_of(call.path)], self._layouts)
@@ -216,6 +144,38 @@ class Passes:
             self._count(around)
         return walk
 
+    def _observed_by(self, call: OpenCall) -> Walk | None:
+        """The same, of a policy that is given observations."""
+        if len(self._open) > 1:
+            return None
+        given = [self._digests(tensor) for _, tensor in call.arguments if _has_rows(tensor)]
+        digests = self._observed.first_new(root_of(call.path), given)
+        if digests is None:
+            return None
+        number = next(self._numbers)
+        grid = grid_of(ModuleCall(number, None, call.path, call.kind, 0, "", False, 0, 0, ()), digests)
+        over = Pass(number, grid, np.full(digests.size, NONE), Met(grid.keys, self._layouts))
+        walk = self._walks[root_of(call.path)] = Walk(over)
+        return walk
+
+    def _digests(self, tensor: torch.Tensor) -> Keys:
+        try:
+            data = bytes_of(tensor, self._layouts.of(tensor))
+        except NoBytesError:
+            return np.zeros(0, np.uint64)
+        shape = tuple(map(int, tensor.shape))
+        axes = axes_of(self._table.axes, len(shape))
+        return row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes)
+
+    def gave(self, call: OpenCall, tensors: Iterable[torch.Tensor]) -> None:
+        """A call has returned these."""
+        tensors = list(tensors)
+        if call.walk is not None:
+            self._meet(call.walk.over, tensors)
+        if self._table.observed and not self._open and torch._C._current_autograd_node() is None:
+            for tensor in filter(_has_rows, tensors):
+                self._observed.gave(root_of(call.path), self._digests(tensor))
+
     # --- the same once more -----------------------------------------------------------------------------------------
 
     def _remember(self, call: OpenCall) -> None:
@@ -235,6 +195,10 @@ class Passes:
         elif self._again is not None and self._again[0] != node:
             self._again = None
         return None if self._again is None else self._again[1]
+
+
+def _has_rows(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel() > 0
 
 
 def _place_of(call: OpenCall) -> _Place | None:

@@ -14,9 +14,9 @@ import torch
 from rltrace.errors import HoleError
 from rltrace.follow.inject import NotInjectedError
 from rltrace.follow.rows.lying import chosen, places, readings
-from rltrace.follow.rows.passes import OpenCall, Pass
 from rltrace.follow.rows.table import NONE, Found, RowTable, Spot
 from rltrace.follow.rows.tally import Done
+from rltrace.follow.rows.walks import OpenCall, Pass
 from rltrace.record.digests import WORDS, is_compound
 from rltrace.record.layouts import dtype_name
 from rltrace.row_keys import NO_KEY, Numbers

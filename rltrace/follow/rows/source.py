@@ -5,12 +5,9 @@ Owns what a selector means here, which of A's forward passes a tensor belongs to
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
-from operator import attrgetter
-from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +15,11 @@ from numpy.typing import NDArray
 from rltrace.digest.rows import row_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.follow.rows.lying import chosen, places, readings
-from rltrace.follow.rows.names import root_of
+from rltrace.follow.rows.recorded import RecordedPasses, numbered_grids, observed_grids
 from rltrace.follow.rows.table import NONE, OUTPUT, RowTable, Source, Spot
 from rltrace.parity.finding import OF_OPS, finds_call, ops_in
 from rltrace.parity.forwards import forwards_of
-from rltrace.parity.grids import Grid, token_grids
+from rltrace.parity.grids import Grid
 from rltrace.parity.keying import KeyedRows, Keying, fold
 from rltrace.parity.layouts import Layout
 from rltrace.parity.stretch import Recorded, Stretch, outputs_of
@@ -30,7 +27,7 @@ from rltrace.row_keys import NO_KEY
 from rltrace.select import Selector
 from rltrace.trace import dtypes
 from rltrace.trace.process import ProcessTrace
-from rltrace.trace.reader import Trace
+from rltrace.trace.reader import StreamTrace, Trace
 from rltrace.trace.schema import Column, Phase
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 
@@ -62,6 +59,8 @@ class _Found:
     axes: tuple[int, ...] | None = None
     kept: bool = False
     """Rows were kept at all."""
+    observed: bool = False
+    """Rows are told by what a policy is given: it is given no tokens."""
 
 
 def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weights: bool = False) -> RowTable:
@@ -70,16 +69,14 @@ def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weight
     ``weights``: of ops that choose, what they gave for it as well. Raises UsageError where the trace lacks what it
     takes, HoleError where damage is in the way.
     """
-    found = _Found()
+    found = _Found(observed=not _has_tokens(trace))
     for process in trace.processes:
         if not process.kept_rows:
             continue
         found.kept = True
         found.axes = None if process.kept_rows.asked is None else process.kept_rows.asked.axes
         for stream in process.streams:
-            calls = process.kept_rows.calls(stream.index)
-            ops, recorded = process.kept_rows.ops(stream.index), Recorded(process, stream)
-            stretch = Stretch("a", tuple(calls), ops=ops, find=process.values.get, recorded=recorded)
+            stretch = _stretch(process, stream)
             _read_stream(stretch, process, selector, found, weights=weights)
             if stretch.holes:
                 raise HoleError(stretch.holes[0])
@@ -87,65 +84,33 @@ def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weight
     return _table(trace, found, texts)
 
 
+def _stretch(process: ProcessTrace, stream: StreamTrace) -> Stretch:
+    calls, ops = process.kept_rows.calls(stream.index), process.kept_rows.ops(stream.index)
+    return Stretch("a", tuple(calls), ops=ops, find=process.values.get, recorded=Recorded(process, stream))
+
+
+def _has_tokens(trace: Trace) -> bool:
+    """Whether any forward pass of A is over tokens."""
+    return any(
+        forwards_of(_stretch(process, stream))
+        for process in trace.processes
+        if process.kept_rows
+        for stream in process.streams
+    )
+
+
 def _read_stream(stretch: Stretch, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool) -> None:
     begun = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
-    grids = [
-        replace(grid, sequences=np.where(grid.sequences < 0, NONE, grid.sequences + begun))
-        for grid in token_grids(forwards_of(stretch))
-        if len(grid.keys)
-    ]
-    passes = _Passes(stretch, grids)
+    grids = observed_grids(stretch) if found.observed else numbered_grids(stretch, begun)
+    passes = RecordedPasses(stretch, grids)
     found.grids += grids
     keying = cache(lambda: Keying(stretch, grids))
     found.tensors += _of_calls(stretch, process, selector, passes, keying)
     found.tensors += _of_ops(stretch, process, selector, passes, weights=weights)
 
 
-class _Begun(NamedTuple):
-    """Where it changes which forward pass is under way."""
-
-    number: int
-    """Of the call, and …"""
-    row: int
-    """… row of the stream that came next."""
-    grid: Grid | None
-
-
-class _Passes:
-    """Which forward pass what a stream computed is of: the last one of its root that was given its tokens before.
-
-    A call in which tokens were given is of that pass, if it is one alone. Until they are, and where another call of
-    that module is given none (but embeddings, say), it is not known what is computed.
-    """
-
-    def __init__(self, stretch: Stretch, grids: Sequence[Grid]) -> None:
-        self._around: dict[int, Grid | None] = {}
-        self._begun: dict[str, list[_Begun]] = {}
-        anchors = {grid.anchor.number: grid for grid in grids}
-        for grid in grids:
-            for call in stretch.around(grid.anchor):
-                self._around[call.number] = None if call.number in self._around else grid
-        enclosing = {stretch.by_number[number].module for number in self._around}
-        for call in stretch.calls:
-            if call.number in anchors or call.module in enclosing:
-                entry = _Begun(call.number, call.first_row, anchors.get(call.number))
-                self._begun.setdefault(root_of(call.module), []).append(entry)
-
-    def of_call(self, module: str, number: int) -> Grid | None:
-        return self._around[number] if number in self._around else self._last(module, number, "number")
-
-    def at(self, module: str, row: int) -> Grid | None:
-        """Of an op, by its row in the stream."""
-        return self._last(module, row, "row")
-
-    def _last(self, module: str, limit: int, by: Literal["number", "row"]) -> Grid | None:
-        own = self._begun.get(root_of(module), [])
-        at = bisect_right(own, limit, key=attrgetter(by)) - 1
-        return own[at].grid if at >= 0 else None
-
-
 def _of_calls(
-    stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes, keying: Callable[[], Keying]
+    stretch: Stretch, process: ProcessTrace, selector: Selector, passes: RecordedPasses, keying: Callable[[], Keying]
 ) -> Iterator[_Tensor]:
     """Outputs of the module calls that are found by what asks for nothing that only ops have."""
     seen: dict[tuple[int, str], int] = {}
@@ -159,7 +124,8 @@ def _of_calls(
             for tensor in outputs_of(call):
                 spot = Spot(call.module, OUTPUT, nth, tensor.name)
                 keyed = partial(_by_evidence, keying, call, tensor, grid)
-                yield _Tensor(process, spot, tensor, grid, call.step, call.number, call.grad, keyed)
+                grad = (call, *stretch.around(call))[-1].grad
+                yield _Tensor(process, spot, tensor, grid, call.step, call.number, grad, keyed)
 
 
 def _by_evidence(keying: Callable[[], Keying], call: ModuleCall, tensor: KeptRows, grid: Grid) -> KeyedRows | None:
@@ -170,7 +136,7 @@ def _by_evidence(keying: Callable[[], Keying], call: ModuleCall, tensor: KeptRow
 
 
 def _of_ops(
-    stretch: Stretch, process: ProcessTrace, selector: Selector, passes: _Passes, *, weights: bool
+    stretch: Stretch, process: ProcessTrace, selector: Selector, passes: RecordedPasses, *, weights: bool
 ) -> Iterator[_Tensor]:
     """Results of the ops that are found by what asks for something that only ops have."""
     of_ops = tuple(clause for clause in selector.clauses if any(condition.key in OF_OPS for condition in clause))
@@ -212,8 +178,8 @@ def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
         raise UsageError(f"{trace.path} holds no rows of tensors; record it again: {record}")
     if not found.grids:
         raise UsageError(
-            f"{trace.path} does not tell which tokens its rows are of: no module call that was given token ids is in "
-            f"it; record it again: {record}"
+            f"{trace.path} does not tell what its rows are of: it holds no call of a module that was given token ids, "
+            f"or observations; record it again: {record}"
         )
     if not found.tensors:
         raise UsageError(
@@ -255,7 +221,8 @@ def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     sequences = np.concatenate([grid.sequences for grid in found.grids])
     own = (keys != NO_KEY) & (sequences != NONE)
     anchors = {grid.anchor.module for grid in found.grids}
-    return RowTable(sources, anchors, (keys[own], sequences[own]), found.axes, usual)
+    told = (keys[own], sequences[own])
+    return RowTable(sources, anchors, told, found.axes, usual, observed=found.observed)
 
 
 def _tensor_of(spot: Spot) -> tuple[str, str, str]:

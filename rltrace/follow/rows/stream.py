@@ -16,11 +16,12 @@ from torch._ops import OpOverload
 
 from rltrace.follow.inject import NotInjectedError
 from rltrace.follow.rows.names import Names
-from rltrace.follow.rows.passes import OpenCall, Passes
+from rltrace.follow.rows.passes import Passes
 from rltrace.follow.rows.put import most_in, put_in, rows_of
 from rltrace.follow.rows.source import CHOICES
 from rltrace.follow.rows.table import OUTPUT, RowTable, Spot
 from rltrace.follow.rows.tally import RowAccount, Tally
+from rltrace.follow.rows.walks import OpenCall
 from rltrace.follow.stream import StandIn
 from rltrace.record.memory.storages import address_of
 from rltrace.record.modules import CallWatcher
@@ -193,8 +194,7 @@ class _Calls:
         call = begun.call
         self._passes.end(call)
         self._put(begun, result)
-        if call.walk is not None:
-            self._passes.meet(call.walk.over, (tensor for _, tensor in named_tensors(result)))
+        self._passes.gave(call, (tensor for _, tensor in named_tensors(result)))
 
     def _put(self, begun: _Begun, result: Any) -> None:
         call = begun.call

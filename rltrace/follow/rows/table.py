@@ -133,11 +133,15 @@ class RowTable:
         sequences: tuple[Keys, Numbers] | None = None,
         axes: tuple[int, ...] | None = None,
         layouts: Mapping[tuple[str, str, str], Collection[Layout]] | None = None,
+        *,
+        observed: bool = False,
     ) -> None:
         """``anchors``: paths of the modules that are given the tokens of a forward pass. ``sequences``: every key of A
         and the number of the sequence that it is in. ``axes``: along which rows of tensors were asked to be counted,
         as ``rltrace.trace.keptrecords.axes_of`` takes it. ``layouts``: by module, op and name, how A's tensors lie.
+        ``observed``: rows are told by what outermost modules are given, not by tokens.
         """
+        self.observed = observed
         self.sources = tuple(sources)
         self.anchors = frozenset(anchors)
         self.axes = axes

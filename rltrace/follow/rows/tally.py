@@ -19,8 +19,8 @@ TYPE = "replay_rows"
 NAMED = 5
 """Rows without a partner that are told one by one, of each module."""
 
-NEVER = "the program never called it within a forward pass whose tokens are known"
-NO_PARTNER = "the program's rows have no partner among A's: other tokens, or a tokenisation of its own"
+NEVER = "the program never called it in a forward pass of which it is known what its rows are of"
+NO_PARTNER = "the program's rows have no partner among A's: other tokens, or another tokenisation"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from mixture import CHOSEN, EXPERTS, PAD, batch, train, unpadded
 from rowreplays import Generated, Replay, trainer
-from torch import Tensor
+from torch import Tensor, nn
 
 import rltrace
 from rltrace.errors import UsageError
@@ -221,7 +221,7 @@ def test_what_a_trace_lacks_is_said_before_anything_runs(tmp_path: Path) -> None
     policy = mixture.make()
     kept: list[tuple[dict[str, Any], str, str]] = [
         ({}, "all", "holds no rows"),
-        ({"rows": "op=aten.topk"}, "op=aten.topk", "which tokens"),
+        ({"rows": "op=aten.topk"}, "op=aten.topk", "token ids, or observations"),
         ({"rows": "module=*"}, "module=Policy.head", "values of 3 of the 3 tensors"),
         ({"rows": "module=*"}, "op=aten.no_such", "finds nothing"),
     ]
@@ -272,6 +272,39 @@ def test_the_replay_keeps_what_the_generators_recording_kept(generated: Generate
     assert process.kept_rows.asked.selectors == ("all",)
     assert process.values.asked is not None
     assert process.values.asked.selectors == ("all",)
+
+
+class Actor(nn.Module):
+    """A policy over observations, whose parts training calls one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8), nn.Tanh())
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(observation))
+        return logits
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_policy_over_observations(tmp_path: Path, *, whole: bool) -> None:
+    """Rows are known by what the policy was given: one at a time in the rollout, shuffled batches in training."""
+    observations = torch.randn(6, 3)
+    with rltrace.record(tmp_path / "a.zarr", rows="all", values="all"), torch.no_grad():
+        actor = Actor()
+        rollout = torch.cat([actor(one) for one in observations.split(1)])
+    batches = [observations[[4, 1, 5]], torch.cat([observations[[0, 3]], torch.ones(1, 3)])]
+    with rows_block(tmp_path / "a.zarr", "module=Actor.head", tmp_path / "c.zarr") as made:
+        actor = Actor()
+        found = [actor(batch) if whole else actor.head(actor.body(batch)) for batch in batches]
+        torch.cat(found).sum().backward()
+    assert made.account is not None
+    [head] = made.account.modules
+    assert (head.asked, head.put_in, head.without) == (5, 5, 1)
+    assert torch.equal(found[0], rollout[[4, 1, 5]])
+    assert torch.equal(found[1][:2], rollout[[0, 3]])
+    assert head.unmatched == ("row 2 of forward pass 1",)
 
 
 def test_padding_is_left_alone(generated: Generated, replay: Replay) -> None:
