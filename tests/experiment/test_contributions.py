@@ -1,0 +1,123 @@
+"""How much of a gap each module brings: a trainer of known faults, run for real with the generator's rows put in."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from recorded import recorder
+
+from rltrace.commands.main import main
+
+PROGRAM = """
+import sys
+import torch
+from torch import nn
+
+IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
+
+
+class Faulty(nn.Linear):
+    fault = 0.0
+
+    def forward(self, x):
+        return super().forward(x) * (1 + self.fault)
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+        self.one, self.two = Faulty(8, 8), Faulty(8, 8)
+
+    def forward(self, input_ids, position_ids):
+        hidden = self.embed(input_ids)
+        hidden = hidden + self.one(hidden)
+        return {"logits": (hidden + self.two(hidden)) @ self.embed.weight.T}
+
+
+torch.manual_seed(0)
+policy = Policy()
+
+
+def generate():
+    with torch.no_grad():
+        for at in range(IDS.shape[1]):
+            policy(IDS[:, at : at + 1], torch.full((2, 1), at))
+
+
+def train():
+    policy.one.fault, policy.two.fault = 0.1, 0.08
+    policy(IDS, torch.arange(IDS.shape[1]).expand(2, -1))["logits"].sum().backward()
+
+
+if __name__ == "__main__":
+    train()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Holds the program, the trace of the generator and the trainer's."""
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    record = recorder(tmp_path)
+    for name in ("generate", "train"):
+        recorded = record(getattr(_module(file), name), rows="all", values="module=*")
+        recorded.path.rename(tmp_path / f"{name}.zarr")
+    torch.manual_seed(0)
+    return tmp_path
+
+
+def _module(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("program", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compare(*options: str) -> int:
+    status = main(["compare", "generate.zarr", "train.zarr", "--format", "json", *options])
+    assert isinstance(status, int)
+    return status
+
+
+def test_each_module_removes_its_part(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first fault weighs more than the second; put in on top of each other, what they remove adds up to the whole,
+    and nothing is left; alone the second leaves what the first does beside it, so the parts fall short."""
+    status = compare("--contributions", "--runs", "runs", "--", sys.executable, "program.py")
+    said = capsys.readouterr()
+    assert status == 1, said.err
+    found = json.loads(said.out)
+    parts = found["contributions"]
+    assert [one["module"] for one in parts["modules"]] == ["Policy.one", "Policy.two"]
+    assert parts["repeats"] is True
+    assert parts["control"]["gap"] == parts["recorded"] == found["gap"]["mean"]
+    one, two = parts["modules"]
+    assert one["in_turn"] == one["alone"]
+    assert one["in_turn"]["removed"] > two["in_turn"]["removed"] > 0
+    assert parts["together"]["gap"] == two["in_turn"]["gap"] == 0.0
+    assert two["alone"]["gap"] > 0
+    assert sum(part["in_turn"]["removed"] for part in parts["modules"]) == pytest.approx(parts["recorded"])
+    assert parts["add_up"] is False
+    assert parts["removed_alone"] < 0.9 * parts["together"]["removed"]
+    assert (folder / "runs" / "control.zarr").is_dir()
+    assert not (folder / "runs" / "folders").exists()
+
+
+def test_what_makes_no_sense_is_told_before_anything_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that nothing is to be done with, options for no runs, and a folder that holds something."""
+    for options, why in (
+        (["--", "python", "train.py"], "is for --contributions"),
+        (["--most", "3"], "are about the runs of --contributions"),
+        (["--contributions", "--runs", ".", "--", sys.executable, "program.py"], "name a fresh folder"),
+    ):
+        assert compare(*options) == 2
+        assert why in capsys.readouterr().err
