@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+"""Threads that wait for work take no processor time from other tests, nor those of programs that tests start."""
 
 HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -92,24 +92,66 @@ def new_cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CommandLin
     return lambda: CommandLine(tmp_path_factory.mktemp("shared"))
 
 
-@pytest.fixture(scope="session")
-def probed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """``probed(*options)``: what the kernel probe prints, which several workers ask of one processor once."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+Once = Callable[[str, Callable[[Path], str]], tuple[Path, str]]
 
-    def ask(*options: str, **variables: str) -> str:
-        with (folder / f"probed{'-'.join(options).replace('/', '_')}").open("a+") as answer:
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """``once(name, make)``: what ``make(folder)`` told, and the folder; only the first worker that asks makes it."""
+    common = tmp_path_factory.getbasetemp()
+    common = common.parent if "PYTEST_XDIST_WORKER" in os.environ else common
+
+    def made(name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
+        folder = common / f"once-{name}"
+        folder.mkdir(exist_ok=True)
+        with (folder / "told").open("a+") as answer:
             fcntl.flock(answer, fcntl.LOCK_EX)
             answer.seek(0)
-            if told := answer.read():
-                return told
+            told = answer.read()
+            if not told:
+                told = make(folder)
+                answer.write(told)
+        return folder, told
+
+    return made
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """One of the programs, recorded as it is."""
+
+    trace: Path
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="session")
+def as_it_is(once: Once) -> Callable[[str], AsItIs]:
+    """``as_it_is(program)``: recorded once for all tests that only look at that."""
+
+    def record(program: str) -> AsItIs:
+        def make(folder: Path) -> str:
+            result = CommandLine(folder).record("t.zarr", program)
+            return json.dumps([result.returncode, result.stdout, result.stderr])
+
+        folder, told = once(program, make)
+        return AsItIs(folder / "t.zarr", *json.loads(told))
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def probed(once: Once) -> Callable[..., str]:
+    """``probed(*options)``: what the kernel probe prints."""
+
+    def ask(*options: str, **variables: str) -> str:
+        def make(folder: Path) -> str:
+            environment = {**os.environ, **variables}
             command = [sys.executable, PROBE, *options]
-            result = subprocess.run(
-                command, env={**os.environ, **variables}, capture_output=True, text=True, check=True
-            )
-            answer.write(result.stdout)
-            return result.stdout
+            return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+        return once(f"probe{'-'.join(options)}", make)[1]
 
     return ask
 

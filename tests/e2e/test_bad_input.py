@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def write(cli: Any, code: str) -> Path:
 
 def record(cli: Any, code: str, trace: str = "t.zarr") -> Any:
     return cli.rltrace("record", "-o", trace, "--", sys.executable, write(cli, code))
+
+
+@pytest.fixture(scope="module")
+def few_ops(new_cli: Callable[[], Any]) -> Path:
+    """A trace of a few ops, for copies of it that tests damage."""
+    cli = new_cli()
+    assert record(cli, FEW_OPS).returncode == 0
+    trace: Path = cli.folder / "t.zarr"
+    return trace
 
 
 def complaint(result: Any) -> str:
@@ -63,9 +73,9 @@ def test_not_a_trace(cli: Any, verb: str, what: str) -> None:
     assert "x.zarr" in complaint(result)
 
 
-def test_newer_format(cli: Any) -> None:
+def test_newer_format(cli: Any, few_ops: Path) -> None:
     """A trace of a newer major version is refused by its version."""
-    record(cli, FEW_OPS)
+    shutil.copytree(few_ops, cli.folder / "t.zarr")
     root = cli.folder / "t.zarr" / "zarr.json"
     metadata = json.loads(root.read_text())
     metadata["attributes"]["rltrace"]["format"] = [99, 0]
@@ -86,19 +96,19 @@ def damage(path: Path, how: str) -> None:
         path.unlink()
 
 
-def damaged_copy(cli: Any, part: str, how: str) -> None:
-    """``t.zarr`` recorded, and ``damaged.zarr``: the same with one file of its process damaged."""
-    record(cli, FEW_OPS)
-    shutil.copytree(cli.folder / "t.zarr", cli.folder / "damaged.zarr")
+def damaged_copy(cli: Any, whole: Path, part: str, how: str) -> None:
+    """``t.zarr``, and ``damaged.zarr``: the same with one file of its process damaged."""
+    for name in ("t.zarr", "damaged.zarr"):
+        shutil.copytree(whole, cli.folder / name)
     files = [p for p in (cli.folder / "damaged.zarr" / "processes").rglob("*") if p.is_file() and part in p.parts]
     damage(next(p for p in files if p.name != "zarr.json"), how)
 
 
 @pytest.mark.parametrize("how", ["truncated", "edited", "deleted"])
 @pytest.mark.parametrize("part", ["rows", "cells"])
-def test_damaged_rows_are_named(cli: Any, how: str, part: str) -> None:
+def test_damaged_rows_are_named(cli: Any, few_ops: Path, how: str, part: str) -> None:
     """The damaged file is named, the rows are a hole, and a comparison may do without them but never makes them up."""
-    damaged_copy(cli, part, how)
+    damaged_copy(cli, few_ops, part, how)
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1
     assert f"{part}/c." in result.stdout
@@ -111,9 +121,9 @@ def test_damaged_rows_are_named(cli: Any, how: str, part: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["edited", "deleted"])
-def test_damaged_journals_are_named(cli: Any, how: str) -> None:
+def test_damaged_journals_are_named(cli: Any, few_ops: Path, how: str) -> None:
     """Records that are whole are believed, and no other; what the lost ones told may be anything, so it stays open."""
-    damaged_copy(cli, "journal", how)
+    damaged_copy(cli, few_ops, "journal", how)
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1
     assert "journal" in result.stdout
@@ -123,23 +133,22 @@ def test_damaged_journals_are_named(cli: Any, how: str) -> None:
     assert found["holes"]
 
 
-def test_a_journal_cut_short_is_damage(cli: Any) -> None:
+def test_a_journal_cut_short_is_damage(cli: Any, few_ops: Path) -> None:
     """What a journal does not tell of was not committed; but the launch's journal knows how far it had come."""
-    damaged_copy(cli, "journal", "truncated")
+    damaged_copy(cli, few_ops, "journal", "truncated")
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1
     assert "at the end of the launch" in result.stdout
     assert cli.diff("t.zarr", "damaged.zarr")[1]["verdict"] == "unknown"
 
 
-def test_unrelated_programs(cli: Any) -> None:
+def test_unrelated_programs(cli: Any, as_it_is: Callable[[str], Any]) -> None:
     """Two programs that have little in common are said to be different programs, not searched for a first op."""
-    cli.record("a.zarr", "late.py")
-    cli.record("b.zarr", "zoo.py")
-    status, found = cli.diff("a.zarr", "b.zarr")
+    traces = [as_it_is(program).trace for program in ("late.py", "zoo.py")]
+    status, found = cli.diff(*traces)
     assert status in (1, 3)
     assert found["verdict"] in ("diverged", "unknown")
-    assert "program" in cli.rltrace("diff", "a.zarr", "b.zarr").stdout
+    assert "program" in cli.rltrace("diff", *traces).stdout
 
 
 # --- recordings that go wrong ----------------------------------------------------------------------------------------
@@ -197,9 +206,9 @@ def test_read_only_folder(cli: Any) -> None:
     assert "fixed/t.zarr" in complaint(result)
 
 
-def test_refuses_to_overwrite(cli: Any) -> None:
+def test_refuses_to_overwrite(cli: Any, few_ops: Path) -> None:
     """A trace is overwritten only with ``--force``; what is no trace, not even then."""
-    assert record(cli, FEW_OPS).returncode == 0
+    shutil.copytree(few_ops, cli.folder / "t.zarr")
     assert record(cli, FEW_OPS).returncode == 125
     program = cli.folder / "program.py"
     assert cli.rltrace("record", "--force", "-o", "t.zarr", "--", sys.executable, program).returncode == 0

@@ -16,11 +16,12 @@ TWO_THREADS = "OMP_NUM_THREADS=2"
 Needs = Callable[[str, str], None]
 
 
-def test_other_kernels_are_named(cli: Any, kernel_setting: str, oracle: Callable[[str, str], Difference]) -> None:
+def test_other_kernels_are_named(
+    cli: Any, kernel_setting: str, oracle: Callable[[str, str], Difference], as_it_is: Callable[[str], Any]
+) -> None:
     """The first differing op is the one that an independent look at every op finds, and its kernel is the cause."""
-    cli.record("a.zarr", "ppo.py")
     cli.record("b.zarr", "ppo.py", setting=kernel_setting)
-    status, found = cli.diff("a.zarr", "b.zarr")
+    status, found = cli.diff(as_it_is("ppo.py").trace, "b.zarr")
     assert (status, found["verdict"]) == (1, "diverged")
     first = found["first_value"]
     right = oracle("ppo.py", kernel_setting)
@@ -31,15 +32,15 @@ def test_other_kernels_are_named(cli: Any, kernel_setting: str, oracle: Callable
     assert kernel_setting.partition("=")[0] in str(found["environment"])
 
 
-def test_unchanged_runs_are_identical(cli: Any) -> None:
+def test_unchanged_runs_are_identical(cli: Any, as_it_is: Callable[[str], Any]) -> None:
     """The same program twice is identical, and the whole of it was compared."""
-    for trace in ("a.zarr", "b.zarr"):
-        cli.record(trace, "ppo.py")
-    status, found = cli.diff("a.zarr", "b.zarr")
+    one = as_it_is("ppo.py").trace
+    cli.record("b.zarr", "ppo.py")
+    status, found = cli.diff(one, "b.zarr")
     assert (status, found["verdict"]) == (0, "identical")
     assert found["first"] is None
     assert found["a"]["ops"] == found["b"]["ops"] > 5_000
-    assert cli.rltrace("verify", "a.zarr").returncode == 0
+    assert cli.rltrace("verify", one).returncode == 0
 
 
 @pytest.mark.parametrize("program", ["sac.py", "zoo.py", "many_ops.py"])

@@ -29,7 +29,10 @@ def run(code: str, folder: Path, *, status: int = 0) -> subprocess.CompletedProc
     """Run a program text in a folder of its own."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(code))
-    result = subprocess.run([sys.executable, program], cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, program], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == status, result.stderr
     return result
 
