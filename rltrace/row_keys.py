@@ -59,7 +59,8 @@ class Sequences:
 
         A sequence goes on where its first position (without positions: the number of tokens that the mask tells of
         before this call) is how long it has become, and begins where that is 0. Anything else is a sequence that is not
-        known.
+        known. Where positions fall back within a call, another sequence stands behind the first: several are packed
+        into one row.
         """
         batch, tokens = ids.shape
         counts = np.ones(ids.shape, bool) if mask is None else mask[:, mask.shape[1] - tokens :] != 0
@@ -71,11 +72,22 @@ class Sequences:
         keys = np.zeros(ids.shape, np.uint64)
         for row in range(batch):  # padding may stand on either side, so each has tokens of its own
             own = np.flatnonzero(counts[row])
-            if not known[row] or not len(own):
-                continue
-            keys[row, own] = token_keys(ids[row : row + 1, own], before[row : row + 1])[0]
-            self._keys[row], self._lengths[row] = keys[row, own[-1]], begun[row] + len(own)
+            places = None if positions is None else np.broadcast_to(positions, ids.shape)[row]
+            first, *behind = [own] if places is None else _packed(own, places)
+            if known[row] and len(own):
+                keys[row, first] = self._follow(row, ids[row, first], before[row], int(begun[row]))
+            for part in behind:
+                assert places is not None
+                known[row] = places[part[0]] == 0
+                if known[row]:
+                    keys[row, part] = self._follow(row, ids[row, part], NO_KEY, 0)
         self._lengths[~known] = -1
+        return keys
+
+    def _follow(self, row: int, ids: Numbers, before: np.uint64, begun: int) -> Keys:
+        """Keys of the next tokens of one sequence, that has ``begun`` so many and the last of them this key."""
+        keys: Keys = token_keys(ids[None], np.array([before]))[0]
+        self._keys[row], self._lengths[row] = keys[-1], begun + len(ids)
         return keys
 
     def _begun(self, counts: NDArray[np.bool_], positions: Numbers | None, mask: Numbers | None) -> Numbers:
@@ -90,3 +102,9 @@ class Sequences:
             earlier: Numbers = (mask[:, : mask.shape[1] - tokens] != 0).sum(axis=1).astype(np.int64)
             return earlier
         return np.zeros(batch, np.int64) if tokens > 1 else self._lengths.copy()
+
+
+def _packed(own: Numbers, positions: Numbers) -> list[Numbers]:
+    """The tokens ``own`` of one row, cut where their positions fall back."""
+    falls = np.flatnonzero(np.diff(positions[own]) <= 0) + 1
+    return np.split(own, falls)

@@ -47,3 +47,20 @@ def test_a_mask_alone_tells_how_long_a_sequence_is() -> None:
     cached = Sequences()
     cached.keys(np.array([[0, 5, 6]]), None, np.array([[0, 1, 1]]))
     assert cached.keys(np.array([[7]]), None, np.array([[0, 1, 1, 1]])).tolist() == [[whole[2]]]
+
+
+def test_sequences_packed_into_one_row_are_told_apart_by_their_positions() -> None:
+    """As trainers without padding have them; one whose beginning is not there has no key."""
+    plain = [Sequences().keys(np.array([ids]))[0].tolist() for ids in ([5, 6, 7], [8, 9])]
+    packed = Sequences().keys(np.array([[5, 6, 7, 8, 9]]), np.array([[0, 1, 2, 0, 1]]))[0]
+    assert packed.tolist() == [*plain[0], *plain[1]]
+    cut = Sequences().keys(np.array([[5, 6, 7, 4, 9]]), np.array([[0, 1, 2, 2, 3]]))[0]
+    assert cut.tolist() == [*plain[0], NO_KEY, NO_KEY]
+
+
+def test_padding_that_only_positions_tell_of_changes_no_key() -> None:
+    """Left padding whose positions are all 1, or all 0, as libraries fill them in."""
+    plain = Sequences().keys(np.array([[5, 6, 7]]))[0].tolist()
+    for filled in (1, 0):
+        keys = Sequences().keys(np.array([[2, 2, 5, 6, 7]]), np.array([[filled, filled, 0, 1, 2]]))[0]
+        assert keys[2:].tolist() == plain
