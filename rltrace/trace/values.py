@@ -27,7 +27,7 @@ from rltrace.trace.stream import Counter, read_chunk
 from rltrace.trace.tables import Table
 from rltrace.trace.valuerecords import Asked, LeftOut, ValuePart
 
-CACHED_CHUNKS = 4
+CACHED_CHUNKS = 16
 """Decoded chunks of ``values/bytes`` that a process keeps, of 4 MiB each."""
 
 GENERATOR = "generator"
