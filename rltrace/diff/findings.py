@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rltrace.diff.judging.kernels import kernel_text
 from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
 from rltrace.diff.view import StreamView
+from rltrace.trace.evidence import whole_names
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Column, Phase, Step
@@ -113,6 +114,7 @@ def make_finding(
         because=decided.because,
         received=decided.received,
         boundary=boundary,
+        kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
     )
 
 

@@ -141,6 +141,8 @@ class Finding:
     """Where the difference came in from other processes: this stream only passes it on."""
     boundary: Boundary | None = None
     """Where it came in with an event: what an environment returned, a checkpoint."""
+    kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
+    """Whole names of what ran, in order, as they were recorded; None: not known by name."""
 
     @property
     def at_op(self) -> Finding:

@@ -115,6 +115,7 @@ def finding_json(finding: Finding | None) -> dict[str, Any] | None:
         "site": _site(finding.site),
         "stack": [_site(site) for site in finding.stack],
         "kernel": vars(finding.kernel).copy(),
+        "kernel_names": {side: _names(getattr(finding.kernel_names, side)) for side in ("a", "b")},
         "inputs_match": finding.inputs_match.value,
         "outputs": [vars(pair).copy() for pair in finding.outputs],
         "identical_before": finding.identical_before,
@@ -123,6 +124,10 @@ def finding_json(finding: Finding | None) -> dict[str, Any] | None:
         "received": None if finding.received is None else _received(finding.received),
         "boundary": None if finding.boundary is None else _boundary(finding.boundary),
     }
+
+
+def _names(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
 
 
 def _boundary(boundary: Boundary) -> dict[str, Any]:

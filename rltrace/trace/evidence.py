@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rltrace.trace.kernel_names import in_words
+
 Evidence = Mapping[str, object]
 
 KNOWN = ("library", "isa", "device")
@@ -30,10 +32,16 @@ def kernel_text(evidence: Evidence) -> str | None:
         ran = telling(list(map(str, names))) if isinstance(names, list) and names else [SILENT]
         return f"{', '.join(ran)}, {_threads(evidence.get('threads'))}"
     if isinstance(names, list) and names:
-        return ", ".join(map(str, names))
+        return ", ".join(in_words(list(map(str, names))))
     words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
     rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in (*KNOWN, *SAID)]
     return ", ".join(filter(None, [words, *rest]))
+
+
+def whole_names(evidence: Evidence) -> tuple[str, ...] | None:
+    """Every name in full, in order; None: nothing is known by name."""
+    names = evidence.get("names")
+    return tuple(map(str, names)) if isinstance(names, list) else None
 
 
 def kernel_names(evidence: Evidence) -> list[str]:

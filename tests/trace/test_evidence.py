@@ -21,7 +21,7 @@ JIT = {**GUESS, "names": ["oneDNN reorder jit:uni", "oneDNN eltwise jit:avx2"], 
         ({**GUESS, "names": ["oneDNN reorder jit:uni"], "reported": ["x"]}, "oneDNN reorder jit:uni, 2 threads"),
         ({**GUESS, "names": [], "reported": []}, "neither oneDNN nor MKL says a word, 2 threads"),
         ({**ATEN, "names": [], "reported": []}, "ATen AVX2, 2 threads"),
-        ({"names": ["ampere_sgemm_128x64_tn"]}, "ampere_sgemm_128x64_tn"),
+        ({"names": ["ampere_sgemm_128x64_tn", "some_kernel"]}, "cuBLAS 128×64 fp32, some_kernel"),
     ],
 )
 def test_in_words(evidence: dict[str, object], text: str | None) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from typing import Any
 
 from rltrace.trace.evidence import ATEN, GUESSED, REPORTED, SAID, SILENT, Evidence, kernel_text
+from rltrace.trace.kernel_names import in_words
 
 __all__ = ["Evidence", "kernel_differences", "kernel_text", "said_differences"]
 
@@ -29,12 +32,21 @@ def said_differences(a: Evidence, b: Evidence) -> Iterator[str]:
     if (REPORTED in a) != (REPORTED in b):
         return
     if a.get("names") != b.get("names"):
-        yield f"kernels {_value(a.get('names'))} against {_value(b.get('names'))}"
+        yield f"kernels {' against '.join(_names(a, b))}"
         return
     lines = zip(_lines(a), _lines(b), strict=False)
     found = next(((x, y) for x, y in lines if x != y), None)
     if found is not None:  # the same implementation, called otherwise
         yield f"{found[0]} against {found[1]}"
+
+
+def _names(a: Evidence, b: Evidence) -> list[str]:
+    """What ran on each side, in as few words as tell one from the other."""
+    sides: list[Any] = [side.get("names") for side in (a, b)]
+    known = [list(map(str, side)) for side in sides if isinstance(side, list)]
+    words = dict(zip(chain(*known), in_words(list(chain(*known))), strict=True))
+    nobody = f"({SILENT})" if REPORTED in a else "nothing"
+    return [" + ".join(words[str(name)] for name in side or ()) or nobody for side in sides]
 
 
 def _lines(evidence: Evidence) -> list[str]:
@@ -47,6 +59,4 @@ def _word(key: str) -> str:
 
 
 def _value(value: object) -> str:
-    if value is None:
-        return "nothing"
-    return " + ".join(map(str, value)) or f"({SILENT})" if isinstance(value, list) else str(value)
+    return "nothing" if value is None else str(value)
