@@ -15,9 +15,10 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.forwards import INTEGERS, root_of
+from rltrace.parity.forwards import INTEGERS
 from rltrace.parity.grids import Grid
 from rltrace.parity.layouts import Layout, Lying, layouts, lie, op_layouts
+from rltrace.parity.passes import covers
 from rltrace.parity.stretch import Stretch, row_shape
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, OpRows, Part
@@ -87,7 +88,7 @@ class Keying:
     def __init__(self, stretch: Stretch, grids: Sequence[Grid]) -> None:
         self.stretch = stretch
         self.grids = tuple(grid for grid in grids if len(grid.keys))
-        self._covers = _covers(stretch, self.grids)
+        self._covers = covers(stretch, self.grids)
         self._readings = self._common_readings()
         self._met: dict[int, list[KeyedRows]] = {}
         self._found: dict[int, list[Keyed]] = {}
@@ -242,21 +243,3 @@ def _name(call: ModuleCall, tensor: KeptRows) -> tuple[str, Part, str]:
 
 def _counted(shape: tuple[int, ...]) -> str:
     return f"{' x '.join(map(str, shape)) or 1} rows"
-
-
-def _covers(stretch: Stretch, grids: Sequence[Grid]) -> Mapping[int, Grid]:
-    """By number of a call, its forward pass: the one in it or around it, else the last of the same outermost module."""
-    held: dict[int, list[Grid]] = {}
-    for grid in grids:
-        for call in (grid.anchor, *stretch.around(grid.anchor)):
-            held.setdefault(call.number, []).append(grid)
-    found: dict[int, Grid] = {}
-    last: dict[str, Grid] = {}
-    for call in stretch.calls:
-        near = [held[one.number] for one in (call, *stretch.around(call)) if one.number in held]
-        own, root = near[0] if near else [], root_of(call.module)
-        if len(own) == 1:
-            found[call.number] = last[root] = own[0]
-        elif call.number not in held and root in last:
-            found[call.number] = last[root]
-    return found

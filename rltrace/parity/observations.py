@@ -13,7 +13,7 @@ import numpy as np
 
 from rltrace.parity.forwards import root_of
 from rltrace.parity.grids import UNKNOWN, Grid
-from rltrace.parity.stretch import Stretch, inputs_of, outputs_of
+from rltrace.parity.stretch import Stretch, came_from, inputs_of, outputs_of
 from rltrace.row_keys import NO_KEY, Keys
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall
 
@@ -42,15 +42,10 @@ def _handed_in(stretch: Stretch) -> Handed:
     for call in stretch.outermost:
         earlier = given.setdefault(root_of(call.module), [])
         for tensor in inputs_of(call):
-            if tensor.digests.size and tensor.axes and not any(_came_from(tensor, one) for one in earlier):
+            if tensor.digests.size and tensor.axes and not any(came_from(tensor, one) for one in earlier):
                 found.setdefault((call.module, tensor.name), []).append((call, tensor))
         earlier[:] = [*earlier, *outputs_of(call)][-16:]
     return found
-
-
-def _came_from(tensor: KeptRows, earlier: KeptRows) -> bool:
-    """Whether every row of ``tensor`` is one of ``earlier``."""
-    return bool(np.isin(tensor.digests, earlier.digests).all())
 
 
 def _distinct(handed: Handed) -> Keys:

@@ -6,7 +6,7 @@ Owns looking up; decides nothing. It may stand on a trace, or on calls that were
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -74,6 +74,10 @@ class Stretch:
     def steps(self) -> tuple[int, ...]:
         """Steps in which there is a call, ascending."""
         return tuple(sorted({call.step for call in self.calls}))
+
+    def of_step(self, step: int) -> Stretch:
+        """Its calls of one step alone."""
+        return replace(self, calls=tuple(call for call in self.calls if call.step == step))
 
     def parent(self, call: ModuleCall) -> ModuleCall | None:
         """The innermost call of the stretch around ``call``; None: there is none."""
@@ -157,6 +161,12 @@ def _within(call: ModuleCall, around: ModuleCall) -> bool:
     return around.first_row <= call.first_row and call.end_row <= around.end_row
 
 
+def first_of_several(a: Stretch, b: Stretch) -> int | None:
+    """The first step that both have calls of; None: they do not share several."""
+    common = sorted(set(a.steps) & set(b.steps))
+    return common[0] if len(common) > 1 else None
+
+
 def inputs_of(call: ModuleCall) -> tuple[KeptRows, ...]:
     return tuple(tensor for tensor in call.tensors if tensor.part is Part.INPUT)
 
@@ -169,6 +179,11 @@ def flat_rows(tensor: KeptRows, whole: NDArray[Any]) -> NDArray[Any]:
     """Elements of a tensor, in its shape, as [rows, elements of a row]: the rows in the order of its digests."""
     ahead = np.moveaxis(whole, tensor.axes, range(len(tensor.axes)))
     return ahead.reshape(tensor.digests.size, -1)
+
+
+def came_from(tensor: KeptRows, earlier: KeptRows) -> bool:
+    """Whether every row of ``tensor`` is one of ``earlier``."""
+    return bool(np.isin(tensor.digests, earlier.digests).all())
 
 
 def row_shape(tensor: KeptRows) -> tuple[int, ...]:

@@ -259,6 +259,24 @@ def test_rows_without_tokens_are_known_by_what_was_handed_in(tmp_path: Path) -> 
     assert compared(path, asked=Asked(RowsBy.ORDER)).parity.verdict is Verdict.DIFFERS  # the order is another
 
 
+def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: Path) -> None:
+    """After its rollout the generator asks the body alone about one more observation, which the trainer never sees:
+    that is no second result for the last one."""
+    observations = torch.arange(24).reshape(8, 3).float()
+
+    def program() -> None:
+        model = Scores()
+        with torch.no_grad():
+            for one in observations[:7]:
+                model(one[None])
+            model.body(observations[7:])
+        model(observations[:7].flip(0)).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, Verdict.BITWISE)
+    assert parity.disagreements == ()
+
+
 def test_rows_in_a_declared_order(tmp_path: Path) -> None:
     """What is handed in is drawn anew on each side, so only its order tells."""
 
