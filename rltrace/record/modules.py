@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from rltrace.identity import portable_key
+from rltrace.record.dispatch import observer_here
 from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.record.module_hooks import tell
 from rltrace.record.sites import Anchor
@@ -201,6 +202,8 @@ class ModuleStack:
         """Told of the call of a module within no other one, by the frame that called it."""
         self.calls: CallWatcher | None = None
         """Told of what modules are called with and what they return, where calls are followed closely."""
+        self.calls_of_autograd: CallWatcher | None = None
+        """Told of the same where a thread of autograd's own works for this one: it has no stack of its own."""
         self._starts: list[int] = []
         self._modules: list[int] = []
 
@@ -349,7 +352,8 @@ def _watched_closely(call: Any) -> Any:
             return call(self, *args, **kwargs)
         stack = _watching.stack_of_thread()
         if stack is None:
-            return call(self, *args, **kwargs)
+            watcher = _watcher_of_autograd()
+            return call(self, *args, **kwargs) if watcher is None else _told(watcher, 0, call, self, args, kwargs)
         try:
             stack.enter(self, _get_frame())
         except Exception as error:
@@ -359,15 +363,38 @@ def _watched_closely(call: Any) -> Any:
             watcher = stack.calls
             if watcher is None:
                 return call(self, *args, **kwargs)
-            begun = watcher.begins(self, args, kwargs, stack.depth)
-            try:
-                result = call(self, *args, **kwargs)
-            except BaseException:
-                watcher.raised(begun)
-                raise
-            watcher.ended(begun, result)
-            return result
+            return _told(watcher, stack.depth, call, self, args, kwargs)
         finally:
             stack.leave()
 
     return __call__
+
+
+def _told(
+    watcher: CallWatcher,
+    depth: int,
+    call: Any,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a module and tell who watches."""
+    begun = watcher.begins(module, args, kwargs, depth)
+    try:
+        result = call(module, *args, **kwargs)
+    except BaseException:
+        watcher.raised(begun)
+        raise
+    watcher.ended(begun, result)
+    return result
+
+
+def _watcher_of_autograd() -> CallWatcher | None:
+    """Who watches the stream that the calling thread works for, where it is one of autograd's own.
+
+    On a device, what activation checkpointing computes anew is called there.
+    """
+    if torch._C._current_autograd_node() is None:
+        return None
+    stack = getattr(observer_here(), "modules", None)
+    return stack.calls_of_autograd if isinstance(stack, ModuleStack) else None

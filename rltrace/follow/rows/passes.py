@@ -81,7 +81,9 @@ class Passes:
             call.walk = self._begun_by(call) or self._walks.get(root_of(path))
             self._remember(call)
         else:
-            call.walk = self._open[-1].walk if self._open else self._found_again(call, node._sequence_nr())
+            call.anew, around = True, self.here
+            within = around is not None and around.anew
+            call.walk = around.walk if within and around else self._found_again(call, node._sequence_nr())
             self._open.append(call)
         self._count(call)
         if call.walk is not None:

@@ -89,6 +89,7 @@ class PuttingRows(StreamRecorder):
         self.passes = Passes(putter.table, names, self.process.layouts)
         self._stand_ins: dict[int, StandIn] = {}
         self.modules.calls = _Calls(self, putter, self.passes, self.modules.calls)
+        self.modules.calls_of_autograd = _Calls(self, putter, self.passes, None)
 
     def observe(
         self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
@@ -181,10 +182,12 @@ class _Calls:
             self._then.raised(kept)
 
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Begun:
-        path: Any = self._stream.process.tables.remembered["modules"][self._stream.modules.current]
+        path = self._stream.process.module_names.path(module)
         arguments = [
             found for name, value in self._names.arguments(module, args, kwargs) for found in named_tensors(value, name)
         ]
+        here = self._passes.here
+        depth = depth or (1 if here is None else here.depth + 1)  # threads of autograd's own know none
         call = self._passes.begin(path, type(module).__name__, depth, arguments)
         if call.module is None or OUTPUT not in self._putter.places.get(call.module, ()):
             return _Begun(call)

@@ -73,7 +73,7 @@ class Given:
 class OpenCall:
     """A call of a module that has begun."""
 
-    __slots__ = ("arguments", "depth", "given", "inside", "kind", "module", "nth", "path", "walk")
+    __slots__ = ("anew", "arguments", "depth", "given", "inside", "kind", "module", "nth", "path", "walk")
 
     def __init__(self, module: str | None, path: str, kind: str, depth: int, arguments: Arguments) -> None:
         self.module = module
@@ -82,6 +82,8 @@ class OpenCall:
         self.kind = kind
         self.depth = depth
         self.arguments = arguments
+        self.anew = False
+        """It began while gradients were computed."""
         self.given: list[Given] = []
         """Of what it was given, tensors that have not a row for each token."""
         self.inside = 0

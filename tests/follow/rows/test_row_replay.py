@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from mixture import CHOSEN, EXPERTS, PAD, batch, train, unpadded
 from rowreplays import Generated, Replay, trainer
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 import rltrace
 from rltrace.errors import UsageError
@@ -161,6 +164,63 @@ def test_what_is_computed_anew_for_the_gradients_has_the_same_rows(replay: Repla
     for a, b in zip(plain.account.modules, anew.account.modules, strict=True):
         assert (a.asked, a.put_in, a.equal, a.without) == (b.asked, b.put_in, b.equal, b.without)
         assert (a.again, b.again) == (0, a.asked)
+
+
+def test_what_a_thread_of_autograds_own_computes_anew_has_the_same_rows(
+    generated: Generated, replay: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device, gradients and what is computed anew for them run in a thread that Python knows nothing of, with the
+    modes of the one that called ``backward``; one like it stands in for it here.
+    """
+    plain = replay(ROUTERS)
+    backward = torch.Tensor.backward
+
+    def elsewhere(tensor: Tensor) -> None:
+        mode, done, raised = _get_current_dispatch_mode(), threading.Lock(), []
+        done.acquire()
+
+        def work() -> None:
+            try:
+                _push_mode(mode)
+                backward(tensor)
+                _pop_mode()
+            except BaseException as error:
+                raised.append(error)
+            finally:
+                done.release()
+
+        _thread.start_new_thread(work, ())
+        done.acquire()
+        assert not raised, raised
+
+    monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
+    found = replay(ROUTERS, policy=trainer(anew=True))
+    for name, gradient in plain.trained.gradients.items():
+        assert torch.equal(gradient, found.trained.gradients[name]), name
+    assert [module.again for module in found.account.modules] == [21, 21]
+
+
+def test_a_backward_pass_within_a_module_is_no_part_of_it(generated: Generated, replay: Replay) -> None:
+    """A learner that is a module itself and computes gradients in its call: what is computed anew is still found."""
+    learner = Learner(trainer(anew=True), generated.rollout)
+    plain = replay(ROUTERS, orders=[(0, 1)])
+    with rows_block(generated.path, ROUTERS, generated.path.parent / "learner.zarr", force=True) as made:
+        learner()
+    assert made.account is not None
+    assert made.account.complete
+    assert [module.again for module in made.account.modules] == [module.asked for module in plain.account.modules]
+    for name, gradient in plain.trained.gradients.items():
+        assert torch.equal(gradient, learner.policy.get_parameter(name).grad), name  # type: ignore[arg-type]
+
+
+class Learner(nn.Module):
+    def __init__(self, policy: mixture.Policy, rollout: mixture.Rollout) -> None:
+        super().__init__()
+        self.policy = policy
+        self.rollout = rollout
+
+    def forward(self) -> None:
+        train(self.policy, self.rollout, [[0, 1]])
 
 
 def test_everything_put_in_the_trainer_ends_with_the_generators_logits(generated: Generated, replay: Replay) -> None:
