@@ -507,6 +507,7 @@ class TraceBuilder:
         self.sample = self.main.stream().sample
         self.left_out = self.main.stream().left_out
         self.call, self.op_rows = self.main.stream().call, self.main.stream().op_rows
+        self.rows_left_out = self.main.stream().rows_left_out
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
         """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""

@@ -89,6 +89,9 @@ def command(
     --kernels asks the libraries, once CMD has ended and in a process of its own, what they run for each kind of call of
     these steps (window: of --steps); rltrace kernels lists it, and diff names it.
 
+    --rows keeps a digest of each row of what modules and ops are given and return, so that rltrace compare can hold two
+    programs against each other whatever their batches.
+
     --against A looks at every op as it runs: where the first one gives something else than in A, what it read and gave
     is kept, it is called again on the same inputs to see whether it repeats itself, and CMD goes on (or ends: --stop).
     """

@@ -162,13 +162,18 @@ def _summary(ending: Ending) -> str:
     counts = [counted(found.processes, "process", "processes"), counted(found.ops, "op"), counted(found.steps, "step")]
     if found.values is not None:
         counts.append(counted(found.values, "value"))
+    if found.by_row is not None:
+        counts.append(f"rows of {counted(found.by_row, 'tensor')}")
     return f"{', '.join(counts)}, {readable_size(found.size)} ({told})"
 
 
 def _left_out(found: Recorded) -> str:
     """What was asked for and is not there; empty where everything is."""
     told = [f"{counted(entry.values, 'value')} ({readable_size(entry.bytes)}): {entry.why}" for entry in found.left_out]
-    more = "; --values-limit raises it" if any(entry.why == LIMIT for entry in found.left_out) else ""
+    told += [f"rows of {counted(entry.values, 'tensor')}: {entry.why}" for entry in found.not_by_row]
+    limits = (("--values-limit", found.left_out), ("--rows-limit", found.not_by_row))
+    raising = [option for option, left_out in limits if any(entry.why == LIMIT for entry in left_out)]
+    more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
     return f"not kept: {'; '.join(told)}{more}" if told else ""
 
 

@@ -44,6 +44,10 @@ class Recorded:
     """Tensor values that were kept; None: none were asked for."""
     left_out: tuple[LeftOut, ...] = ()
     """Those that were asked for and are not there, by reason."""
+    by_row: int | None = None
+    """Tensors whose rows were kept; None: none were asked for."""
+    not_by_row: tuple[LeftOut, ...] = ()
+    """Those whose rows were asked for and are not there, by reason."""
 
     @property
     def nothing(self) -> bool:
@@ -67,6 +71,7 @@ def _look_through(path: Path, trace: Trace) -> Recorded:
 
     processes = trace.processes
     kept = [process.values for process in processes if process.asked is not None]
+    by_row = [process.kept_rows for process in processes if process.kept_rows]
     return Recorded(
         processes=len(processes),
         ops=sum(process.after_op for process in processes),
@@ -76,8 +81,10 @@ def _look_through(path: Path, trace: Trace) -> Recorded:
         births=len(trace.births),
         waiting=any(birth.state == "running" for birth in trace.births),
         failures=(*_notes(path), *_broken_off(trace)),
-        values=sum(map(len, kept)) if kept else None,
+        values=sum(map(len, kept)) if any(kept) else None,
         left_out=tuple(by_reason(entry for values in kept for entry in values.left_out)),
+        by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,
+        not_by_row=tuple(by_reason(entry for rows in by_row for entry in rows.left_out)),
     )
 
 

@@ -80,6 +80,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "optimizers": _optimizers(process),
         "series": _series(process),
         "values": _values(process),
+        "rows": _rows(process),
         "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
         "facts": dict(process.facts),
     }
@@ -92,7 +93,7 @@ def _stream(stream: StreamTrace) -> dict[str, Any]:
 def _values(process: ProcessTrace) -> dict[str, Any] | None:
     """What was kept of values, and what was left out; None where none were asked for."""
     values = process.values
-    if values.asked is None:
+    if values.asked is None or not (values or len(values) or values.left_out):
         return None
     return {
         **asdict(values.asked),
@@ -100,6 +101,22 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
         "count": len(values),
         "bytes": values.nbytes,
         "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
+    }
+
+
+def _rows(process: ProcessTrace) -> dict[str, Any] | None:
+    """What was kept of tensors' rows, and what was left out; None where none were asked for."""
+    kept = process.kept_rows
+    if kept.asked is None:
+        return None
+    return {
+        "selectors": list(kept.asked.selectors),
+        "axes": None if kept.asked.axes is None else list(kept.asked.axes),
+        "limit": kept.asked.limit,
+        "calls": kept.call_count,
+        "tensors": kept.tensor_count,
+        "digests": kept.digest_count,
+        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(kept.left_out)],
     }
 
 
@@ -200,7 +217,7 @@ def _hole_text(hole: Mapping[str, Any]) -> str:
 def _options(options: Facts) -> str:
     """Options of the recording that say what was left out."""
     told = {key: value for key, value in options.items() if key not in ("trace", "level") and value not in (None, 0)}
-    said = {key: value for key, value in told.items() if not key.startswith("values")}  # told of each process
+    said = {key: value for key, value in told.items() if not key.startswith(("values", "row"))}  # told of each process
     return f" ({_pairs(said)})" if said else ""
 
 
@@ -229,16 +246,29 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         kinds = _counted(process["compiled"], "kind")
         yield f"  opaque  {kinds} of compiled region: each call is one op, what happens inside was not seen"
     yield from _value_lines(process["values"])
+    yield from _row_lines(process["rows"])
 
 
 def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
     if values is None:
         return
     what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
+    what = what or "what rows are told by"
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
     for entry in values["left_out"]:
         count, rows = _counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
         yield f"          not kept: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
+
+
+def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:
+    if rows is None:
+        return
+    axes = "" if rows["axes"] is None else f", along axes {', '.join(map(str, rows['axes']))}"
+    counts = f"{_counted(rows['tensors'], 'tensor')} by row, {_counted(rows['calls'], 'call')} of modules"
+    yield f"  rows    {counts}  ({' or '.join(rows['selectors'])}{axes})"
+    for entry in rows["left_out"]:
+        count, where = _counted(entry["values"], "tensor"), f"rows {entry['first']:,} to {entry['last']:,}"
+        yield f"          not by row: {count}, at {where} of {entry['stream']}: {entry['why']}"
 
 
 def fact_lines(info: Mapping[str, Any]) -> Iterator[str]:

@@ -134,9 +134,7 @@ class _Work:
         kept = process.kept_rows
         kept.read_all([stream.index for stream in process.streams])
         if kept.unread and self.trace.slice is not None:
-            self.notes.append(
-                f"{kept.unread} calls and ops of {process.name} whose rows of tensors were kept: not here"
-            )
+            self.notes.append(f"rows of tensors of {kept.unread} calls and ops of {process.name} are not in this slice")
         for part in (process, values, kept):
             self.chunks += part.chunks_read
             self.bytes += part.bytes_read

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rltrace.commands.main import main
@@ -57,6 +58,23 @@ def test_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         None,
     ]
     assert text(tmp_path / "t.zarr", capsys).count("series  2, 3 numbers") == 1
+
+
+def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many tensors were kept by row, of which ops and modules, along which axes, and which were not; nothing is
+    said of values where only those were kept that rows are told by."""
+    builder = TraceBuilder(tmp_path / "t.zarr")
+    builder.main.keeps_rows("module=*", axes=(0, 1))
+    with builder.call("Net", {"ids": np.array([[1, 2]])}):
+        builder.op("aten.mm.default", outputs=["x"])
+    builder.rows_left_out("the limit was reached", 9)
+    builder.finish()
+    found = info(tmp_path / "t.zarr", capsys)["processes"][0]
+    assert found["values"] is None or found["values"]["selectors"] == []
+    assert (found["rows"]["calls"], found["rows"]["tensors"], found["rows"]["digests"]) == (1, 1, 2)
+    shown = text(tmp_path / "t.zarr", capsys)
+    assert "\n  rows    1 tensor by row, 1 call of modules  (module=*, along axes 0, 1)\n" in shown
+    assert "not by row: 1 tensor, at rows 1 to 1 of rank0/main: the limit was reached\n" in shown
 
 
 def test_json_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from rltrace.commands.main import main
 from rltrace.commands.record import parse_size, parse_steps
 from rltrace.errors import UsageError
+from rltrace.trace.keptrecords import AskedRows
 from rltrace.trace.reader import open_trace
 from rltrace.trace.valuerecords import Asked
 
@@ -289,6 +291,12 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--values", "all", "--level", "step"], "--level step"),
         (["--values-inputs"], "--values SELECTOR"),
         (["--values", "all", "--values-limit", "1X"], "--values-limit 1X"),
+        (["--rows", "op=mm,modul=x"], "there is no key 'modul'"),
+        (["--rows", "all", "--level", "step"], "--level step"),
+        (["--row-axes", "0"], "--rows SELECTOR"),
+        (["--rows", "all", "--row-axes", "0,-1"], "--row-axes 0,-1"),
+        (["--rows", "all", "--rows-limit", "1X"], "--rows-limit 1X"),
+        (["--rows", "all", "--against", "b.zarr"], "leave out --values, --rows"),
     ],
 )
 def test_values_that_cannot_be_asked_for(
@@ -298,6 +306,21 @@ def test_values_that_cannot_be_asked_for(
     assert main(["record", "-o", str(folder / "a.zarr"), *arguments, "--", "true"]) == 125
     assert words in capsys.readouterr().err
     assert not (folder / "a.zarr").exists()
+
+
+def test_rows_of_a_script(folder: Path) -> None:
+    """What is kept, in every process, and what no longer fits, in the two lines and in the trace."""
+    asked = ["--rows", "op=sum", "--rows", "module=*", "--row-axes", "1,0", "--rows-limit", "0.4kB"]
+    result = run(folder, RLTRACE, "record", "-o", "a.zarr", *asked, "--", PYTHON, "train.py")
+    lines = result.stderr.decode(errors="replace").splitlines()
+    assert lines[0] == "rltrace: recording to a.zarr (every op, with rows of op=sum or module=*)"
+    assert re.search(r" \d steps, rows of \d tensors, ", lines[-2])
+    assert re.fullmatch(
+        r"  hint: not kept: rows of [\d,]+ tensors: the limit was reached; --rows-limit raises it", lines[-1]
+    )
+    kept = open_trace(folder / "a.zarr").processes[0].kept_rows
+    assert kept.asked == AskedRows(("op=sum", "module=*"), (0, 1), 400)
+    assert 0 < kept.tensor_count < 5
 
 
 @pytest.mark.parametrize(

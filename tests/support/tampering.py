@@ -126,10 +126,12 @@ def replace_encoded(files: Files, base: str, key: str, data: bytes) -> Files:
         for name in {"files", "bytes_files"} & set(record):
             own = [key, len(data), xxh3_64_hexdigest(data)]
             changed[name] = [own if file[0] == key else file for file in record[name]]
+        for name in {"calls", "tensors", "digests"} & set(record):  # arrays of a record "kept"
+            changed[name] = renamed(record[name]) if isinstance(record[name], dict) else record[name]
         return {**record, **changed}
 
     return {
-        **rewrite(files, base, lambda record: renamed(record) if "files" in record else record),
+        **rewrite(files, base, lambda record: renamed(record) if "files" in record or "calls" in record else record),
         f"{base}{key}": data,
     }
 
