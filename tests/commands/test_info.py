@@ -61,8 +61,7 @@ def test_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How many tensors were kept by row, of which ops and modules, along which axes, and which were not; nothing is
-    said of values where only those were kept that rows are told by."""
+    """How many tensors were kept by row, of which ops and modules, along which axes, and which were not."""
     builder = TraceBuilder(tmp_path / "t.zarr")
     builder.main.keeps_rows("module=*", axes=(0, 1))
     with builder.call("Net", {"ids": np.array([[1, 2]])}):
@@ -70,9 +69,10 @@ def test_rows_of_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     builder.rows_left_out("the limit was reached", 9)
     builder.finish()
     found = info(tmp_path / "t.zarr", capsys)["processes"][0]
-    assert found["values"] is None or found["values"]["selectors"] == []
+    assert found["values"]["selectors"] == []
     assert (found["rows"]["calls"], found["rows"]["tensors"], found["rows"]["digests"]) == (1, 1, 2)
     shown = text(tmp_path / "t.zarr", capsys)
+    assert "\n  values  1, 16 bytes of at most 1,073,741,824  (what rows are told by)\n" in shown
     assert "\n  rows    1 tensor by row, 1 call of modules  (module=*, along axes 0, 1)\n" in shown
     assert "not by row: 1 tensor, at rows 1 to 1 of rank0/main: the limit was reached\n" in shown
 

@@ -315,9 +315,7 @@ def test_rows_of_a_script(folder: Path) -> None:
     lines = result.stderr.decode(errors="replace").splitlines()
     assert lines[0] == "rltrace: recording to a.zarr (every op, with rows of op=sum or module=*)"
     assert re.search(r" \d steps, rows of \d tensors, ", lines[-2])
-    assert re.fullmatch(
-        r"  hint: not kept: rows of [\d,]+ tensors: the limit was reached; --rows-limit raises it", lines[-1]
-    )
+    assert re.fullmatch(r"  hint: not kept: rows of [\d,]+ tensors: the limit .*; --rows-limit raises it", lines[-1])
     kept = open_trace(folder / "a.zarr").processes[0].kept_rows
     assert kept.asked == AskedRows(("op=sum", "module=*"), (0, 1), 400)
     assert 0 < kept.tensor_count < 5
