@@ -447,7 +447,8 @@ class ProcessBuilder:
         """Values are kept of what these select (default: all); only the first call counts."""
         if not self._keeps:
             self._keeps = True
-            self.writer.keeps(Asked(() if only_with_rows else selectors or ("all",), inputs, limit))
+            asked = () if only_with_rows else selectors or ("all",)
+            self.writer.keeps(Asked(asked, inputs and not only_with_rows, limit))
 
     def keeps_rows(self, *selectors: str, axes: tuple[int, ...] | None = None, limit: int = 1 << 30) -> None:
         """Rows of tensors are kept of what these select (default: all); only the first call counts."""
