@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -94,14 +94,20 @@ def contribute(
     from rltrace.experiment.contributions import contributions
     from rltrace.parity.effects import gap_between
     from rltrace.parity.opening import open_again
+    from rltrace.parity.stretch import first_of_several
 
     if isinstance(gap, str):
         raise UsageError(f"--contributions measures what is left of a gap, and there is none: {gap}")
     alone = given[0].path == given[1].path
+    step = first_of_several(*stretches)
+
+    def gap_of(b: Stretch) -> Gap | str:
+        sides = (stretches[0], b) if step is None else (stretches[0].of_step(step), b.of_step(step))
+        return gap_between(*sides, asked, logprobs)
 
     def measure(trace: Path) -> Gap | str:
         try:
-            return gap_between(stretches[0], open_again(given[1], trace, alone=alone), asked, logprobs)
+            return gap_of(open_again(given[1], trace, alone=alone))
         except UsageError as error:
             return str(error)
 
@@ -109,7 +115,12 @@ def contribute(
         plan = _plan(wanted, compared, given, Path(folder))
         runs = 2 * len(plan.modules)
         narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules put in")
-        return contributions(plan, gap, measure, narrate)
+        recorded = gap if step is None else gap_of(stretches[1])
+        if isinstance(recorded, str):
+            raise UsageError(
+                f"--contributions measures what is left of the gap in step {step}, and there is none: {recorded}"
+            )
+        return replace(contributions(plan, recorded, measure, narrate), step=step)
 
 
 def _folder(runs: Path | None) -> AbstractContextManager[str | Path]:

@@ -58,6 +58,9 @@ class Contributions:
     """The rows of all of them put in."""
     left_out: tuple[str, ...] = ()
     """Modules that differ and were not tried; what is listed stands for them, or there were too many."""
+    step: int | None = None
+    """All gaps are of this step alone: rows that are put in change the gradients, and with them the weights of every
+    step after it. None: there is one step."""
 
     @property
     def repeats(self) -> bool | None:

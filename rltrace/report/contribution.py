@@ -61,6 +61,11 @@ def _doubts(found: Contributions) -> Iterator[str]:
             " of the trace that was compared: it does not repeat itself, or is not run as it was; all parts are"
             " measured from this run"
         )
+    if found.step is not None:
+        yield (
+            f"all of this is of optimizer step {found.step} alone: rows that are put in change the gradients, so that"
+            " later steps have other weights than the generator had"
+        )
     if found.control.why:
         yield f"run again with nothing put in: {found.control.why}"
     trials = [(share.module, trial) for share in found.shares for trial in (share.alone, share.in_turn)]
@@ -106,6 +111,7 @@ def contributions_json(found: Contributions) -> dict[str, Any]:
         "removed_alone": found.removed_alone,
         "add_up": found.add_up,
         "left_out": list(found.left_out),
+        "step": found.step,
     }
 
 

@@ -112,6 +112,46 @@ def test_each_module_removes_its_part(folder: Path, capsys: pytest.CaptureFixtur
     assert not (folder / "runs" / "folders").exists()
 
 
+LEARNING = (
+    PROGRAM.replace(
+        """if __name__ == "__main__":
+    train()
+""",
+        """def learn():
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
+    for _ in range(2):
+        generate()
+        train()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    learn()
+""",
+    )
+    .replace("policy.one.fault, policy.two.fault = 0.1, 0.08", "policy.two.fault = 0.1")
+    .replace("    with torch.no_grad():", "    policy.two.fault = 0.0\n    with torch.no_grad():")
+)
+
+
+def test_steps_after_rows_were_put_in_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one fault is all of the gap, though its rows, put in, change the gradients: the second step, in which the
+    weights are no more the generator's, is left out, and that is told."""
+    (tmp_path / "program.py").write_text(LEARNING)
+    monkeypatch.chdir(tmp_path)
+    recorded = recorder(tmp_path)(_module(tmp_path / "program.py").learn, rows="all", values="module=*")
+    command = ["compare", str(recorded.path), "--contributions", "--most", "1", "--", sys.executable, "program.py"]
+    assert main([*command[:2], "--format", "json", *command[2:]]) == 1
+    found = json.loads(capsys.readouterr().out)
+    parts = found["contributions"]
+    assert (parts["step"], parts["repeats"]) == (0, True)
+    (one,) = parts["modules"]
+    assert one["module"] == "Policy.two"
+    assert one["alone"]["gap"] == 0.0 < parts["recorded"] != found["gap"]["mean"]
+
+
 def test_what_makes_no_sense_is_told_before_anything_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A command that nothing is to be done with, options for no runs, and a folder that holds something."""
     for options, why in (
