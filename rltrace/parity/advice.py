@@ -33,14 +33,15 @@ def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
             yield _record(trace)
     if first is not None and first.path.b is not None:
         selector = f"module={escape(first.path.b)}"
-        if a is not b:
-            yield f"{change_folder(b)}{shlex.join(_put_in(a, selector))} {_command(b)}"
+        yield _contributions(a, b)
         yield shlex.join(["rltrace", "ops", str(b.path), selector])
 
 
-def _put_in(a: Trace, selector: str) -> list[str]:
-    """What is left when the trainer is given the generator's rows there."""
-    return ["rltrace", "replay", str(a.path.resolve()), "--rows", "--inject", selector, "--"]
+def _contributions(a: Trace, b: Trace) -> str:
+    """How much of what differs at the end each module brings."""
+    folder = change_folder(b)
+    paths = [trace.path.resolve() if folder else trace.path for trace in ((a,) if a is b else (a, b))]
+    return f"{folder}{shlex.join(['rltrace', 'compare', *map(str, paths), '--contributions', '--'])} {_command(b)}"
 
 
 def _has_rows_of_ops(*traces: Trace) -> bool:
