@@ -1,7 +1,8 @@
 """Does a program repeat itself? N runs with nothing changed, in groups, and one more that is hardly recorded.
 
-Owns the plan of the runs and which traces are kept: the first of each group, and whatever is not identical to one.
-What two runs have in common is for ``rltrace.diff`` to say.
+Owns the plan of the runs and which traces are kept: the first of each group, and whatever cannot be put into one. A
+run is compared as it ends, so one like another costs the disk what it takes while it runs, and nothing after. What two
+runs have in common is for ``rltrace.diff`` to say.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Run:
     number: int
     """From 1."""
     trace: Path | None
-    """None: its trace was identical to that of run ``same_as``, and was removed."""
+    """None: it computed what run ``same_as`` did, and its trace was removed."""
     output: Path
     status: int
     """Exit status; negative: number of the signal that ended it."""
@@ -127,12 +128,12 @@ class _Check:
         return Run(number, trace, output, ended.status)
 
     def _ended(self, ended: Ended, before: Sequence[Run]) -> Run:
-        """The run, its trace removed where it is identical to an earlier one's."""
+        """The run, its trace removed where an earlier one computed the same."""
         job = ended.job
         run = self._made(ended, int(job.name))
-        twin = next((other for other in before if other.trace and self._identical(other.trace, job.trace)), None)
+        twin = next((other for other in before if other.same_as is None and self._like(other, job.trace)), None)
         ops = sum(process.after_op for process in open_trace(job.trace).processes)
-        like = f"; identical to run {twin.number}" if twin else ""
+        like = f"; {self._like(twin, job.trace)} run {twin.number}" if twin else ""
         self._tell(f"run {job.name} {ended.how}, {ops:,} ops{like}")
         if twin is None:
             return run
@@ -141,8 +142,14 @@ class _Check:
             run = replace(run, trace=None)
         return replace(run, same_as=twin.number)
 
-    def _identical(self, a: Path, b: Path) -> bool:
-        return self._compare(a, b).verdict is Verdict.IDENTICAL
+    def _like(self, other: Run, trace: Path) -> str:
+        """``identical to``, ``the same values as`` an earlier run; empty: neither, or it cannot be said."""
+        if other.trace is None:
+            return ""
+        comparison = self._compare(other.trace, trace)
+        if comparison.verdict is Verdict.IDENTICAL:
+            return "identical to"
+        return "the same values as" if comparison.agrees else ""
 
     def _compare(self, a: Path, b: Path) -> Comparison:
         if (a, b) not in self._known:
