@@ -123,7 +123,7 @@ def measure(
         gap,
         mean=float(distances.mean()),
         largest=float(distances.max()),
-        k1=float(-known.mean()),
+        k1=0.0 - float(known.mean()),
         k3=float(k3_terms(known).mean()),
         portions=portions(distances),
     )
