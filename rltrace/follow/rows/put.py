@@ -68,6 +68,8 @@ def put_in(table: RowTable, tensor: Tensor, rows: Rows, but: str = "") -> Done:
     if not len(rows.parts):
         return Done(0, 0, 0, rows.alone)
     _check(table, tensor, rows)
+    if not tensor.numel():
+        return Done(len(rows.parts), 0, 0, rows.alone)
     flat = _Flat(tensor, rows.axes)
     wanted = torch.from_numpy(_values(table, rows)).to(tensor.device)
     index = torch.from_numpy(rows.parts).to(tensor.device)

@@ -31,7 +31,10 @@ from rltrace.trace.reader import StreamTrace, Trace
 from rltrace.trace.schema import Column, Phase
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 
-CHOICES: Mapping[str, str] = {f"aten.{op}": "indices" for op in ("topk.default", "sort.default", "sort.stable")}
+CHOICES: Mapping[str, str] = {
+    f"aten.{op}": "indices"
+    for op in ("topk.default", "topk.values", "sort.default", "sort.stable", "max.dim", "min.dim")
+}
 """Ops that choose, with the name of what they chose; what else they give is looked up there."""
 
 

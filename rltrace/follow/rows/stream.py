@@ -184,7 +184,10 @@ class _Calls:
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Begun:
         path = self._stream.process.module_names.path(module)
         arguments = [
-            found for name, value in self._names.arguments(module, args, kwargs) for found in named_tensors(value, name)
+            (where, tensor)
+            for name, value in self._names.arguments(module, args, kwargs)
+            for where, tensor in named_tensors(value, name)
+            if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         ]
         here = self._passes.here
         depth = depth or (1 if here is None else here.depth + 1)  # threads of autograd's own know none
@@ -301,5 +304,9 @@ def _candidates(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _look_up(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], results: dict[str, Tensor]) -> None:
     """What goes with another choice: the program's own numbers at the places that were chosen."""
     source, dim = _chosen_from(plan, args, kwargs)
-    if source.dim() and "values" in results:
-        torch.gather(source, dim, results["indices"], out=results["values"])
+    chosen, values = results["indices"], results.get("values")
+    if values is None or not source.dim():
+        return
+    if chosen.dim() < source.dim():  # of the largest alone
+        chosen, values = chosen.unsqueeze(dim), values.unsqueeze(dim)
+    values.copy_(source.gather(dim, chosen))

@@ -19,7 +19,7 @@ TYPE = "replay_rows"
 NAMED = 5
 """Rows without a partner that are told one by one, of each module."""
 
-NEVER = "the program never called it in a forward pass of which it is known what its rows are of"
+NEVER = "the program never came to it in a forward pass of which it is known what its rows are"
 NO_PARTNER = "the program's rows have no partner among A's: other tokens, or another tokenisation"
 
 
