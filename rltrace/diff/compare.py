@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff import advice
 from rltrace.diff.aligning.blocks import first_unequal_step, match_steps
+from rltrace.diff.beside import believed
 from rltrace.diff.crews import find_crews
 from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
 from rltrace.diff.findings import row_at
@@ -147,7 +148,7 @@ class _Comparing:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream), StreamView(b, other)
-                compared.append(compare_streams(view_a, view_b, settings, self.progress, self.watch))
+                compared.append(believed(compare_streams(view_a, view_b, settings, self.progress, self.watch)))
         crews = find_crews(a, b, compared)
         self.shared_out = self.shared_out.union(*(crew.streams for crew in crews))
         self.streams += [(a, result) for result in compared if result.a.name not in self.shared_out]

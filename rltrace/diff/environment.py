@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rltrace.diff.model import EnvironmentDifference
+from rltrace.diff.unrecorded import THREADS_BESIDE
 from rltrace.trace.reader import ProcessTrace
 
 SELECTS_KERNELS = (
@@ -80,7 +81,7 @@ def environment_differences(
     """Every fact that differs in a pair of processes; what holds for several is said once, of the first."""
     found: dict[tuple[str, str | None, str | None], EnvironmentDifference] = {}
     for number, (a, b) in enumerate(pairs):
-        for name in sorted({*a.facts, *b.facts}):
+        for name in sorted({*a.facts, *b.facts} - {THREADS_BESIDE}):  # has numbers of rows, which are no environment
             value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
             if value_a != value_b and (name, value_a, value_b) not in found:
                 shown = name if number == 0 else f"{name} ({a.name})"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rltrace.trace.reader import Trace
 
-RAY_ROLE, THREADS_BEFORE = "ray.role", "threads.before"
+RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE = "ray.role", "threads.before", "threads.beside"
 """Facts of a process."""
 
 
@@ -21,6 +21,12 @@ def unrecorded(trace: Trace) -> Iterator[str]:
             yield (
                 f"threads of {process.name} that ran when its recording began are not recorded ({threads}): to have"
                 " them, begin before they are started"
+            )
+        beside = process.facts.get(THREADS_BESIDE)
+        if beside:
+            yield (
+                f"ops that TorchScript ran on threads of its own (torch.jit.fork) are not recorded: beside {beside} on;"
+                " which of a function's ops run there depends on timing"
             )
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):

@@ -8,8 +8,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from threading import get_ident
+from typing import Any, Protocol
 
 import torch
+
+from rltrace.record.engine import Observer
+
+FACT = "threads.beside"
+"""Streams beside which TorchScript ran ops, each with the row it was at when the first of them came."""
+
+
+class Stream(Observer, Protocol):
+    """The rows of one thread."""
+
+    owner: int
+
+    def passed_by(self) -> None:
+        """An op ran beside the stream's thread."""
+
+
+class OwnThread:
+    """Stands before a stream that does more with an op than write its row: it is handed ops of its own thread alone."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def observe(
+        self, by: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        if get_ident() != self._stream.owner and runs_beside(2):
+            self._stream.passed_by()
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._stream.observe(by, func, types, args, kwargs)
 
 
 def runs_beside(depth: int) -> bool:

@@ -44,6 +44,8 @@ class OpenRows:
         self.name = name
         self.owner = get_ident()
         """The thread whose rows these are."""
+        self.beside = False
+        """TorchScript has run ops beside this thread."""
         self.row = 0
         """Rows finished so far, from the start of the stream."""
         self.limit = 0
@@ -91,6 +93,12 @@ class OpenRows:
         if arrival is None:
             return OUTSIDE_READ
         return pack_link(Origin.OUTSIDE, self._arrivals - arrival + 1, read=True)
+
+    def passed_by(self) -> None:
+        """An op ran beside this thread, on one of TorchScript's, and is no row."""
+        if not self.beside:
+            self.beside = True
+            self.process.passed_by(self.name, self.row)
 
     def enter_phase(self, phase: Phase) -> None:
         self.phase = _PHASE_BITS[phase]

@@ -26,6 +26,8 @@ class ProcessState:
     def __init__(self, fail: Callable[[Exception], None], *, verify_inputs: bool = False) -> None:
         self.fail = fail
         """Called with an error of the recorder's own; recording ends, the program goes on."""
+        self.passed_by: Callable[[str, int], None] = lambda stream, row: None
+        """Called with a stream, and the row it is at, when an op first runs beside its thread."""
         self.tables = Tables()
         self.layouts = Layouts(self.tables)
         self.digests = TensorDigests(self.layouts)

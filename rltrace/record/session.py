@@ -25,7 +25,7 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
-from rltrace.record import window
+from rltrace.record import beside, window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
 from rltrace.record.compiler.compiled import keep_compiler_out
@@ -81,6 +81,7 @@ class Session:
         self._trace = Path(options.trace)
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
+        self._process.passed_by = self._passed_by
         self._companion = companion and companion(self._writer.name)
         self._keepers = make_keepers(options, self._process)
         if self._companion is not None:
@@ -105,6 +106,8 @@ class Session:
         self._scalers = Scalers(self._series, self.fail)
         self._recording = False
         self._facts: Mapping[str, fingerprint.Fact] = {}
+        self._beside: list[str] = []
+        """Streams beside which ops ran."""
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +200,15 @@ class Session:
         """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
         self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts)}
         self._writer.facts(self.options.level, self._engine_name(), self._facts)
+
+    def _passed_by(self, stream: str, row: int) -> None:
+        """Said at once, from whichever thread: a program that is killed is to have said it."""
+        try:
+            self._beside.append(f"{stream} from row {row}")
+            told = {beside.FACT: ", ".join(self._beside)}
+            self._writer.facts(self.options.level, self._engine_name(), told)
+        except Exception as error:
+            self.fail(error)
 
     @property
     def failure(self) -> str | None:

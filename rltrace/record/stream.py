@@ -56,6 +56,7 @@ class StreamRecorder(Reading, Writing, Happening):
     ) -> Any:
         """Run one op and write its row."""
         if _get_ident() != self.owner and runs_beside(2):
+            self.passed_by()
             return func(*args, **kwargs) if kwargs else func(*args)
         process = self.process
         tensors: list[Tensor] = []

@@ -12,10 +12,11 @@ from typing import Any
 
 from torch._ops import OpOverload
 
+from rltrace.record.beside import OwnThread, runs_beside
 from rltrace.record.callbacks import NAME as CALLED_BACK
 from rltrace.record.callbacks import Callbacks
 from rltrace.record.commit import Committer
-from rltrace.record.engine import Engine
+from rltrace.record.engine import Engine, Observer
 from rltrace.record.modules import ModuleStack
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.process import ProcessState
@@ -38,6 +39,8 @@ class _FirstOp:
         self._streams = streams
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
+        if runs_beside(2):
+            return func(*args, **kwargs) if kwargs else func(*args)
         return self._streams.open_here().observe(by, func, types, args, kwargs)
 
 
@@ -119,14 +122,14 @@ class Streams:
         role = "pool" if getattr(self._local, "pooled", False) else "thread"
         stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
         self._local.stream = stream
-        self._engines[threading.get_ident()].enter(stream)
+        self._engines[threading.get_ident()].enter(_observer(stream))
         return stream
 
     def enter(self) -> None:
         """Ops become rows: in the calling thread at once, in other threads from their start."""
         self._on = True
         engine = self._engines.setdefault(threading.get_ident(), self._make_engine())
-        engine.enter(self.here() or _FirstOp(self))
+        engine.enter(self._observer_of(self.here()))
         if not self._undo:
             self._around("start", self._start_named)
             self._around("_bootstrap_inner", self._run_recorded)
@@ -209,7 +212,7 @@ class Streams:
         stream = self._idle.pop() if self._idle else self._open(f"{self._name}/{CALLED_BACK}")
         here = self._engines[ident] = engine or self._make_engine()
         self._local.stream = stream
-        here.enter(stream)
+        here.enter(_observer(stream))
         try:
             return callback(future)
         finally:
@@ -219,7 +222,11 @@ class Streams:
                 here.leave()
                 self._engines.pop(ident, None)
             elif self._on:
-                engine.enter(own or _FirstOp(self))
+                engine.enter(self._observer_of(own))
+
+    def _observer_of(self, stream: StreamRecorder | None) -> Observer:
+        """Who is handed the ops of a thread, with its stream or before it has one."""
+        return _FirstOp(self) if stream is None else _observer(stream)
 
     def _open(self, wanted: str) -> StreamRecorder:
         with self._lock:
@@ -232,6 +239,11 @@ class Streams:
             self._all.append(stream)
             self._committer.add(stream)
             return stream
+
+
+def _observer(stream: StreamRecorder) -> Observer:
+    """A stream that only writes rows looks for itself whether an op is of its thread: that saves a call an op."""
+    return stream if type(stream) is StreamRecorder else OwnThread(stream)
 
 
 def _serves_a_pool(thread: threading.Thread) -> bool:

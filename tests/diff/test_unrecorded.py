@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
+from rltrace.diff.model import Verdict
 from rltrace.report.info import describe, info_text
 from rltrace.report.text import render_comparison
 from rltrace.testing import TraceBuilder
@@ -45,3 +46,29 @@ def test_threads_that_ran_before(tmp_path: Path) -> None:
     a, b = trace(tmp_path / "a", False, threads="work"), trace(tmp_path / "b", False, threads="work")
     (note,) = compare(a, b).notes
     assert "are not recorded (work)" in note
+
+
+def forking(path: Path, ops: list[str], beside: str = "") -> Path:
+    """A stream of these ops, each of what the one before gave; ``beside``: from which row on others ran beside it."""
+    builder = TraceBuilder(path)
+    for number, op in enumerate(ops):
+        builder.op(f"aten.{op}.default", inputs=[number - 1] if number else [], outputs=[f"{op}{number}"])
+    if beside:
+        builder.fact("threads.beside", beside)
+    return builder.finish()
+
+
+def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
+    """A difference behind the first of them may be timing's alone, so it stays open and is shown; one before it, or
+    in another stream, decides as ever, and equal rows are equal."""
+    plain, other = ["ones", "sin", "cos", "tan"], ["ones", "sin", "exp", "tan"]
+    told = "rank0/main/thread:x from row 0, rank0/main from row {}"
+    a = forking(tmp_path / "a", plain, told.format(2))
+    found = compare(a, forking(tmp_path / "b", other, told.format(1)))
+    assert found.verdict is Verdict.UNKNOWN and found.environment == ()
+    assert "beside rank0/main from row 1 on (torch.jit.fork)" in found.why
+    assert found.first is not None and found.first.identical_before == 2
+    assert "threads of its own" in info_text(describe(open_trace(a)))
+    assert compare(a, forking(tmp_path / "c", plain, told.format(3))).verdict is Verdict.IDENTICAL
+    late = [forking(tmp_path / name, ops, told.format(3)) for name, ops in (("d", plain), ("e", other))]
+    assert compare(*late).verdict is Verdict.DIVERGED

@@ -330,3 +330,37 @@ def test_a_callback_is_recorded_alike_in_whatever_thread_it_runs(record: Record)
         assert [len(row.stack) for row in rows] == [1] * 6
     assert compare(first.path, second.path).verdict is Verdict.IDENTICAL
     assert torch._C.Future.then.__module__ != "rltrace.record.callbacks"
+
+
+def test_what_torchscript_runs_beside_a_thread(record: Record) -> None:
+    """Which ops are rows is timing's to say: no false difference, with values kept or without, and it is told."""
+    program = scripted()
+    program()  # its executor has measured
+    for options in ({}, {"values": "all", "values_inputs": True}):
+        runs = [record(program, **options) for _ in range(3)]
+        for run in runs:
+            assert str(run.process.facts["threads.beside"]).startswith("rank0/main from row ")
+            assert run.process.state == "complete"
+            assert run.rows[-1].name == "exp"
+        found = [compare(runs[0].path, other.path).verdict for other in runs[1:]]
+        assert Verdict.DIVERGED not in found
+
+
+def scripted() -> Callable[[], object]:
+    """A function that forks many times, then an op of the calling thread."""
+
+    @torch.jit.script
+    def part(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            x = x.sin() + 1
+        return x
+
+    @torch.jit.script
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        for n in range(20):
+            one = torch.jit.fork(part, x, 3)
+            other = torch.jit.fork(part, x * 2, n)
+            x = part(x, 2) + torch.jit.wait(one) + torch.jit.wait(other)
+        return x
+
+    return lambda: (whole(torch.ones(8)), torch.ones(2).exp())
