@@ -6,6 +6,7 @@ it. What fits nothing is told, never guessed at.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -14,12 +15,15 @@ import numpy as np
 
 from rltrace.errors import UsageError
 from rltrace.parity.finding import Selected, selected_in
+from rltrace.parity.forwards import root_of
 from rltrace.parity.gap import Floats, Gap, measure
 from rltrace.parity.logprobs import Policy
 from rltrace.parity.pairing import LAST, Table, pair
+from rltrace.parity.stretch import Stretch
 from rltrace.parity.taken import NONE, Tokens
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.select import Selector, parse_selectors
+from rltrace.trace.tensor_rows import ModuleCall
 
 NOTHING: Numbers = np.zeros(0, np.int64)
 MOST = 0.01
@@ -180,8 +184,9 @@ def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Element
     unplaced: list[str] = []
     assumed: list[str] = []
     unread, own = 0, []
+    owners = _Owners(side, other)
     for one in found:
-        number = _forward_of(side, other, one)
+        number = owners.of(one)
         if number is None:
             continue
         own.append(one)
@@ -209,26 +214,31 @@ def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Element
     )
 
 
-def _forward_of(side: Policy, other: Policy, one: Selected) -> int | None:
-    """Number of the forward pass that a tensor belongs to; None: of none, or of the other side's.
+class _Owners:
+    """Which forward pass of a side a tensor belongs to: a call's is known; an op's is that of the call that began last
+    before it, among all calls of the same models: this side's, the other's, and those that are left out."""
 
-    A call's is known; an op's is the last one that began before it.
-    """
-    if one.call is not None:
-        grid = side.keying.grid(one.call)
-        return next((number for number, own in enumerate(side.keying.grids) if own is grid), None)
-    mine = _last_begun(side, one.row)
-    same_stream = side.stretch.recorded is not None and other.stretch.recorded == side.stretch.recorded
-    theirs = _last_begun(other, one.row) if same_stream else None
-    if mine is None or (theirs is not None and theirs[0] > mine[0]):
-        return None
-    return mine[1]
+    def __init__(self, side: Policy, other: Policy) -> None:
+        self._side = side
+        self._numbers = {id(grid): number for number, grid in enumerate(side.keying.grids)}
+        roots = {root_of(grid.anchor.module) for policy in (side, other) for grid in policy.keying.grids}
+        self._begun = [call for call in _all_calls(side.stretch) if root_of(call.module) in roots]
+
+    def of(self, one: Selected) -> int | None:
+        """Number of the forward pass; None: none of this side's."""
+        call = one.call
+        if call is None:
+            at = bisect_right(self._begun, one.row, key=lambda begun: begun.first_row) - 1
+            call = self._side.stretch.by_number.get(self._begun[at].number) if at >= 0 else None
+        grid = None if call is None else self._side.keying.grid(call)
+        return None if grid is None else self._numbers.get(id(grid))
 
 
-def _last_begun(side: Policy, row: int) -> tuple[int, int] | None:
-    """(row at which it began, number) of the last forward pass before ``row``."""
-    begun = [(grid.anchor.first_row, number) for number, grid in enumerate(side.keying.grids)]
-    return max((one for one in begun if one[0] <= row), default=None)
+def _all_calls(stretch: Stretch) -> Sequence[ModuleCall]:
+    """Of the whole stream, those outside of the stretch too."""
+    if stretch.recorded is None:
+        return stretch.calls
+    return stretch.recorded.process.kept_rows.calls(stretch.recorded.stream.index)
 
 
 def _base(side: Policy, number: int) -> Numbers:

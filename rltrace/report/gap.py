@@ -53,7 +53,8 @@ def _gap(gap: Gap | str, style: Style) -> Iterator[str]:
         parts = [f"{portion.carries:.0%} by the {portion.tokens:,}" for portion in gap.portions]
         yield f"  carried  {', '.join(parts)} that lie furthest apart:"
     for taken in gap.furthest[:TOKENS]:
-        yield f"    {_place(taken.place, taken.token):<34} A {taken.a:>12.6f}  B {taken.b:>12.6f}"
+        apart = f"A {taken.a:>11.5f}  B {taken.b:>11.5f}  apart {taken.b - taken.a:>10.2e}"
+        yield f"    {_place(taken.place, taken.token):<29} {apart}"
     if gap.only_a or gap.only_b:
         lacks = [f"{count:,} of {name}" for name, count in (("A", gap.only_a), ("B", gap.only_b)) if count]
         yield from wrapped(f"{' and '.join(lacks)} without a counterpart", "           ", "  alone    ")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from recorded import recorder
 from spoken import PAD, Spoken, generate, logits, policies, train
+from torch import nn
 
 from rltrace.errors import UsageError
 from rltrace.parity.compare import compare
 from rltrace.parity.gap import Gap
 from rltrace.parity.logprobs import Policy
+from rltrace.parity.opening import open_stretches, parse_given
 from rltrace.parity.selected import Lying, element_tokens, gap_of_selected, parse_both
 from rltrace.parity.taken import NONE, Tokens
 from rltrace.select import parse_selectors
@@ -159,3 +164,45 @@ def test_observations_are_told_by_themselves() -> None:
     assert (gap.n, gap.equal, gap.largest) == (3, 2, 0.5)
     assert (gap.only_a, gap.only_b) == (0, 1)
     assert [(t.token, t.a, t.b) for t in gap.furthest] == [(None, -7.0, -6.5)]
+
+
+class Actor(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 4)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(obs)
+        return logits
+
+
+def epochs() -> None:
+    """A rollout of six observations, one at a time, two epochs over them in shuffled batches, and another rollout."""
+    torch.manual_seed(0)
+    actor = Actor()
+    optimizer = torch.optim.SGD(actor.parameters(), lr=0.5)
+    observations, actions = torch.randn(6, 3), torch.tensor([[0], [1], [2], [3], [0], [1]])
+    order = torch.tensor([4, 1, 0, 5, 3, 2])
+
+    def log_probability(rows: torch.Tensor) -> torch.Tensor:
+        found = actor(observations[rows]).log_softmax(-1).gather(-1, actions[rows])
+        return found.squeeze(-1)
+
+    for _ in range(2):
+        with torch.no_grad():
+            for at in range(6):
+                log_probability(torch.tensor([at]))
+        for _ in range(2):
+            log_probability(order).sum().backward()
+            optimizer.step()
+
+
+def test_what_was_computed_with_other_weights_does_not_count(tmp_path: Path) -> None:
+    """A second epoch computes the same observations again after a step of the optimizer: no partner is in A, and its
+    numbers are not taken for those of the first, whose calls are compared. Neither are those of a later rollout."""
+    path = str(recorder(tmp_path)(epochs, rows="all", values="op=gather").path)
+    found = compare(*open_stretches(*(parse_given(path, [], side) for side in "ab")))
+    gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("op=gather", "--logprobs"))
+    assert isinstance(gap, Gap)
+    assert (gap.n, gap.only_a, gap.only_b) == (12, 0, 0)
+    assert gap.largest is not None and gap.largest < 1e-6
