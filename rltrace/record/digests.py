@@ -12,11 +12,15 @@ from typing import Any
 
 import torch
 from torch._C import TensorBase
+from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import PAGE_BYTES, digest_address, digest_buffer, digest_pages
 from rltrace.record.device_digest import page_digests
 from rltrace.record.layouts import Layout, Layouts
+
+OWN_WORK = "rltrace"
+"""What a profile shows around operators that the recorder runs for itself, so that they are taken for nobody else's."""
 
 
 class TensorDigests:
@@ -40,7 +44,7 @@ class TensorDigests:
                 return _in_place(tensor, layout)
             except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
                 pass
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
             return self._of_unusual(tensor, layout)
 
     def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
