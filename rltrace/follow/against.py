@@ -7,7 +7,9 @@ before they ran. After the first difference nothing is compared any more: all th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,10 +20,13 @@ from rltrace.errors import HoleError
 from rltrace.follow.again import call_again, cause_in_words, paired
 from rltrace.follow.cells import Fixed, OpenCells
 from rltrace.follow.finding import First
+from rltrace.follow.happened import Place
+from rltrace.follow.held_events import HeldEvents
 from rltrace.follow.judging import Here, Judged, Marked, Surroundings, judge
 from rltrace.follow.kinds import innermost
 from rltrace.follow.reference import Found, Ids, Partners, StepRows
 from rltrace.follow.watch import Watch
+from rltrace.record.events import EventForm
 from rltrace.record.memory.lying import lying
 from rltrace.record.open_rows import FIXED, OVERWRITTEN
 from rltrace.record.process import ProcessState
@@ -57,6 +62,7 @@ class AgainstStream(KeepingStream):
         self._reference = watch.reference(self)
         self._ids = Ids(watch.a, process.tables)
         self._cells = OpenCells(self, self._ids)
+        self._events = HeldEvents(process, watch.a, self._ids)
         self._partners = Partners()
         self._marked_rows: set[int] = set()
         self._reads: dict[tuple[int, int], int] = {}
@@ -134,6 +140,32 @@ class AgainstStream(KeepingStream):
         place = (self.name, row, found.row, self._step, "window", owner, None)
         judged = (Cause.BEFORE_WINDOW, InputsMatch.UNKNOWN, why)
         self._watch.differs(First(*place, *judged, none, pairs, None, "it is no op"))
+
+    def happened(
+        self,
+        form: EventForm,
+        evidence: Sequence[int],
+        digests: Sequence[int],
+        integers: Sequence[int],
+        floats: Sequence[float],
+        frame: FrameType,
+    ) -> None:
+        """A row that is no op. What differs in it is no difference by itself; an op may differ because of it."""
+        row, site = self.row, self._site(frame)
+        super().happened(form, evidence, digests, integers, floats, frame)
+        if self._watch.over:
+            return
+        if self.process.step != self._step:
+            self._begin_step()
+        if self._step_rows is None:
+            return
+        counts = len(form.counts)
+        cells = evidence[:counts], evidence[counts:], digests, integers, floats
+        at = Place(row, self._step, site)
+        try:
+            self._partners.add(row, self._events.hold(self._step_rows, form, cells, self._forms[form][1], at))
+        except HoleError:
+            self._step_rows = None
 
     # --- before the op ------------------------------------------------------------------------------------------------
 
@@ -222,7 +254,15 @@ class AgainstStream(KeepingStream):
         judged: Judged,
         hand: Hand,
     ) -> None:
-        """Keep what the op had and gave, call it again where that tells something, and leave the finding."""
+        """Keep what the op had and gave, call it again where that tells something, and leave the finding: at the op,
+        or at the event that brought in what differs."""
+        site = innermost(self.process.tables.remembered, fixed[2])
+        event = self._events.first(self.name, judged.cause, found, here, hand.plan.name, site)
+        if event is not None:
+            self._watch.differs(event)
+            return
+        if judged.cause is Cause.OUTSIDE:
+            judged = replace(judged, because="; ".join([judged.because, *self._events.seeds()]))
         tensors = op_tensors(hand.args, hand.kwargs)
         hand.lying = hand.lying or lying(tensors)
         self._keep(hand)
@@ -232,7 +272,6 @@ class AgainstStream(KeepingStream):
         if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
             again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
         kernels = self._kernels(found, hand, tensors)
-        site = innermost(self.process.tables.remembered, fixed[2])
         self._watch.differs(
             First(
                 self.name,

@@ -48,7 +48,8 @@ class First:
     stream: str
     row: int
     """Here."""
-    row_a: int
+    row_a: int | None
+    """None: it is of an event that A does not have."""
     step: int
     op: str
     module: str
@@ -124,7 +125,7 @@ def _first(found: Mapping[str, Any]) -> First:
     return First(
         str(found["stream"]),
         int(found["row"]),
-        int(found["row_a"]),
+        None if found["row_a"] is None else int(found["row_a"]),
         int(found["step"]),
         str(found["op"]),
         str(found["module"]),

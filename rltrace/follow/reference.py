@@ -94,6 +94,7 @@ class StepRows:
         self._stop = stop
         self._left: dict[Place, deque[tuple[_Piece, int]]] = {}
         self._opening: dict[tuple[int, int, int], tuple[_Piece, int]] = {}
+        self._events: dict[Place, deque[tuple[_Piece, int]]] = {}
         self._waiting = 0
         """Ops that were read and not met yet."""
 
@@ -132,6 +133,14 @@ class StepRows:
         piece, i = found
         return Found(piece.rows, i, piece.content(i).called, False)
 
+    def event(self, scalars: int, site: int) -> Found | None:
+        """The next row of what happened to whom, in words, and where; None where A has none."""
+        while not (waiting := self._events.get((scalars, site))):
+            if not self._read_on(MOST_AHEAD):
+                return None
+        piece, i = waiting.popleft()
+        return Found(piece.rows, i, piece.content(i).called, False)
+
     def _read_on(self, most: int | None) -> bool:
         """Read the next of its rows, unless ``most`` ops are waiting already; whether there were any."""
         if self._at >= self._stop or (most is not None and self._waiting >= most):
@@ -141,6 +150,8 @@ class StepRows:
         for i, place in piece.ops():
             self._left.setdefault(place, deque()).append((piece, i))
             self._waiting += 1
+        for i, place in piece.events():
+            self._events.setdefault(place, deque()).append((piece, i))
         self._opening.update({key: (piece, i) for key, i in piece.opening()})
         return True
 
@@ -169,6 +180,13 @@ class _Piece:
         ops, sites = self._columns["ops"], self._columns["sites"]
         for i in np.flatnonzero(self.rows.column(Column.KIND) == Kind.OP).tolist():
             yield i, (ops[i], sites[i])
+
+    def events(self) -> Iterator[tuple[int, Place]]:
+        """By what happened to whom, in words, and where."""
+        scalars, sites = self._columns["scalars"], self._columns["sites"]
+        kinds = self.rows.column(Column.KIND)
+        for i in np.flatnonzero((kinds != Kind.OP) & (kinds != Kind.WINDOW)).tolist():
+            yield i, (scalars[i], sites[i])
 
     def opening(self) -> Iterator[tuple[tuple[int, int, int], int]]:
         for i in np.flatnonzero(self.rows.column(Column.KIND) == Kind.WINDOW).tolist():

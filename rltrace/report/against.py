@@ -52,7 +52,9 @@ def against_lines(found: Sequence[Found], a: str, trace: str) -> Iterator[str]:
 
 
 def _first_lines(first: First, a: str) -> Iterator[str]:
-    rows = f"op {first.row:,} of {first.stream}" + ("" if first.row == first.row_a else f" ({first.row_a:,} in A)")
+    rows = f"op {first.row:,} of {first.stream}" + (
+        "" if first.row_a in (None, first.row) else f" ({first.row_a:,} in A)"
+    )
     yield f"differs from {a} at {rows}, step {first.step:,}: {first.op}"
     if first.site is not None:
         yield f"  {first.site.file}:{first.site.line} in {first.site.function}: {first.site.source}"

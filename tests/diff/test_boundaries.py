@@ -281,11 +281,12 @@ def test_a_list_of_both_sides_shows_the_event_as_different(compared: Any) -> Non
 
 
 def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(compared: Any) -> None:
-    """The sentence that a person needs, where the action goes into an environment and where it goes straight to an op."""
+    """The sentence that a person needs, whether the action goes into an environment or straight to an op."""
 
     def program(*, seeds: tuple[int, int] | None, steps: bool) -> Program:
         def run(is_b: bool) -> None:
             env = Walk(length=99)
+            torch.zeros((2, 3)).sum((0, 1))
             env.action_space = gymnasium.spaces.Box(-1, 1, (1,))
             if seeds:
                 env.action_space.seed(seeds[is_b])

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import Recorded
 from torch import nn
+from toy_environments import Walk
 
 import rltrace
 from rltrace.diff import compare
@@ -373,6 +375,88 @@ def weights(is_b: bool) -> None:
         scaled(parameter).sum().mul(2).exp().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+class Faulty(Walk):
+    """An observation that is off by a little at one of its steps."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(length=99)
+        self.at, self.steps = at, 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        seen, *rest = super().step(action)
+        return (seen + np.float32(1e-3) if self.steps == self.at else seen, *rest)
+
+
+def played(env: Any, steps: int, *, after: Callable[[int], object] = int, seed: int | None = 0) -> None:
+    """A linear agent; ``after`` is called with the number of each step."""
+    agent = nn.Linear(1, 2)
+    seen, _ = env.reset(seed=seed)
+    for step in range(steps):
+        seen, *_ = env.step(int(agent(torch.as_tensor(seen)).argmax()))
+        after(step)
+    agent(torch.as_tensor(seen))
+
+
+def one_is_off(is_b: bool) -> None:
+    env = Faulty()
+    env.at = 4 * is_b
+    Walk(noise=1.0).reset()  # without a seed, to ask for a shape: that decides nothing
+    played(env, 8)
+
+
+def one_goes_into_a_buffer(is_b: bool) -> None:
+    env, memory = Faulty(), np.zeros((8, 1), np.float32)
+    env.at = 4 * is_b
+    env.reset(seed=0)
+    for step in range(8):
+        memory[step] = env.step(step & 1)[0]
+    nn.Linear(1, 2)(torch.as_tensor(memory))
+
+
+def its_space_is_not_seeded(_is_b: bool) -> None:
+    env = Walk(length=99)
+    env.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    env.reset(seed=0)
+    for _ in range(9):
+        action = env.action_space.sample()
+        seen, *_ = env.step(action[0] > 0)
+    nn.Linear(1, 2)(torch.as_tensor(seen + action))
+
+
+def one_steps_once_more(is_b: bool) -> None:
+    env = Walk(length=99)
+    played(env, 6, after=lambda step: env.step(0) if is_b and step == 2 else None)
+
+
+@pytest.mark.parametrize("program", [one_is_off, one_goes_into_a_buffer, its_space_is_not_seeded, one_steps_once_more])
+def test_an_event_that_brought_it_in(held: Held, program: Callable[[bool], object]) -> None:
+    """The very row, cause and sentence that a comparison of the two whole traces names; and nothing is called again."""
+    sides = held(program)
+    first, other = sides.first, sides.compared().decisive
+    assert other is not None
+    assert (first.row_a, first.row, first.op, first.cause) == (other.a_index, other.b_index, other.op, other.cause)
+    assert other.op.startswith("environment-")
+    assert other.because.lower().startswith(first.because.split(";")[0].lower())
+    assert first.site == other.site
+    assert (first.again, first.why_not) == (None, "it is no op")
+    assert ("nobody seeded the action space of Walk" in first.because) == (program is its_space_is_not_seeded)
+    assert ("nobody seeded the action space of Walk" in other.because) == (program is its_space_is_not_seeded)
+
+
+def test_events_that_decide_nothing(held: Held) -> None:
+    """An environment that nobody seeded and nothing is computed from; one that one side alone has."""
+
+    def program(is_b: bool) -> None:
+        for _ in range(1 + is_b):
+            played_alone = Walk(noise=1.0)
+            played_alone.reset()
+            played_alone.step(1)
+        played(Walk(length=99), 4)
+
+    assert held(program).found.first is None
 
 
 def test_a_window(held: Held) -> None:

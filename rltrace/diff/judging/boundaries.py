@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from rltrace.diff.findings import Decided, RowAt, make_finding, row_at
-from rltrace.diff.judging.boundary_words import because, one_sided_because
+from rltrace.diff.judging.boundary_words import because, because_of_it, one_sided_because
 from rltrace.diff.judging.event_pairs import FAR, TOLD, EventPair, event_at, events_before
 from rltrace.diff.judging.scene import Scene
 from rltrace.diff.judging.seeded import behind
@@ -77,7 +77,7 @@ class _WayBack:
         taken_in = _taken_in(scene, finding)
         for pair in events_before(scene, self._end, self._end_b, lambda: bool(self._open.keys() - self._closed)):
             differs = pair.differs
-            if differs and taken_in & _brought_in(pair, differs):
+            if differs and taken_in & pair.brought(differs):
                 self.found = pair
                 return
             self._pass(pair, bool(differs))
@@ -124,11 +124,6 @@ def _taken_in(scene: Scene, finding: Finding) -> set[tuple[int, int]]:
     }
 
 
-def _brought_in(pair: EventPair, differs: tuple[str, ...]) -> set[tuple[int, int]]:
-    told_a, told_b = pair.event_a.told, pair.event_b.told
-    return {(int(told_a[name].value), int(told_b[name].value)) for name in differs}
-
-
 def _finding(scene: Scene, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
     alone = _extra_event(scene, pair) if lasts else None
     count = Pair(_count(pair.event_a), _count(pair.event_b))
@@ -138,12 +133,18 @@ def _finding(scene: Scene, pair: EventPair, later: Finding, *, lasts: bool) -> F
         decided = Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, one_sided_because(side, event_at(row), pair))
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
-    why = because(pair, later, behind(scene, pair.a.index, pair.b.index, pair), lasts=lasts)
+    told = behind(scene, pair.a.index, pair.b.index, pair)
+    why = "; ".join([*because(pair, told, lasts=lasts), *_first_op(later)])
     decided = Decided(Cause.OUTSIDE, InputsMatch.UNKNOWN, why)
     events = pair.event_a, pair.event_b
     cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
     return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
+
+
+def _first_op(later: Finding) -> list[str]:
+    row = later.a_index if later.a_index is not None else later.b_index
+    return [] if later.op is None or row is None else [because_of_it(later.op, later.site, row)]
 
 
 def _extra_event(scene: Scene, pair: EventPair) -> tuple[str, RowAt] | None:

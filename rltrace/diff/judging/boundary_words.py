@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rltrace.diff.judging.event_pairs import GENERATORS, EventPair
-from rltrace.diff.model import Finding
+from rltrace.diff.judging.event_pairs import GENERATORS, Told
+from rltrace.diff.model import Site
 from rltrace.trace.events import NONE, Event
 
 GIVEN: Final = "action"
 
 
-def because(pair: EventPair, later: Finding, behind: Iterable[str], *, lasts: bool) -> str:
+def because(pair: Told, behind: Iterable[str], *, lasts: bool) -> list[str]:
     """``environment 3 (Hopper-v5) returned another observation at its step 812, given the same action``, and so on.
 
     ``behind``: what else is known of it; ``lasts``: all that it tells differs from there on.
     """
     parts = [_what_differs(pair), *_seeds(pair), *_generators(pair), *behind]
-    if not lasts:
-        parts.append("what it told after that was equal again")
-    if later.op is not None:
-        row = later.a_index if later.a_index is not None else later.b_index
-        site = f" at {later.site.file}:{later.site.line}" if later.site else ""
-        parts.append(f"{later.op}{site} (row {row:,}) is the first op that differs because of it")
-    return "; ".join(parts)
+    return parts if lasts else [*parts, "what it told after that was equal again"]
 
 
-def one_sided_because(side: str, event: Event, pair: EventPair) -> str:
+def because_of_it(op: str, site: Site | None, row: int) -> str:
+    """The first op that differs."""
+    at = f" at {site.file}:{site.line}" if site else ""
+    return f"{op}{at} (row {row:,}) is the first op that differs because of it"
+
+
+def one_sided_because(side: str, event: Event, pair: Told) -> str:
     """Where one side alone made a step more."""
     other = "B" if side == "A" else "A"
     verb = "steps" if event.evidence("step") is not None else "resets"
@@ -35,12 +35,12 @@ def one_sided_because(side: str, event: Event, pair: EventPair) -> str:
     return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {then} on what it tells differs"
 
 
-def _what_differs(pair: EventPair) -> str:
+def _what_differs(pair: Told) -> str:
     given = GIVEN in pair.differs
     returned = [name for name in pair.differs if name != GIVEN and not name.startswith("of ")]
     inside = [name.removeprefix("of ") for name in pair.differs if name.startswith("of ")]
     at = _at(pair.event_a, pair.event_b)
-    if pair.a.op == "checkpoint":
+    if pair.op == "checkpoint":
         return f"what {pair.event_a.what} loaded differs"
     more = f"; it is what its environment{'s' if len(inside) > 1 else ''} {_and(inside)} returned" if inside else ""
     if given:
@@ -50,8 +50,8 @@ def _what_differs(pair: EventPair) -> str:
     return f"{_name(pair)} returned another {_and(returned or ['result'])} at its {at}{same}{more}"
 
 
-def _name(pair: EventPair) -> str:
-    return f"{pair.event_a.what} ({pair.a.module})" if pair.a.module else pair.event_a.what
+def _name(pair: Told) -> str:
+    return f"{pair.event_a.what} ({pair.module})" if pair.module else pair.event_a.what
 
 
 def _at(a: Event, b: Event) -> str:
@@ -63,7 +63,7 @@ def _at(a: Event, b: Event) -> str:
     return "event"
 
 
-def _seeds(pair: EventPair) -> list[str]:
+def _seeds(pair: Told) -> list[str]:
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     if None in seeds:
         return []
@@ -73,7 +73,7 @@ def _seeds(pair: EventPair) -> list[str]:
     return [f"it was reset with {words[0]} in A and {words[1]} in B"]
 
 
-def _generators(pair: EventPair) -> list[str]:
+def _generators(pair: Told) -> list[str]:
     """How they stood before the event, those that nobody has touched aside."""
     equal: list[str] = []
     other: list[str] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -28,14 +29,23 @@ FAR, FARTHEST = 1 << 17, 1 << 21
 """Rows that are gone back at most, to the first event met, and while events differ."""
 
 
-@dataclass(frozen=True)
-class EventPair:
-    """An event that both sides have."""
+class Told(Protocol):
+    """An event that both sides have, wherever it was read."""
 
-    a: RowAt
-    b: RowAt
     event_a: Event
     event_b: Event
+
+    @property
+    def op(self) -> str:
+        """``environment-step``."""
+
+    @property
+    def module(self) -> str:
+        """Whose it is."""
+
+    @property
+    def place(self) -> str:
+        """Of B's, as ``train.py:12``; empty where it is not known."""
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -53,6 +63,33 @@ class EventPair:
     def others_alike(self) -> bool:
         """Whether Python's and NumPy's generators stood alike before it."""
         return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in GENERATORS[1:])
+
+    def brought(self, differs: Collection[str]) -> set[tuple[int, int]]:
+        """What A and B tell in these cells."""
+        told_a, told_b = self.event_a.told, self.event_b.told
+        return {(int(told_a[name].value), int(told_b[name].value)) for name in differs}
+
+
+@dataclass(frozen=True)
+class EventPair(Told):
+    """One of two rows."""
+
+    a: RowAt
+    b: RowAt
+    event_a: Event
+    event_b: Event
+
+    @property
+    def op(self) -> str:
+        return self.a.op
+
+    @property
+    def module(self) -> str:
+        return self.a.module
+
+    @property
+    def place(self) -> str:
+        return f"{self.b.stack[0].file}:{self.b.stack[0].line}" if self.b.stack else ""
 
 
 def event_at(row: RowAt) -> Event:

@@ -6,10 +6,9 @@ people think of stands elsewhere, and the actions that are sampled from it diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rltrace.diff.findings import RowAt
-from rltrace.diff.judging.event_pairs import EventPair, events_before
+from rltrace.diff.judging.event_pairs import EventPair, Told, events_before
 from rltrace.diff.judging.scene import Scene
 from rltrace.diff.view import StreamView
 from rltrace.errors import HoleError
@@ -29,9 +28,13 @@ def behind(scene: Scene, end: int, end_b: int | None, about: EventPair | None) -
     if not any(_may_tell(view) for view in (scene.a, scene.b)):
         return []
     try:
-        pairs = list(events_before(scene, end, end_b, bool, kinds=KINDS))
+        return sentences(list(events_before(scene, end, end_b, bool, kinds=KINDS)), about)
     except HoleError:
         return []
+
+
+def sentences(pairs: Sequence[Told], about: Told | None) -> list[str]:
+    """The same of what was seeded, made and reset before it, the last first."""
     made = _made_of(about, pairs)
     told = [_made(pair) for pair in pairs if made is not None and _made_number(pair) == made and pair.differs]
     if about is None or "action" in about.differs:
@@ -43,16 +46,16 @@ def behind(scene: Scene, end: int, end_b: int | None, about: EventPair | None) -
 
 def _may_tell(view: StreamView) -> bool:
     """Whether anything in the trace was seeded or made; asked of a table, so that no row is read in vain."""
-    names = {*SPACES, *MADE}
+    names = (*SPACES, *MADE)
     payloads = view.process.tables["scalars"].payloads
     return any(isinstance(entry, list) and entry[:1] and entry[0] in names for entry in payloads)
 
 
-def _made_number(pair: EventPair) -> tuple[int | None, int | None]:
+def _made_number(pair: Told) -> tuple[int | None, int | None]:
     return pair.event_a.evidence("made"), pair.event_b.evidence("made")
 
 
-def _made_of(about: EventPair | None, pairs: list[EventPair]) -> tuple[int | None, int | None] | None:
+def _made_of(about: Told | None, pairs: Sequence[Told]) -> tuple[int | None, int | None] | None:
     """How manieth environment of its process the event's is, which its resets tell; None: not known."""
     if about is None:
         return None
@@ -62,7 +65,7 @@ def _made_of(about: EventPair | None, pairs: list[EventPair]) -> tuple[int | Non
 
 
 def _of_spaces(
-    names: tuple[str, ...], pairs: list[EventPair], made: tuple[int | None, int | None] | None
+    names: tuple[str, ...], pairs: Sequence[Told], made: tuple[int | None, int | None] | None
 ) -> Iterator[str]:
     """Of the space that was seeded last, that of the environment itself where there is one."""
     seeds = [pair for pair in pairs if pair.event_a.what in names and pair.event_a.what == pair.event_b.what]
@@ -73,20 +76,20 @@ def _of_spaces(
             yield words
 
 
-def _seeding(pair: EventPair) -> str | None:
-    whose = f"the {pair.event_a.what.removeprefix('a ')} of {pair.a.module}" if pair.a.module else pair.event_a.what
+def _seeding(pair: Told) -> str | None:
+    whose = f"the {pair.event_a.what.removeprefix('a ')} of {pair.module}" if pair.module else pair.event_a.what
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     if pair.differs:
         words = ["no seed" if seed == NONE else f"seed {seed}" for seed in seeds]
-        return f"{whose} was given {words[0]} in A and {words[1]} in B{_at(pair.b)}"
+        return f"{whose} was given {words[0]} in A and {words[1]} in B{_at(pair)}"
     if seeds == (NONE, NONE) and pair.event_a.evidence("state") != pair.event_b.evidence("state"):
-        return f"nobody seeded {whose}: it seeded itself{_at(pair.b)}, with another seed in each run"
+        return f"nobody seeded {whose}: it seeded itself{_at(pair)}, with another seed in each run"
     return None
 
 
-def _made(pair: EventPair) -> str:
-    return f"it was made with other arguments{_at(pair.b)}"
+def _made(pair: Told) -> str:
+    return f"it was made with other arguments{_at(pair)}"
 
 
-def _at(row: RowAt) -> str:
-    return f" at {row.stack[0].file}:{row.stack[0].line}" if row.stack else ""
+def _at(pair: Told) -> str:
+    return f" at {pair.place}" if pair.place else ""
