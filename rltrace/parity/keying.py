@@ -117,7 +117,7 @@ class Keying:
     def _key(self, call: ModuleCall, tensor: KeptRows) -> Keyed:
         grid = self.grid(call)
         if grid is None:
-            return Unkeyed(tensor, _NO_GRID)
+            return Unkeyed(tensor, _AGAIN if call.phase == "backward" else _NO_GRID)
         given, tensor = tensor, self._by_element(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
         unsure = len(possible) > 1 or (possible == (Layout.SHARED,) and tensor.digests.ndim == 1)
@@ -234,6 +234,7 @@ def _nth(digests: Keys) -> Numbers:
     return nth
 
 
+_AGAIN = "it was computed anew in a backward pass"
 _NO_GRID = "it is not known which forward pass it belongs to, or it holds several"
 
 

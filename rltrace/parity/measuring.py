@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.numbers.bits import FLOATS
 from rltrace.diff.numbers.distances import measure
 from rltrace.parity.grids import UNKNOWN
 from rltrace.parity.keying import KeyedRows
@@ -21,6 +22,7 @@ from rltrace.parity.modules import PairedTensor
 from rltrace.parity.pairing import Table
 from rltrace.parity.stretch import Stretch, flat_rows
 from rltrace.row_keys import Numbers
+from rltrace.trace import dtypes
 from rltrace.trace.values import Value
 
 HELD = 6
@@ -102,7 +104,8 @@ def _joined(
         x, y, dtype = x.astype(wide), y.astype(wide), str(wide)
         equal = np.array((x == y).all(axis=1), bool)
     found = measure(dtype, x, y, listed=1)
-    now = Distance(found.largest_absolute, found.largest_relative, found.largest, before.measured + len(at_a))
+    share = _share(found.largest_absolute, dtype, x, y)
+    now = Distance(found.largest_absolute, found.largest_relative, found.largest, before.measured + len(at_a), share)
     if found.worst and _is_larger(now.absolute, before.absolute):
         now = replace(now, worst=row_words(table, int(places[found.worst[0].index[0]])))
     elif before.worst:
@@ -113,9 +116,19 @@ def _joined(
             absolute=larger(now.absolute, before.absolute),
             relative=larger(now.relative, before.relative),
             ulp=larger(now.ulp, before.ulp),
+            share=larger(now.share, before.share),
         ),
         equal,
     )
+
+
+def _share(absolute: float | None, dtype: str, *sides: NDArray[Any]) -> float | None:
+    """A distance by the largest finite number of the rows that it was found in."""
+    if absolute is None or dtype not in FLOATS:
+        return None
+    numbers = [np.abs(dtypes.numbers(dtype, side)).astype(np.float64) for side in sides]
+    largest = max(float(np.max(side, initial=0.0, where=np.isfinite(side))) for side in numbers)
+    return absolute / largest if largest > 0 else None
 
 
 def larger(x: Any, y: Any) -> Any:

@@ -48,6 +48,8 @@ class Reason(StrEnum):
     """The same operator, run by another kernel."""
     SHAPE = "shape"
     """The same operator and kernel, over another number of rows."""
+    BESIDE = "beside"
+    """As shape, and further apart than another order of sums explains: what it works on beside these rows differs."""
     COMPUTATION = "computation"
     """The same operator, kernel (as far as it is known) and shape, and other bits."""
     UNKNOWN = "unknown"
@@ -86,6 +88,8 @@ class Distance:
     """Representable numbers from one to the other, in the wider of the two dtypes."""
     measured: int
     """Rows that differ and whose values were kept on both sides."""
+    share: float | None = None
+    """The absolute one, by the largest number in the rows that differ, call by call."""
     worst: str = ""
     """The row that lies furthest apart, in words: ``token 12 of sequence 3``."""
 

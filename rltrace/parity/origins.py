@@ -8,6 +8,7 @@ it, the work of the module around the first inputs that differ did, or what the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,12 +16,19 @@ from rltrace.diff.model import Pair
 from rltrace.parity.firstop import FirstOp, first_op
 from rltrace.parity.keying import Keying
 from rltrace.parity.measuring import row_words
-from rltrace.parity.model import Origin, Reason
+from rltrace.parity.model import ModuleResult, Origin, Reason
 from rltrace.parity.modules import PairedTensor
 from rltrace.parity.results import Counted, calls_of
 from rltrace.parity.stretch import Stretch
 from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import Part
+
+EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Between 1 and the next number."""
+ORDERS = 1000.0
+"""Of these, how far the results of another order of the same sums may lie apart, by the largest number of a row …"""
+MOST_OF_A_ROW = 0.1
+"""… and at most, in dtypes of few digits."""
 
 
 def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[Origin]:
@@ -48,7 +56,8 @@ def _below(stretch: Stretch) -> Mapping[str, frozenset[str]]:
 def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool) -> Origin:
     tensor, at = _first_parting(counted)
     call = calls_of(tensor, at)
-    first = _first_op(a, b, call, ranks, tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.parting)]])
+    parting = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.parting)]]
+    first = _or_beside(_first_op(a, b, call, ranks, parting), counted.result)
     return Origin(
         path=counted.result.path,
         rows=len(counted.parting),
@@ -61,6 +70,21 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
         reason=first.reason,
         because=first.because,
     )
+
+
+def _or_beside(first: FirstOp, result: ModuleResult) -> FirstOp:
+    """Another shape explains another order of sums, and no more than that."""
+    share = None if result.distance is None else result.distance.share
+    dtype = result.outputs[0].dtype.b if result.outputs else None
+    if first.reason is not Reason.SHAPE or result.inputs_differing or share is None or dtype not in EPSILONS:
+        return first
+    if share <= min(ORDERS * EPSILONS[dtype], MOST_OF_A_ROW):
+        return first
+    because = (
+        f"{first.because}. {share:.0%} of the largest number is more than the order of sums explains: what it works on"
+        " beside these rows (a mask, a cache, other rows of the batch) is likely not the same"
+    )
+    return replace(first, reason=Reason.BESIDE, because=because)
 
 
 def _first_op(a: Keying, b: Keying, call: Pair[int], ranks: Numbers, parting: Keys) -> FirstOp:

@@ -7,7 +7,8 @@ those of all rows before it in its sequence, as attention may look at them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,11 +112,9 @@ def _furthest(distances: Sequence[Distance | None]) -> Distance | None:
     if not known:
         return None
     worst = max(known, key=lambda one: one.absolute or 0.0)
-    absolute, relative, ulp = known[0].absolute, known[0].relative, known[0].ulp
-    for one in known[1:]:
-        absolute, relative = larger(absolute, one.absolute), larger(relative, one.relative)
-        ulp = larger(ulp, one.ulp)
-    return Distance(absolute, relative, ulp, max(one.measured for one in known), worst.worst)
+    names = ("absolute", "relative", "ulp", "share")
+    largest = {name: reduce(larger, (getattr(one, name) for one in known)) for name in names}
+    return replace(worst, **largest, measured=max(one.measured for one in known))
 
 
 def calls_of(tensor: PairedTensor, at: int) -> Pair[int]:

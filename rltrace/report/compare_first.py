@@ -24,6 +24,7 @@ CAUSES = {
     Reason.ARGUMENTS: "other arguments",
     Reason.KERNEL: "another kernel",
     Reason.SHAPE: "the shape of the batch",
+    Reason.BESIDE: "more than its rows",
     Reason.COMPUTATION: "the same computation, other bits",
     Reason.UNKNOWN: "not known",
 }

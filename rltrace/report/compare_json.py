@@ -95,7 +95,7 @@ def _module(module: ModuleResult) -> dict[str, Any]:
 def _distance(distance: Distance | None) -> dict[str, Any] | None:
     if distance is None:
         return None
-    numbers = {"absolute": distance.absolute, "relative": distance.relative}
+    numbers = {"absolute": distance.absolute, "relative": distance.relative, "share": distance.share}
     return {
         **{name: None if number is None else number_json(number) for name, number in numbers.items()},
         "ulp": distance.ulp,
