@@ -5,7 +5,9 @@ A row's digest is that of a tensor of the same dtype whose shape is that of the 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from struct import iter_unpack
 
@@ -19,6 +21,8 @@ from rltrace.digest.definition import PAGE_BYTES, seed_of
 SHORT = 1024
 """Bytes of a row up to which copying it out is faster than making a view of it: 85 ns a row of 64 bytes, not 135."""
 
+_seed_of = lru_cache(maxsize=1_024)(seed_of)
+
 
 def row_digests(
     data: bytes | memoryview, dtype: str, shape: Sequence[int], itemsize: int, axes: Sequence[int]
@@ -30,7 +34,7 @@ def row_digests(
     lengths = [shape[axis] for axis in axes]
     others = [axis for axis in range(len(shape)) if axis not in axes]
     inner = [shape[axis] for axis in others]
-    seed, size, count = seed_of(dtype, inner), prod(inner) * itemsize, prod(lengths)
+    seed, size, count = _seed_of(dtype, tuple(inner)), prod(inner) * itemsize, prod(lengths)
     view = memoryview(data).cast("B")
     if count and size and [*axes, *others] != list(range(len(shape))):
         elements = np.frombuffer(view, np.dtype((np.void, itemsize))).reshape(shape)
@@ -43,4 +47,4 @@ def row_digests(
         made = [xxh3_64_intdigest(view[at : at + size], seed) for at in range(0, len(view), size)]
     else:
         made = [digest_buffer(view[at : at + size], seed) for at in range(0, len(view), size)]
-    return np.array(made, np.uint64).reshape(lengths)
+    return np.frombuffer(array("Q", made), np.uint64).reshape(lengths)  # three times as fast as np.array(made)

@@ -7,7 +7,6 @@ of whichever kind of stream a recording has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from rltrace.record.stream import RowTaker, StreamRecorder
 from rltrace.record.values.keeper import Keeper
 from rltrace.record.values.keeping import KeepingStream
 from rltrace.record.values.wanted import Wanted
-from rltrace.select import Selector
+from rltrace.select import Key, Selector
 from rltrace.trace.keptpack import NewOp, NewTensor
 from rltrace.trace.schema import Phase, RowFlag
 from rltrace.trace.tensor_rows import Part
@@ -57,27 +56,33 @@ class RowPlan:
 class _Op:
     """The op that is running, if its row may be wanted."""
 
-    __slots__ = ("args", "early", "kwargs", "may_rows", "may_values", "outputs", "plan", "several")
+    __slots__ = ("early", "inputs", "may_rows", "may_values", "outputs", "plan", "several", "written")
 
-    def __init__(
-        self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], may_rows: bool, may_values: bool
-    ) -> None:
+    def __init__(self, plan: OpPlan, inputs: list[tuple[str, Tensor]], may_rows: bool, may_values: bool) -> None:
         self.plan = plan
-        self.args = args
-        self.kwargs = kwargs
+        self.inputs = inputs
         self.may_rows = may_rows
         self.may_values = may_values
         self.early: dict[str, NewTensor | None] = {}
         """Inputs that the op may change, taken before it ran, by name."""
-        self.outputs: list[tuple[Tensor, str | None]] = []
-        """Each has a digest in the row, in this order; None for the name of one that is new."""
+        self.written: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        """Those that are new. Each written one, then each of these, has a digest in the row, in this order."""
         self.several: object = None
         """What it returned, where that is no single tensor."""
 
-    def inputs(self) -> Iterator[tuple[str, Tensor]]:
-        if self.args and type(self.args[0]) is RegionInputs:
-            return named_tensors(list(self.args[0]), budget=Budget(MOST_OF_OP))
-        return named_tensors(self.plan.named(self.args, self.kwargs), budget=Budget(MOST_OF_OP))
+
+def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """The tensors that an op is given, in the order of its row, each by the operator's name for it."""
+    if args and type(args[0]) is RegionInputs:
+        return list(named_tensors(list(args[0].to_keep()), budget=Budget(MOST_OF_OP)))
+    found: list[tuple[str, Tensor]] = []
+    for name, value in plan.named(args, kwargs).items():
+        if type(value) is Tensor or type(value) is torch.nn.Parameter:
+            found.append((name, value))
+        elif value is not None and type(value) not in (int, float, bool):
+            found += named_tensors(value, name, Budget(MOST_OF_OP))
+    return found
 
 
 class WithRows(StreamRecorder):
@@ -92,6 +97,10 @@ class WithRows(StreamRecorder):
         self._wanted_rows = Wanted(row_plan.selector, self)
         self._wanted_values = Wanted(row_plan.with_values, self)
         self._surroundings = Surroundings(row_plan.selector, self)
+        self._counts = any(
+            c.key is Key.NTH for s in (row_plan.selector, row_plan.with_values) for k in s.clauses for c in k
+        )
+        """Whether it matters how manieth an op is: then those are to be counted, too, that cannot be found."""
         self._op: _Op | None = None
         self.modules.calls = CallRows(
             self,
@@ -121,14 +130,15 @@ class WithRows(StreamRecorder):
         try:
             plan = self.process.calls.plan(func)
             rows, values = (w.may_find(plan.id, plan.name) for w in (self._wanted_rows, self._wanted_values))
-            if plan.is_view or not (rows or values):
+            if plan.is_view or not (rows or (values and self._counts)):
                 return None
-            if args and type(args[0]) is RegionInputs:
-                args = (args[0].to_keep(),)
-            op = _Op(plan, args, kwargs, rows, values)
-            if rows and plan.writes_any and self._surroundings.find(*self._surrounded_by()):
-                written = self._written_memory(op)
-                for name, tensor in op.inputs():
+            here = rows and self._surroundings.find(*self._surrounded_by())
+            if not here and not self._counts:
+                return None
+            op = _Op(plan, _inputs_of(plan, args, kwargs), rows, values)
+            if here and plan.writes_any:
+                written = self._written_memory(plan, op.inputs, args, kwargs)
+                for name, tensor in op.inputs:
                     if address_of(tensor) in written:
                         op.early[name] = self._row_digests.take(Part.INPUT, name, tensor, self.row, within_op=True)
         except Exception as error:
@@ -144,17 +154,15 @@ class WithRows(StreamRecorder):
         return self.modules.current or self.modules.of_node(node._sequence_nr()), Phase.BACKWARD
 
     @staticmethod
-    def _written_memory(op: _Op) -> set[int]:
+    def _written_memory(
+        plan: OpPlan, inputs: list[tuple[str, Tensor]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> set[int]:
         """Addresses of the storages that the op writes to."""
-        if op.args and type(op.args[0]) is RegionInputs:
-            tensors = [tensor for _, tensor in op.inputs()]
-            return {address_of(tensors[place]) for place in op.args[0].written}
-        named = op.plan.named(op.args, op.kwargs)
-        return {
-            address_of(tensor)
-            for name in op.plan.writes
-            for _, tensor in named_tensors(named.get(name), budget=Budget(MOST_OF_OP))
-        }
+        if args and type(args[0]) is RegionInputs:
+            return {address_of(inputs[place][1]) for place in args[0].written}
+        named = plan.named(args, kwargs)
+        given = (named_tensors(named.get(name), budget=Budget(MOST_OF_OP)) for name in plan.writes)
+        return {address_of(tensor) for tensors in given for _, tensor in tensors}
 
     # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
 
@@ -162,7 +170,7 @@ class WithRows(StreamRecorder):
         digested = self._digested
         super()._fresh(out, plan, tensors, slot)
         if self._op is not None and self._digested > digested:
-            self._op.outputs.append((out, None))
+            self._op.outputs.append(out)
 
     def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
         if self._op is not None:
@@ -175,8 +183,7 @@ class WithRows(StreamRecorder):
         digested = self._digested
         found = super()._written(call, tensors, args, kwargs)
         if self._op is not None and self._digested - digested == len(call.written):
-            names = {id(tensor): name for name, tensor in self._op.inputs()}
-            self._op.outputs += [(tensors[place], names.get(id(tensors[place]), "")) for place in call.written]
+            self._op.written = [tensors[place] for place in call.written]
         return found
 
     def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
@@ -197,22 +204,20 @@ class WithRows(StreamRecorder):
     def _keep_rows(self, op: _Op, *, keep_value: bool) -> None:
         taken: list[NewTensor | None] = []
         take, row = self._row_digests.take, self.row
-        inputs = list(op.inputs())
-        for place, (name, tensor) in enumerate(inputs, -len(inputs)):
+        for place, (name, tensor) in enumerate(op.inputs, -len(op.inputs)):
             if self.links[place] == OVERWRITTEN:
                 continue  # its bytes do not matter, and may be anything
             if name in op.early:
                 taken.append(op.early[name])
             else:
                 taken.append(take(Part.INPUT, name, tensor, row, within_op=True, keep_value=keep_value))
-        names = _names_of_returned(op)
-        digests = self.digests[len(self.digests) - len(op.outputs) :].tolist()
-        for (tensor, own), digest in zip(op.outputs, digests, strict=True):
+        outputs = [*op.written, *op.outputs]
+        names = {id(tensor): name for name, tensor in op.inputs} if op.written else {}
+        names |= _names_of_returned(op)
+        for tensor, digest in zip(outputs, self.digests[len(self.digests) - len(outputs) :].tolist(), strict=True):
             if digest:  # 0: a library's workspace
-                named = names.get(id(tensor), "") if own is None else own
-                taken.append(
-                    take(Part.OUTPUT, named, tensor, row, digest=digest, within_op=True, keep_value=keep_value)
-                )
+                name = names.get(id(tensor), "")
+                taken.append(take(Part.OUTPUT, name, tensor, row, digest=digest, within_op=True, keep_value=keep_value))
         tensors = [tensor for tensor in taken if tensor is not None]
         if tensors:
             self._row_keeper.keep(NewOp(self.number, row, tensors), new_digests(tensors))
