@@ -32,15 +32,15 @@ class OwnThread:
     """Stands before a stream that does more with an op than write its row: it is handed ops of its own thread alone."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def observe(
         self, by: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
     ) -> Any:
-        if get_ident() != self._stream.owner and runs_beside(2):
-            self._stream.passed_by()
+        if get_ident() != self.stream.owner and runs_beside(2):
+            self.stream.passed_by()
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self._stream.observe(by, func, types, args, kwargs)
+        return self.stream.observe(by, func, types, args, kwargs)
 
 
 def runs_beside(depth: int) -> bool:

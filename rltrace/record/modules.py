@@ -396,5 +396,6 @@ def _watcher_of_autograd() -> CallWatcher | None:
     """
     if torch._C._current_autograd_node() is None:
         return None
-    stack = getattr(observer_here(), "modules", None)
+    observer = observer_here()
+    stack = getattr(getattr(observer, "stream", observer), "modules", None)
     return stack.calls_of_autograd if isinstance(stack, ModuleStack) else None

@@ -14,7 +14,7 @@ import torch
 from rltrace.errors import HoleError
 from rltrace.follow.inject import NotInjectedError
 from rltrace.follow.rows.lying import chosen, places, readings
-from rltrace.follow.rows.table import NONE, Found, RowTable, Spot
+from rltrace.follow.rows.table import NONE, Found, RowTable, Spot, row_shape
 from rltrace.follow.rows.tally import Done
 from rltrace.follow.rows.walks import OpenCall, Pass
 from rltrace.record.digests import WORDS, is_compound
@@ -99,8 +99,8 @@ def _check(table: RowTable, tensor: Tensor, rows: Rows) -> None:
         raise NotInjectedError("the tensor is a conjugate or negative that is not resolved here")
     if torch._debug_has_internal_overlap(tensor) == 1:
         raise NotInjectedError("several elements of the tensor lie in one place of memory")
-    others = tuple(int(size) for axis, size in enumerate(tensor.shape) if axis not in rows.axes)
-    here = dtype_name(tensor.dtype), others, rows.parts.shape[1]
+    shape = tuple(map(int, tensor.shape))
+    here = dtype_name(tensor.dtype), row_shape(shape, rows.axes), rows.parts.shape[1]
     for number in np.unique(rows.found.source).tolist():
         form = table.sources[number].form
         if form != here:

@@ -70,8 +70,7 @@ class Source:
     @property
     def form(self) -> tuple[str, tuple[int, ...], int]:
         """What a row of another tensor must have in common with these: dtype, shape, and how many parts it has."""
-        others = tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)
-        return self.dtype, others, self.parts.shape[1]
+        return self.dtype, row_shape(self.shape, self.axes), self.parts.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +83,11 @@ class Found:
     """Which of its rows."""
     several: NDArray[np.bool_]
     """A computed it several times, not alike, and any of these may be meant."""
+
+
+def row_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Of one row of a tensor whose rows are counted along ``axes``; lengths of 1 aside, which say nothing."""
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes and size != 1)
 
 
 class _Entries:

@@ -195,9 +195,9 @@ def test_what_a_thread_of_autograds_own_computes_anew_has_the_same_rows(
 
     monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
     found = replay(ROUTERS, policy=trainer(anew=True))
-    for name, gradient in plain.trained.gradients.items():
-        assert torch.equal(gradient, found.trained.gradients[name]), name
     assert [module.again for module in found.account.modules] == [21, 21]
+    for name, gradient in plain.trained.gradients.items():  # such a thread may sum up in another order
+        assert torch.allclose(gradient, found.trained.gradients[name], rtol=1e-5, atol=1e-6), name
 
 
 def test_a_backward_pass_within_a_module_is_no_part_of_it(generated: Generated, replay: Replay) -> None:
@@ -294,8 +294,8 @@ def test_what_a_trace_lacks_is_said_before_anything_runs(tmp_path: Path) -> None
         assert "rltrace record --rows" in str(error.value)
 
 
-def test_the_ids_of_a_choice_need_no_values(generated: Generated, tmp_path: Path) -> None:
-    """Rows of whole numbers are kept with their values: routing is replayed from ``--rows`` alone."""
+def test_the_ids_that_a_router_returns_need_no_values(generated: Generated, tmp_path: Path) -> None:
+    """Whole numbers that modules return are kept with their values: routing is replayed from ``--rows`` alone."""
     path = tmp_path / "a.zarr"
     with rltrace.record(path, rows=["module=*", "op=aten.topk"]):
         mixture.sample(mixture.make())
@@ -332,6 +332,55 @@ def test_the_replay_keeps_what_the_generators_recording_kept(generated: Generate
     assert process.kept_rows.asked.selectors == ("all",)
     assert process.values.asked is not None
     assert process.values.asked.selectors == ("all",)
+
+
+class Single(nn.Module):
+    """A router that takes the best expert alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(24, 8)
+        self.score = nn.Linear(8, 5)
+        self.up = nn.Parameter(torch.randn(5, 8))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden = self.embed(input_ids)
+        weight, chosen = self.score(hidden).max(-1, keepdim=bool(len(input_ids) % 2))
+        return hidden * weight.view(*input_ids.shape, 1) + self.up[chosen.view(input_ids.shape)]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_choice_of_the_best_alone(tmp_path: Path, batch: int) -> None:
+    """``max`` along an axis, with and without that axis kept: A's expert, and the trainer's own score of it."""
+    torch.manual_seed(0)
+    model, ids = Single(), torch.randint(24, (batch, 6))
+    with rltrace.record(tmp_path / "a.zarr", rows="all", values="op=aten.max"), torch.no_grad():
+        for end in range(1, 7):
+            model(ids[:, end - 1 : end], torch.ones(batch, end))
+    model.score.bias.data += 3 * torch.randn(5)
+    with rows_block(tmp_path / "a.zarr", "op=aten.max", tmp_path / "c.zarr") as made:
+        model(ids, torch.ones_like(ids)).sum().backward()
+    assert made.account is not None
+    assert (made.account.complete, made.account.modules[0].asked) == (True, 6 * batch)
+    assert made.account.modules[0].put_in > 0
+    steps, [(weights, chosen)] = results(tmp_path / "a.zarr"), results(tmp_path / "c.zarr")
+    sampled = torch.cat([step[1].view(batch, 1) for step in steps], 1)
+    assert torch.equal(chosen.view(batch, 6), sampled)
+    scores = model.score(model.embed(ids)).gather(-1, sampled[..., None])
+    assert torch.equal(weights.view(batch, 6, 1), scores)
+    assert weights.dim() == (3 if batch % 2 else 2)
+
+
+def results(path: Path) -> list[tuple[Tensor, Tensor]]:
+    """What each ``max`` gave: values and indices."""
+    process = open_trace(path).processes[0]
+    found = []
+    for op in process.kept_rows.ops(0).values():
+        named = {tensor.name: tensor.whole for tensor in op.tensors if tensor.part is Part.OUTPUT}
+        if {"values", "indices"} == set(named):
+            pair = [torch.from_numpy(process.values.get(named[name]).numbers.copy()) for name in ("values", "indices")]  # type: ignore[union-attr]
+            found.append((pair[0], pair[1]))
+    return found
 
 
 class Actor(nn.Module):
