@@ -11,6 +11,8 @@ one with the upper bits masked off.
 from __future__ import annotations
 
 import struct
+from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -23,28 +25,31 @@ _PRIME64_4, _PRIME64_5, _PRIME_MX1 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5, 0x1
 _START = (_PRIME32_3, _PRIME64_1, _PRIME64_2, _PRIME64_3, _PRIME64_4, _PRIME32_2, _PRIME64_5, _PRIME32_1)
 
 
-def page_digests(pages: torch.Tensor, seed: int) -> torch.Tensor:
-    """XXH3-64 with ``seed`` of each page: int64 [n, PAGE_BYTES / 8] on any device to int64 [n] on the same."""
-    device = pages.device
-    secret = _seeded_secret(seed)
-    keys = torch.tensor(_stripe_keys(secret), dtype=torch.int64, device=device)
+def page_digests(pages: torch.Tensor, seeds: int | torch.Tensor) -> torch.Tensor:
+    """XXH3-64 of each page: int64 [n, PAGE_BYTES / 8] on any device to int64 [n] on the same.
+
+    ``seeds``: one for all, or int64 [n] on the same device.
+    """
+    constants = _constants(pages.device)
+    secret = _seeded_words(seeds, len(pages), constants)
     values = pages.view(-1, _BLOCKS, _STRIPES, _LANES)
-    keyed = values ^ keys
+    keyed = values ^ secret[:, None, constants.places]
+    keyed[:, -1, -1] = values[:, -1, -1] ^ _unaligned(secret, 192 - 64 - 7)  # a page's last stripe has its own keys
     products = (keyed & 0xFFFFFFFF) * _shift(keyed, 32)
     swapped = values.view(-1, _BLOCKS, _STRIPES, _LANES // 2, 2).flip(-1).view_as(values)
     sums = (products + swapped).sum(dim=2)
-    lanes = torch.tensor([_signed(v) for v in _START], dtype=torch.int64, device=device).expand(len(pages), _LANES)
-    scramble = torch.tensor(_words(secret, 128, 8), dtype=torch.int64, device=device)
+    lanes = constants.start.expand(len(pages), _LANES)
+    scramble = secret[:, 16:24]
     for block in range(_BLOCKS - 1):
         lanes = lanes + sums[:, block]
         lanes = (lanes ^ _shift(lanes, 47) ^ scramble) * _PRIME32_1
     return _merge(lanes + sums[:, _BLOCKS - 1], secret)
 
 
-def _merge(lanes: torch.Tensor, secret: bytes) -> torch.Tensor:
-    mixed = lanes ^ torch.tensor(_words(secret, 11, 8), dtype=torch.int64, device=lanes.device)
-    total = _fold(mixed[:, 0::2], mixed[:, 1::2]).sum(dim=1) + _signed(PAGE_BYTES * _PRIME64_1)
-    total = (total ^ _shift(total, 37)) * _signed(_PRIME_MX1)
+def _merge(lanes: torch.Tensor, secret: torch.Tensor) -> torch.Tensor:
+    mixed = lanes ^ _unaligned(secret, 11)
+    total = _fold(mixed[:, 0::2], mixed[:, 1::2]).sum(dim=1) + signed(PAGE_BYTES * _PRIME64_1)
+    total = (total ^ _shift(total, 37)) * signed(_PRIME_MX1)
     return total ^ _shift(total, 32)
 
 
@@ -60,22 +65,43 @@ def _shift(value: torch.Tensor, by: int) -> torch.Tensor:
     return (value >> by) & ((1 << (64 - by)) - 1)
 
 
-def _seeded_secret(seed: int) -> bytes:
-    words = struct.unpack("<24Q", SECRET)
-    return struct.pack("<24Q", *((w + seed if i % 2 == 0 else w - seed) & (2**64 - 1) for i, w in enumerate(words)))
+class _Constants(NamedTuple):
+    """What stands on a device once: making it there would make the program wait each time."""
+
+    words: torch.Tensor
+    """The secret, int64 [24]."""
+    signs: torch.Tensor
+    """Whether a word of it gets the seed added or taken away."""
+    places: torch.Tensor
+    """Which word of the secret keys a lane of a stripe, int64 [stripe, lane]."""
+    start: torch.Tensor
 
 
-def _stripe_keys(secret: bytes) -> list[list[list[int]]]:
-    """Keys [block, stripe, lane]; the very last stripe of a page has a place of its own in the secret."""
-    block = [_words(secret, 8 * stripe, _LANES) for stripe in range(_STRIPES)]
-    last = [*block[:-1], _words(secret, 192 - 64 - 7, _LANES)]
-    return [block] * (_BLOCKS - 1) + [last]
+@cache
+def _constants(device: torch.device) -> _Constants:
+    with torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():
+        words = torch.tensor(struct.unpack("<24q", SECRET), dtype=torch.int64, device=device)
+        signs = torch.tensor([1, -1] * 12, dtype=torch.int64, device=device)
+        places = torch.tensor([[s + lane for lane in range(_LANES)] for s in range(_STRIPES)], device=device)
+        start = torch.tensor([signed(v) for v in _START], dtype=torch.int64, device=device)
+    return _Constants(words, signs, places, start)
 
 
-def _words(secret: bytes, at: int, count: int) -> list[int]:
-    return list(struct.unpack_from(f"<{count}q", secret, at))
+def _seeded_words(seeds: int | torch.Tensor, count: int, constants: _Constants) -> torch.Tensor:
+    """The secret under each seed, int64 [count, 24]: even words plus the seed, odd ones minus it."""
+    if isinstance(seeds, int):
+        return (constants.words + constants.signs * signed(seeds)).expand(count, 24)
+    return constants.words + constants.signs * seeds[:, None]
 
 
-def _signed(value: int) -> int:
+def _unaligned(secret: torch.Tensor, at: int) -> torch.Tensor:
+    """Eight words of the secret from byte ``at`` on, which is no multiple of eight: int64 [n, 8]."""
+    first, byte = divmod(at, 8)
+    low, high = secret[:, first : first + 8], secret[:, first + 1 : first + 9]
+    return _shift(low, 8 * byte) | (high << (64 - 8 * byte))
+
+
+def signed(value: int) -> int:
+    """The int64 with the bits of this unsigned number."""
     value &= 2**64 - 1
     return value - 2**64 if value >= 2**63 else value

@@ -7,16 +7,14 @@ generator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch._C import TensorBase
 from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
-from rltrace.digest import PAGE_BYTES, digest_address, digest_buffer, digest_pages
-from rltrace.record.device_digest import page_digests
+from rltrace.digest import digest_address, digest_buffer, digest_pages
+from rltrace.record.device_reading import digest_on_device, digests_on_device
 from rltrace.record.layouts import Layout, Layouts
 
 OWN_WORK = "rltrace"
@@ -35,6 +33,32 @@ class TensorDigests:
             return self.with_layout(tensor, self._layouts.of(tensor))
         with torch._C.DisableTorchFunctionSubclass():  # a subclass's own __torch_function__ is the program's
             return self.with_layout(tensor, self._layouts.of(tensor))
+
+    def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
+        """Of each, 0 for None. Those that lie on a device are read back together: the program waits once for them."""
+        digests: list[int] = []
+        waiting: _Batches | None = None
+        for tensor in tensors:
+            if tensor is None:
+                digests.append(0)
+            elif tensor.is_cpu:
+                digests.append(self.of(tensor))
+            else:
+                waiting = waiting or _Batches()
+                digests.append(self._of_one_of_several(tensor, len(digests), waiting))
+        for place, digest in waiting.read() if waiting is not None else ():
+            digests[place] = digest
+        return digests
+
+    def _of_one_of_several(self, tensor: torch.Tensor, place: int, waiting: _Batches) -> int:
+        """Its digest; 0 for one that has been put among those that are read back later."""
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+            return self.of(tensor)
+        with torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+            if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
+                return self.of(tensor)
+            waiting.add(place, plain, self._layouts.of(tensor).seed)
+        return 0
 
     def with_layout(self, tensor: torch.Tensor, layout: Layout) -> int:
         """The same when the layout is at hand already."""
@@ -62,6 +86,24 @@ class TensorDigests:
         return digest_on_device(plain, layout.seed)
 
 
+class _Batches:
+    """Tensors that are read back together, device by device."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
+
+    def add(self, place: int, plain: torch.Tensor, seed: int) -> None:
+        """``plain``: contiguous."""
+        self._waiting.setdefault(plain.device, []).append((place, plain, seed))
+
+    def read(self) -> Iterator[tuple[int, int]]:
+        """(place, digest) of all."""
+        for waiting in self._waiting.values():
+            with torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+                found = digests_on_device([plain for _, plain, _ in waiting], [seed for _, _, seed in waiting])
+            yield from zip((place for place, _, _ in waiting), found, strict=True)
+
+
 def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
     address = tensor.data_ptr()
     if not address:
@@ -77,9 +119,6 @@ def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
     return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
 
 
-_array: Any = TensorBase.numpy
-"""torch's own method: what stands in for it while ops are recorded follows the program's arrays, not these."""
-
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """An integer dtype for each size of element."""
 
@@ -92,26 +131,6 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     if data.dtype is torch.complex128:
         data = torch.view_as_real(data)
     return data.view(WORDS[data.element_size()]).contiguous()
-
-
-def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
-    """Digest of a contiguous tensor through torch operations on its own device (a CPU tensor works as well).
-
-    One page or less crosses to the host as it is; of more, eight bytes for each full page and the rest of the last.
-    """
-    flat = tensor.detach()
-    data = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
-    size = data.numel()
-    if size <= PAGE_BYTES:
-        return digest_buffer(_array(data.cpu()), seed)
-    full = size // PAGE_BYTES
-    pages = data[: full * PAGE_BYTES]
-    if pages.storage_offset() % 8:
-        pages = pages.clone()
-    digests = _array(page_digests(pages.view(torch.int64).view(full, -1), seed).cpu()).view("uint64").tolist()
-    if size % PAGE_BYTES:
-        digests.append(digest_buffer(_array(data[full * PAGE_BYTES :].cpu()), seed))
-    return digest_pages(digests, seed)
 
 
 def is_compound(tensor: torch.Tensor) -> bool:

@@ -229,7 +229,7 @@ class StepCounter:
 
     def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int:
         with torch._C._DisableTorchDispatch():
-            return digest_pages([0 if t is None else self._digests.of(t) for t in tensors], 0)
+            return digest_pages(self._digests.several(tensors), 0)
 
     def last_parameters(self) -> dict[int, int]:
         """By ordinal, the digest of the parameters of every optimizer that still lives, as they are now."""

@@ -39,7 +39,7 @@ def last_state(
 ) -> dict[str, Any]:
     """The journal record ``state``: one digest over all that ``write_state`` would tell of now, gradients aside."""
     with torch._C._DisableTorchDispatch():
-        found = [digests.of(t) for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad")]
+        found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 
 
