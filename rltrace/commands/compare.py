@@ -127,7 +127,7 @@ def command(
         compared = compare(*stretches, asked)
         effects = effects_of(compared, logprobs, routing)
         if wanted is not None:
-            parts = contribute(wanted, compared, effects.gap, given, stretches, asked, logprobs)
+            parts = contribute(wanted, compared, effects, given, stretches, asked, logprobs, routing)
             effects = replace(effects, contributions=parts)
         return _judged(compared, effects, given, requirements)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rltrace.experiment.contributions import Module, Plan
     from rltrace.parity.compare import Asked, Compared
     from rltrace.parity.contribution import Contributions
+    from rltrace.parity.effects import Effects
     from rltrace.parity.gap import Gap
     from rltrace.parity.opening import Given
     from rltrace.parity.stretch import Stretch
@@ -84,11 +85,12 @@ def asked_for(ctx: click.Context, options: dict[str, Any]) -> Contributing | Non
 def contribute(
     wanted: Contributing,
     compared: Compared,
-    gap: Gap | str,
+    effects: Effects,
     given: tuple[Given, Given],
     stretches: tuple[Stretch, Stretch],
     asked: Asked,
     logprobs: str | None,
+    routing: str | None,
 ) -> Contributions:
     """Make the runs. Raises UsageError where there is no gap to divide, or nothing to put in."""
     from rltrace.experiment.contributions import contributions
@@ -96,6 +98,7 @@ def contribute(
     from rltrace.parity.opening import open_again
     from rltrace.parity.stretch import first_of_several
 
+    gap = effects.gap
     if isinstance(gap, str):
         raise UsageError(f"--contributions measures what is left of a gap, and there is none: {gap}")
     alone = given[0].path == given[1].path
@@ -112,8 +115,8 @@ def contribute(
             return str(error)
 
     with _folder(wanted.runs) as folder:
-        plan = _plan(wanted, compared, given, Path(folder))
-        runs = 2 * len(plan.modules)
+        plan = replace(_plan(wanted, compared, given, Path(folder)), routing=_choices(effects, routing))
+        runs = 2 * len(plan.modules) + 2 * bool(plan.routing)
         narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules put in")
         recorded = gap if step is None else gap_of(stretches[1])
         if isinstance(recorded, str):
@@ -121,6 +124,17 @@ def contribute(
                 f"--contributions measures what is left of the gap in step {step}, and there is none: {recorded}"
             )
         return replace(contributions(plan, recorded, measure, narrate), step=step)
+
+
+def _choices(effects: Effects, routing: str | None) -> str:
+    """Selector of what chose experts in A, where B's chose others; "": none did, or modules are asked for, not ops."""
+    from rltrace.parity.routers import TOPK
+    from rltrace.select import Key, parse_selectors
+
+    text = TOPK if routing is None else routing.partition("::")[0]
+    (clause,) = parse_selectors([text]).clauses
+    differs = any(one.flipped or one.reordered for one in effects.routing)
+    return text if differs and any(condition.key is Key.OP for condition in clause) else ""
 
 
 def _folder(runs: Path | None) -> AbstractContextManager[str | Path]:
@@ -172,7 +186,10 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
     for name in names:
         _check_values(compared, paths[name])
     left_out = [path for path in paths if not any(related(path, name) for name in names)]
-    return tuple(Module(paths[name], name) for name in names), tuple(left_out)
+    outer = [
+        path for path in left_out if not any(related(path, other) and len(other) < len(path) for other in left_out)
+    ]
+    return tuple(Module(paths[name], name) for name in names), tuple(outer)
 
 
 def _check_values(compared: Compared, path: str) -> None:

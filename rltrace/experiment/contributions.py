@@ -15,7 +15,7 @@ from pathlib import Path
 from rltrace.errors import RecordError
 from rltrace.experiment.folders import check_extent
 from rltrace.experiment.runs import Ended, Job, Runner
-from rltrace.parity.contribution import Contributions, Share, Trial
+from rltrace.parity.contribution import Contributions, Routed, Share, Trial
 from rltrace.parity.gap import Gap
 from rltrace.select import escape
 
@@ -50,6 +50,8 @@ class Plan:
     """The program's own."""
     output: Path
     """Gets the traces and what the runs print; must be there."""
+    routing: str = ""
+    """Selector of what chose experts in A, where B's chose otherwise; empty: that is not tried."""
     options: tuple[str, ...] = ()
     """Of ``rltrace record``, for the run with nothing put in: what the trainer was recorded with."""
     environment: Mapping[str, str] | None = None
@@ -87,6 +89,9 @@ class _Experiment:
         # the first is the same either way; the last of those in turn is all of them together
         jobs = [self._injected(f"alone-{n + 1}", one) for n, one in alone.items()]
         jobs += [self._injected(f"first-{n + 1}", some) for n, some in in_turn.items()]
+        if self._plan.routing:
+            jobs += [self._put_in("experts", [self._plan.routing])]
+            jobs += [self._put_in("weights", [self._plan.routing], "--weights")]
         found = self._all(jobs)
         shutil.rmtree(self._copies, ignore_errors=True)
         shares = [
@@ -94,7 +99,13 @@ class _Experiment:
             for n, module in enumerate(modules)
         ]
         return Contributions(
-            self._plan.command, recorded.mean, control, tuple(shares), shares[-1].in_turn, self._plan.left_out
+            self._plan.command,
+            recorded.mean,
+            control,
+            tuple(shares),
+            shares[-1].in_turn,
+            Routed(found["experts"], found["weights"]) if self._plan.routing else None,
+            self._plan.left_out,
         )
 
     def _all(self, jobs: Sequence[Job]) -> dict[str, Trial]:
@@ -110,10 +121,13 @@ class _Experiment:
     # --- one run ------------------------------------------------------------------------------------------------------
 
     def _injected(self, name: str, modules: Sequence[Module]) -> Job:
-        selectors = [word for module in modules for word in ("--inject", f"module={escape(module.a)}")]
+        return self._put_in(name, [f"module={escape(module.a)}" for module in modules])
+
+    def _put_in(self, name: str, selectors: Sequence[str], *more: str) -> Job:
+        words = [word for selector in selectors for word in ("--inject", selector)]
         result = self._plan.output.absolute() / f"{name}.json"
         verb = ("replay", str(self._plan.generator.absolute()))
-        return self._job(name, verb, ("--rows", *selectors, "--result", str(result)))
+        return self._job(name, verb, ("--rows", *words, *more, "--result", str(result)))
 
     def _job(self, name: str, verb: tuple[str, ...], options: tuple[str, ...]) -> Job:
         plan = self._plan

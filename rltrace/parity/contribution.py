@@ -44,6 +44,16 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Routed:
+    """Runs in which the routers choose as those of A did, and nothing else is A's."""
+
+    experts: Trial
+    """The experts and their order; their weights are what B's own scores make them."""
+    weights: Trial
+    """Their weights as well."""
+
+
+@dataclass(frozen=True)
 class Contributions:
     """What each module contributes to the gap."""
 
@@ -56,6 +66,8 @@ class Contributions:
     """In the order in which the modules run."""
     together: Trial
     """The rows of all of them put in."""
+    routing: Routed | None = None
+    """With what the routers of A chose; None: no router chose otherwise, or that cannot be put in."""
     left_out: tuple[str, ...] = ()
     """Modules that differ and were not tried; what is listed stands for them, or there were too many."""
     step: int | None = None

@@ -24,7 +24,8 @@ from rltrace.row_keys import Numbers
 from rltrace.select import Selector, parse_selectors
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 
-DEFAULT = parse_selectors(["op=aten.topk,module=*.*"])
+TOPK = "op=aten.topk,module=*.*"
+DEFAULT = parse_selectors([TOPK])
 """Every ``topk`` within a model: a sampler's stands outside of it."""
 WHOLE = ("int64", "int32", "int16", "uint8")
 

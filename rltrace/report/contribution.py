@@ -26,8 +26,11 @@ def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
     for number, share in enumerate(found.shares):
         alone = _part(found.removed(share.alone), found)
         own = _part(found.own(number), found)
-        name = _tail(share.module.partition(".")[2] or share.module)
+        name = _tail(_short(share.module))
         yield f"    {name:<{NAME}}{_gap(share.alone):>10} {alone:>9} {_gap(share.in_turn):>10} {own:>9}"
+    if found.routing is not None:
+        for name, trial in (("routing: experts alone", found.routing.experts), ("with weights", found.routing.weights)):
+            yield f"    {name:<{NAME}}{_gap(trial):>10} {_part(found.removed(trial), found):>9}"
     yield from wrapped(
         "alone: the rows of this module and of no other. in turn: those of all modules above it as well, so that what"
         " goes then is its own"
@@ -69,11 +72,13 @@ def _doubts(found: Contributions) -> Iterator[str]:
     if found.control.why:
         yield f"run again with nothing put in: {found.control.why}"
     trials = [(share.module, trial) for share in found.shares for trial in (share.alone, share.in_turn)]
+    if found.routing is not None:
+        trials += [("routing", found.routing.experts), ("routing", found.routing.weights)]
     for module, why in dict.fromkeys((module, trial.why) for module, trial in trials if trial.why):
         yield f"{module}: {why}"
     if found.left_out:
         rest = f" and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
-        names = ", ".join(found.left_out[:3])
+        names = ", ".join(map(_short, found.left_out[:3]))
         yield f"not tried (--most): {names}{rest}; what they bring counts, in turn, for the next one that was"
 
 
@@ -86,6 +91,11 @@ def _part(removed: float | None, found: Contributions) -> str:
     if removed is None or not found.control.gap:
         return "?"
     return f"{removed / found.control.gap:.0%}"
+
+
+def _short(path: str) -> str:
+    """Without the outermost class."""
+    return path.partition(".")[2] or path
 
 
 def _tail(name: str) -> str:
@@ -110,6 +120,12 @@ def contributions_json(found: Contributions) -> dict[str, Any]:
         "together": {**_trial(found.together), "removed": found.removed_together},
         "removed_alone": found.removed_alone,
         "add_up": found.add_up,
+        "routing": None
+        if found.routing is None
+        else {
+            "experts": {**_trial(found.routing.experts), "removed": found.removed(found.routing.experts)},
+            "weights": {**_trial(found.routing.weights), "removed": found.removed(found.routing.weights)},
+        },
         "left_out": list(found.left_out),
         "step": found.step,
     }
