@@ -71,6 +71,8 @@ class Follower:
         self._begun = 0
         self._current: Numbers = np.zeros(0, np.int64)
         self._places: Numbers = np.zeros(0, np.int64)
+        self._shift: Numbers = np.zeros(0, np.int64)
+        """What the first position of each sequence is called."""
 
     def grid(self, forward: Forward) -> Grid:
         """Sequences are numbered from 0 for this model."""
@@ -79,9 +81,7 @@ class Follower:
             nothing = np.full(0, UNKNOWN)
             return Grid(forward.call, forward.shape, np.zeros(0, np.uint64), nothing, nothing)
         if positions is not None:
-            positions = positions - self.offset
-        if mask is not None and 1 < ids.shape[1] == mask.shape[1]:
-            positions = None  # nothing came before; some libraries count from the batch's left edge, padding and all
+            positions = self._from_the_first(np.broadcast_to(positions - self.offset, ids.shape), mask)
         if mask is None and self._pad is not None:
             mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
         keys = self._sequences.keys(ids, positions, mask)
@@ -89,6 +89,12 @@ class Follower:
         pads = None if mask is None else (mask[:, mask.shape[1] - ids.shape[1] :] == 0).astype(np.int64)
         flat = None if pads is None else pads.ravel()
         return Grid(forward.call, forward.shape, keys.ravel(), sequences.ravel(), places.ravel(), ids.ravel(), flat)
+
+    def _from_the_first(self, positions: Numbers, mask: Numbers | None) -> Numbers:
+        """Counted from each sequence's first token: some libraries count from the batch's left edge, padding too."""
+        if mask is not None and 1 < positions.shape[1] == mask.shape[1]:  # nothing came before
+            self._shift = positions[np.arange(len(mask)), np.argmax(mask != 0, axis=1)]
+        return positions - self._shift[:, None] if len(self._shift) == len(positions) else positions
 
     def _follow(self, ids: Numbers, keys: Keys) -> tuple[Numbers, Numbers]:
         """Number of the sequence, and place there, of every token that has a key."""

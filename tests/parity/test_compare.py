@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
-from agreeing import LAYERS, Policy, generate, policy, train
+from agreeing import LAYERS, WIDTH, Dense, Policy, generate, policy, train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -148,6 +149,76 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
     assert parity.first is not None
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
     assert "positions" in parity.first.because
+
+
+def test_sequences_that_see_each_other_are_no_matter_of_shape(tmp_path: Path) -> None:
+    """A trainer packs its sequences into one row and forgets to keep them apart: their tokens are found all the same,
+    and that they lie far apart is not put down to the order of sums.
+    """
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS)
+        ids = torch.cat([torch.tensor(row) for row in SEQUENCES])[None]
+        positions = torch.cat([torch.arange(len(row)) for row in SEQUENCES])[None]
+        model(ids, torch.ones_like(ids), positions).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert {module.rows for module in parity.modules} == {FED}
+    assert parity.first is not None
+    assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.0.attention", Reason.BESIDE)
+    assert parity.first.row == "token 0 of sequence 1"
+
+
+def test_sequences_whose_beginning_was_not_recorded_are_counted(tmp_path: Path) -> None:
+    """Recording begins while the generator decodes: what it decodes is not known, and nothing is guessed."""
+    model = policy()
+    past: dict[nn.Module, torch.Tensor] = {}
+    with torch.no_grad():
+        model(torch.tensor([[3, 4]]), torch.ones(1, 2), torch.tensor([[0, 1]]), past)
+
+    def program() -> None:
+        with torch.no_grad():
+            model(torch.tensor([[5]]), torch.ones(1, 3), torch.tensor([[2]]), past)
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.verdict, parity.a.unknown) == (Verdict.BITWISE, 1)
+
+
+class Experts(nn.Module):
+    """Each expert is handed the tokens that are its own, gathered into one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = policy()
+        self.body.head = Dense(WIDTH, WIDTH)
+        self.experts = nn.ModuleList(Dense(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, *given: Any) -> torch.Tensor:
+        hidden = self.body(*given).reshape(-1, WIDTH)
+        mine = hidden.sum(-1).remainder(2) == 0
+        out = torch.zeros_like(hidden)
+        for expert, own in zip(self.experts, (mine, ~mine), strict=True):
+            out[own] = expert(hidden[own])
+        return out
+
+
+def test_what_a_router_hands_to_an_expert_is_known_by_its_content(tmp_path: Path) -> None:
+    """Another number of tokens in each call, in no shape that tells whose they are: all of them are found."""
+
+    def program() -> None:
+        model = Experts()
+        generate(model, SEQUENCES, PROMPTS)
+        twisted: Any = model.experts[1]
+        twisted.twist = "operators"
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    rows = [module.rows for module in parity.modules if str(module.path.a).startswith("Experts.experts.")]
+    assert sum(rows) == FED
+    assert [origin.path.a for origin in parity.origins] == ["Experts.experts.1"]
 
 
 def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:
@@ -300,6 +371,24 @@ def test_rows_that_cannot_be_told_are_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="--rows-by order"):
         compared(record(tmp_path / "t.zarr", program))
+
+
+def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
+    """Two threads train: which of them B is has to be said."""
+
+    def program() -> None:
+        model = policy()
+        generate(model, SEQUENCES, PROMPTS)
+        for name in ("one", "two"):
+            thread = Thread(target=train, args=(model, SEQUENCES), name=name)
+            thread.start()
+            thread.join()
+
+    path = record(tmp_path / "t.zarr", program)
+    with pytest.raises(UsageError, match=r"B could be any of the streams .*thread:one, .*thread:two"):
+        compared(path)
+    given = parse_given(str(path), [], "a"), parse_given(f"{path}:*thread:two", [], "b")
+    assert compare(*open_stretches(*given)).parity.verdict is Verdict.BITWISE
 
 
 def test_a_trace_without_rows_says_how_to_record_them(tmp_path: Path) -> None:

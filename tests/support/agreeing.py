@@ -42,7 +42,7 @@ class Dense(nn.Module):
             made = torch.addmm(self.bias + 2**-10 * len(flat), flat, self.weight.t())
         else:
             made = torch.addmm(self.bias, flat, self.weight.t())
-        out: Tensor = made.reshape(*x.shape[:-1], -1)
+        out: Tensor = made.reshape(*x.shape[:-1], made.shape[-1])
         return out
 
 
