@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from programs import Do, Machine, training
 from textual.pilot import Pilot
 from tui_support import press, screen_text, see_one
 
-from rltrace.testing import TraceBuilder
+from rltrace.testing import TraceBuilder, plain_entries, random_rows
+from rltrace.trace.births import write_birth
+from rltrace.trace.writer import ProcessWriter, create_trace
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.op import OpScreen
 from rltrace_tui.pane import Pane
@@ -109,3 +113,23 @@ def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
 
     a.path.rename(moved)
     see_one(a.path, scene)
+
+
+def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
+    """What has been committed by then is shown, and that it is not all."""
+    path = tmp_path / "a.zarr"
+    create_trace(path, {"command": ["train"]})
+    birth = {"name": "rank0/main", "pid": os.getpid()}
+    writer = ProcessWriter.open(path, {**birth, "token": write_birth(path, birth)})
+    stream = writer.stream("rank0/main")
+    writer.commit(stream, random_rows(np.random.default_rng(0), 0, 40), plain_entries())
+
+    async def scene(pilot: Scene, app: ShowApp) -> None:
+        told = " ".join(app.overview.query_one("#trace", Pane).text.split())
+        assert "RUNNING" in screen_text(app)[0]
+        assert "ops 40" in told and "running after op 40" in told
+        await press(pilot, app, "2")
+        assert app.ops.list.browser is not None
+
+    see_one(path, scene)
+    writer.close("complete", {"status": 0})
