@@ -47,9 +47,17 @@ def check(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_runs_that_part(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Three runs of the program and one hardly recorded, and where that was asked for."""
+    folder = tmp_path_factory.mktemp("checked")
+    (folder / "train.py").write_text(PROGRAM)
+    return folder, check(folder, "-n", "3", "--jobs", "2", "-o", "out", "--format", "json")
+
+
+def test_runs_that_part(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     """Three runs and one hardly recorded, each where no other left anything: one of them parts, by its argument."""
-    result = check(folder, "-n", "3", "--jobs", "2", "-o", "out", "--format", "json")
+    folder, result = checked
     assert result.returncode == 1, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     assert (found["verdict"], found["groups"]) == ("parted", [[1, 2], [3]])
@@ -64,11 +72,14 @@ def test_runs_that_part(folder: Path) -> None:
     assert not (folder / "out" / "folders").exists()
 
 
-def test_a_kept_trace_names_the_folder_it_is_of(folder: Path) -> None:
+def test_a_kept_trace_names_the_folder_it_is_of(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     """Commands that are made from such a trace run in the program's own folder, not in a copy that is gone."""
-    assert check(folder, "-n", "2", "-o", "out", "--no-control").returncode == 0
-    shown = subprocess.run([RLTRACE, "info", "out/run-1.zarr", "--format", "json"], cwd=folder, capture_output=True)
-    assert json.loads(shown.stdout)["launch"]["cwd"] == str(folder)
+    folder, _ = checked
+    traces = sorted((folder / "out").glob("run-*.zarr"))
+    assert traces
+    for trace in traces:
+        shown = subprocess.run([RLTRACE, "info", trace, "--format", "json"], cwd=folder, capture_output=True)
+        assert json.loads(shown.stdout)["launch"]["cwd"] == str(folder)
 
 
 def test_no_more_traces_are_on_the_disk_than_groups_and_the_run_at_work(folder: Path) -> None:

@@ -103,6 +103,7 @@ def start(context, **named):
     return child
 
 if __name__ == "__main__":
+    import torch._dynamo  # an optimizer loads it: here once, and not in each child
     torch.manual_seed(0)
     fork = multiprocessing.get_context("fork")
     start(fork, target=work, args=(1,)).join()
