@@ -100,7 +100,7 @@ def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
         return _found(at, *cast)
     if other is not None or not reasons:
         other = other or suspects[0]
-        because = f"the sides run other operators: {_chain(other.a)} in A, {_chain(other.b)} in B"
+        because = f"{_chain(other.a)} in A, {_chain(other.b)} in B"
         return _found(other, Reason.OPERATOR, because)
     suspects = [item for item in suspects if item.both]
     order = (Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
