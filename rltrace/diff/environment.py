@@ -17,6 +17,7 @@ SELECTS_KERNELS = (
     "cpu.",
     "env.ATEN_",
     "env.BLIS_",
+    "env.CUBLASLT_",
     "env.CUBLAS_",
     "env.CUDA_",
     "env.CUDNN_",

@@ -13,6 +13,7 @@ from rltrace.privacy import home_as_tilde, masked_value
 
 VARIABLE_PREFIXES = (
     "ATEN_",
+    "CUBLASLT_",
     "CUBLAS_",
     "CUDA_",
     "CUDNN_",
@@ -49,6 +50,7 @@ FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
 
 ACTING = (
     "ATEN_",
+    "CUBLASLT_",
     "CUBLAS_",
     "CUDNN_",
     "DNNL_",

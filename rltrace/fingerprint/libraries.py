@@ -136,6 +136,10 @@ _FLAGS: dict[str, Any] = {
     "cuda.matmul.tf32": lambda torch: torch._C._get_cublas_allow_tf32(),
     "cuda.matmul.fp16_reduced": lambda torch: torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
     "cuda.matmul.bf16_reduced": lambda torch: torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+    "cuda.matmul.fp16_accumulation": lambda torch: torch._C._get_cublas_allow_fp16_accumulation(),
+    "cuda.blas": lambda torch: str(torch._C._get_blas_preferred_backend()).rpartition(".")[2],
+    "cuda.linalg": lambda torch: str(torch._C._get_linalg_preferred_backend()).rpartition(".")[2],
+    "cudnn.benchmark_limit": lambda torch: torch._C._cuda_get_cudnn_benchmark_limit(),
     "cuda.matmul.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "matmul"),
     "cuda.conv.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "conv"),
     "mkldnn.conv.precision": lambda torch: torch._C._get_fp32_precision_getter("mkldnn", "conv"),
@@ -149,6 +153,10 @@ _FLAGS: dict[str, Any] = {
     "sdp.flash": lambda torch: torch._C._get_flash_sdp_enabled(),
     "sdp.mem_efficient": lambda torch: torch._C._get_mem_efficient_sdp_enabled(),
     "sdp.math": lambda torch: torch._C._get_math_sdp_enabled(),
+    "sdp.math_reduced": lambda torch: torch._C._get_math_sdp_allow_fp16_bf16_reduction(),
+    "sdp.priority": lambda torch: ",".join(map(str, torch._C._get_sdp_priority_order())),
+    "mkldnn.tf32": lambda torch: torch._C._get_onednn_allow_tf32(),
+    "cpu.fp16_reduced": lambda torch: torch._C._get_cpu_allow_fp16_reduced_precision_reduction(),
     "sdp.cudnn": lambda torch: torch._C._get_cudnn_sdp_enabled(),
 }
 
@@ -161,6 +169,7 @@ def cuda() -> Facts:
     names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return _driver_files() | {
         "cuda.devices": "; ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in names),
+        "cuda.multiprocessors": "; ".join(str(gpu.multi_processor_count) for gpu in names),
         "cuda.driver_api": torch._C._cuda_getDriverVersion() if hasattr(torch._C, "_cuda_getDriverVersion") else None,
         "cuda.cudnn": torch.backends.cudnn.version(),
     }

@@ -169,6 +169,14 @@ def _precision(facts: Facts) -> Iterator[Obstacle]:
             "torch.backends.cuda.matmul.allow_tf32 = False; torch.backends.cudnn.allow_tf32 = False",
             "products and convolutions in float32 are several times slower",
         )
+    if facts.get("flag.cuda.matmul.fp16_accumulation") is True:
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "products in float16 may be summed in float16 throughout",
+            "only some kinds of GPU have such kernels, and what they lose depends on the order in which they add up",
+            "torch.backends.cuda.matmul.allow_fp16_accumulation = False",
+            "products in float16 are slower",
+        )
     for kind in ("fp16", "bf16"):
         if facts.get(f"flag.cuda.matmul.{kind}_reduced") is True:
             yield Obstacle(

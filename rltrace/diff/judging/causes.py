@@ -17,6 +17,7 @@ from rltrace.diff.judging.inputs import Input, combined, input_is_equal, match_i
 from rltrace.diff.judging.kernels import kernel_differences, kernel_text
 from rltrace.diff.judging.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
 from rltrace.diff.judging.pairs import Difference
+from rltrace.diff.judging.rules import choosing, chosen_text
 from rltrace.diff.judging.scene import Scene
 from rltrace.diff.model import Cause, InputsMatch, Received
 from rltrace.trace.rows import Link
@@ -246,9 +247,12 @@ def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
     """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
     if differences:
-        return f"another kernel ran ({', '.join(differences)})"
+        chosen = chosen_text(a.op, a.kernel, b.kernel, scene.settings)
+        return f"another kernel ran ({', '.join(differences)}){chosen}"
     if not scene.settings:
         return None
-    names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in scene.settings[:3])
+    first = choosing(a.op, a.kernel, b.kernel, scene.settings)
+    ranked = [*first, *(setting for setting in scene.settings if setting not in first)]
+    names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in ranked[:3])
     more = "" if len(scene.settings) <= 3 else f" and {len(scene.settings) - 3} more"
     return f"what selects kernels differs ({names}{more})"

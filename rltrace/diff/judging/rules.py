@@ -1,0 +1,94 @@
+"""Which settings are known to choose the kernel of an op: what a verdict names of all that differs between two runs.
+
+Owns the rules, from library or kind of operator to facts. Sources: the run-time controls of oneDNN, the documentation
+of oneMKL (conditional numerical reproducibility), PyTorch's notes on reproducibility and on CUDA semantics, and
+measurements of this project on a CPU (docs/doctor.md). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rltrace.diff.model import EnvironmentDifference
+from rltrace.trace.evidence import Evidence, whole_names
+
+THREADS = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "torch.threads")
+
+BY_LIBRARY = {
+    "oneDNN": ("env.ONEDNN_", "env.DNNL_", "flag.mkldnn.", "flag.matmul_precision", "torch.onednn"),
+    "MKL": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
+    "LAPACK": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
+    "ATen": ("env.ATEN_CPU_CAPABILITY", "cpu.capability"),
+}
+"""Starts of names of facts, those that can be set before those that follow."""
+
+ON_A_GPU = (
+    (
+        ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "linear", "dot"),
+        (
+            "flag.cuda.matmul.",
+            "flag.matmul_precision",
+            "env.NVIDIA_TF32_",
+            "env.CUBLAS",
+            "flag.cuda.blas",
+            "package.nvidia-cublas",
+        ),
+    ),
+    (
+        ("convolution", "cudnn_", "native_batch_norm", "_cudnn_rnn"),
+        ("flag.cudnn.", "flag.cuda.conv.", "env.NVIDIA_TF32_", "env.CUDNN_", "cuda.cudnn", "package.nvidia-cudnn"),
+    ),
+    (("_scaled_dot_product_", "_efficient_attention", "_flash_attention"), ("flag.sdp.",)),
+)
+"""Starts of operators' names, and what chooses their kernels."""
+
+ANY_GPU = ("flag.deterministic_algorithms", "cuda.devices", "cuda.multiprocessors", "torch.cuda", "cuda.driver")
+
+RESTATED = ("cpu.capability", "torch.threads")
+"""What the kernels' evidence says itself."""
+
+PROCESSOR = ("host.cpu", "host.isa")
+
+
+def choosing(
+    op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]
+) -> tuple[EnvironmentDifference, ...]:
+    """Those of the settings that differ which are known to choose the kernel of ``op``, the first one first."""
+    starts = tuple(dict.fromkeys(_starts(op, a, b)))
+    ranked = [(rank, setting) for setting in settings if (rank := _rank(setting.name, starts)) is not None]
+    return tuple(setting for _, setting in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]) -> str:
+    """``, which env.MKL_CBWR chooses: unset against AVX2``; "" where no rule links what differs with this op."""
+    first = next((setting for setting in choosing(op, a, b, settings) if setting.name not in RESTATED), None)
+    if first is None:
+        return ""
+    return f", which {first.name.removeprefix('env.')} chooses: {first.a or 'unset'} against {first.b or 'unset'}"
+
+
+def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
+    devices = {str(evidence["device"]) for evidence in (a, b) if evidence.get("device")}
+    if devices:
+        name = op.split(".")[1] if op.count(".") >= 2 else op
+        for operators, starts in ON_A_GPU:
+            if name.startswith(operators):
+                yield from starts
+        yield from ANY_GPU
+        return
+    if a.get("threads") != b.get("threads"):
+        yield from THREADS
+    for library in (*_libraries(a), *_libraries(b)):
+        yield from BY_LIBRARY.get(library, ())
+    yield from PROCESSOR
+
+
+def _libraries(evidence: Evidence) -> list[str]:
+    """Those that said what they ran, or else the one that the operator's name lets guess."""
+    said = dict.fromkeys(name.split(" ")[0] for name in whole_names(evidence) or ())
+    return list(said) or [str(evidence.get("library") or "")]
+
+
+def _rank(name: str, starts: Sequence[str]) -> int | None:
+    bare = name.partition(" (")[0]  # of another process, said behind it
+    return next((rank for rank, start in enumerate(starts) if bare.startswith(start)), None)
