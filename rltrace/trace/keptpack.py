@@ -38,9 +38,9 @@ class Block:
         """Where they stand, once they are written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewTensor:
-    """One tensor of a call or an op."""
+    """One tensor of a call or an op. Made by the thousand, and so not frozen: that would take three times as long."""
 
     part: Part
     name: int

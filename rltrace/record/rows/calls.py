@@ -44,6 +44,7 @@ class Surroundings:
             for clause in selector.clauses
             if all(condition.matches_name(stream.name) for condition in clause if condition.key is Key.STREAM)
         ]
+        self._asks_step = any(condition.key is Key.STEP for clause in self._clauses for condition in clause)
         self._by_names: dict[tuple[int, Phase], list[Clause]] = {}
 
     def find(self, module: int, phase: Phase) -> bool:
@@ -59,6 +60,8 @@ class Surroundings:
                 for clause in self._clauses
                 if all(condition.matches_name(names[condition.key]) for condition in clause if condition.key in names)
             ]
+        if not clauses or not self._asks_step:
+            return bool(clauses)
         step = self._stream.process.step
         return any(all(_holds(condition, step) for condition in clause) for clause in clauses)
 

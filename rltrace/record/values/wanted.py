@@ -36,14 +36,18 @@ class Wanted:
         self._by_names: dict[tuple[int, ...], list[Clause]] = {}
         keys = {condition.key for clause in self._clauses for condition in clause}
         self._counts = Key.NTH in keys
+        self._is_counted = self._counts or Key.STEP in keys
         self._asks_kernel = Key.KERNEL in keys
         self._seen: dict[tuple[int, int], int] = {}
         self._step = -1
 
     def may_find(self, op: int, name: str) -> bool:
         """Whether a row of this op can be found in the step at hand; asked before the op runs."""
+        clauses = self._of_op(op, name)
+        if not clauses or not self._is_counted:
+            return bool(clauses)
         step = self._stream.process.step
-        return any(_all(clause, Key.STEP, step) for clause in self._of_op(op, name))
+        return any(_all(clause, Key.STEP, step) for clause in clauses)
 
     def finds(self, op: int, name: str, structure: int, site: int, module: int, flags: int) -> bool:
         """Whether the row with these ids, which is the stream's next one, is found; asked once for each row of an op
@@ -67,6 +71,8 @@ class Wanted:
                 for clause in self._of_op(op, name)
                 if all(asked[condition.key](condition) for condition in clause if condition.key in asked)
             ]
+        if not clauses or not self._is_counted:
+            return bool(clauses)
         return any(_all(clause, Key.STEP, step) and _all(clause, Key.NTH, nth) for clause in clauses)
 
     def _of_op(self, op: int, name: str) -> list[Clause]:
