@@ -35,8 +35,8 @@ SMALL = 1e-3
 class Taken:
     """One taken token or action on both sides."""
 
-    place: tuple[int, ...]
-    """Where it stands in B: sequence and position, or what else tells it from the others."""
+    place: str
+    """Where it stands in B, in words: ``token 12 of sequence 3``, ``row 5 of call 8``."""
     token: int | None
     """Its id; None: not known, or an action that is no token."""
     a: float
@@ -90,7 +90,7 @@ def measure(
     source: str,
     a: Floats,
     b: Floats,
-    places: Sequence[tuple[int, ...]],
+    places: Sequence[str],
     tokens: Sequence[int | None],
     *,
     only_a: int = 0,

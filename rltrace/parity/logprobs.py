@@ -97,7 +97,7 @@ def gap_of_logits(a: Policy, b: Policy) -> Gap | str:
         SOURCE.format(a=_told(a.logits[0]), b=_told(b.logits[0])),
         found_a.numbers[both],
         found_b.numbers[both],
-        list(zip(table_b.sequences[rows_b[both]].tolist(), b.tokens.places[following[both]].tolist(), strict=True)),
+        b.tokens.words(following[both]),
         ids[both].tolist(),
         only_a=int((~np.isin(table_a.keys, whole_b.keys)).sum()) + int((~found_b.read).sum()),
         only_b=len(wanted) - len(rows_b) + int((~found_a.read).sum()),

@@ -138,7 +138,7 @@ def _compare(a: Policy, b: Policy, own: Sequence[Decided], other: Sequence[Decid
         router[0],
         Decisions(experts_a, read_a.weights, read_a.scores),
         Decisions(experts_b, read_b.weights, read_b.scores),
-        list(zip(table_b.sequences[pairs.b].tolist(), table_b.places[pairs.b].tolist(), strict=True)),
+        b.tokens.words(tokens),
         [None if token == NONE else token for token in ids],
         module_b=other[0].call.module,
         nth=router[1],

@@ -58,8 +58,8 @@ class Decisions:
 class Flip:
     """One decision that flipped."""
 
-    place: tuple[int, ...]
-    """Of its token in B: sequence and position, or what else tells it from the others."""
+    place: str
+    """Of its row in B, in words: ``token 12 of sequence 3``."""
     token: int | None
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -161,7 +161,7 @@ def compare_decisions(
     module: str,
     a: Decisions,
     b: Decisions,
-    places: Sequence[tuple[int, ...]],
+    places: Sequence[str],
     tokens: Sequence[int | None],
     *,
     module_b: str | None = None,
@@ -215,7 +215,7 @@ def _flips(
     b: Decisions,
     margins_a: Floats,
     margins_b: Floats,
-    places: Sequence[tuple[int, ...]],
+    places: Sequence[str],
     tokens: Sequence[int | None],
 ) -> tuple[Flip, ...]:
     widest = np.fmax(margins_a[at], margins_b[at])  # of two, the one that is known

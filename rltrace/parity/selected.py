@@ -88,7 +88,7 @@ def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Sele
         _source(of_a, of_b),
         of_a.values[in_a],
         of_b.values[in_b],
-        list(zip(b.tokens.sequences[at].tolist(), _places(b.tokens, at).tolist(), strict=True)),
+        b.tokens.words(np.where(following == NONE, at, following)),
         [None if token == NONE else token for token in ids],
         only_a=len(own_a) - len(in_a),
         only_b=len(own_b) - len(in_b),
@@ -104,12 +104,6 @@ def _source(a: Elements, b: Elements) -> str:
         told += [f"{name}'s {text} left out: its shape does not tell whose it is" for text in side.unplaced]
         told += [f"the values of {side.unread:,} of {name}'s tensors were not kept"] if side.unread else []
     return "; ".join(told)
-
-
-def _places(tokens: Tokens, at: Numbers) -> Numbers:
-    """Where in its sequence stands what was taken: after a token; an observation is what it was done at."""
-    found: Numbers = tokens.places[at] + (tokens.ids[at] != NONE)
-    return found
 
 
 def _taken(tokens: Tokens, at: Numbers, given: frozenset[int], *, last: bool) -> Numbers:

@@ -37,6 +37,8 @@ class Tokens:
     """Index of the token that comes next in the sequence; NONE: it ends here, as far as it was fed."""
     before: Numbers
     """Index of the token before it."""
+    calls: tuple[int, ...]
+    """For each grid, the number of the call that it is known from."""
     index: tuple[Numbers, ...]
     """For each grid, the index of each of its rows; NONE: padding, or not known."""
 
@@ -58,6 +60,16 @@ class Tokens:
         """Whether this side takes tokens: it was fed some later than the token before them."""
         later = self.keys[self.before != NONE]
         return any(key not in self.given for key in later.tolist())
+
+    def words(self, tokens: Numbers) -> list[str]:
+        """Which each is: ``token 12 of sequence 3``; ``row 5 of call 8`` where it has no place in a sequence."""
+        columns = (self.sequences, self.places, self.at, self.grid)
+        return [
+            f"row {at} of call {self.calls[grid]}"
+            if sequence < 0 or place < 0
+            else f"token {place} of sequence {sequence}"
+            for sequence, place, at, grid in zip(*(column[tokens].tolist() for column in columns), strict=True)
+        ]
 
     def back_from(self, last: Numbers, count: int) -> Numbers:
         """[sequences, count]: the tokens up to each of ``last``, that one in the last column; NONE before the first."""
@@ -90,7 +102,8 @@ def tokens_of(grids: Sequence[Grid]) -> Tokens:
         places_of[at] = np.arange(start, start + len(at))
         index.append(places_of)
         start += len(at)
-    return Tokens(of_grid, _joined(own), keys, ids, sequences, places, following, before, tuple(index))
+    calls = tuple(grid.anchor.number for grid in grids)
+    return Tokens(of_grid, _joined(own), keys, ids, sequences, places, following, before, calls, tuple(index))
 
 
 def _ids(grid: Grid) -> Numbers:

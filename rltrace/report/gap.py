@@ -65,10 +65,9 @@ def _share(share: float | None) -> str:
     return "" if share is None else f" ({share:.1%})"
 
 
-def _place(place: Sequence[int], token: int | None) -> str:
+def _place(place: str, token: int | None) -> str:
     """``token 14 of sequence 1, id 31``."""
-    sequence, at = place
-    return f"token {at} of sequence {sequence}" + ("" if token is None else f", id {token}")
+    return place if token is None else f"{place}, id {token}"
 
 
 # --- routing ----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def gap_json(gap: Gap) -> dict[str, Any]:
         "k3": _number(gap.k3),
         "portions": [vars(portion) for portion in gap.portions],
         "furthest": [
-            {"place": list(taken.place), "token": taken.token, "a": number_json(taken.a), "b": number_json(taken.b)}
+            {"place": taken.place, "token": taken.token, "a": number_json(taken.a), "b": number_json(taken.b)}
             for taken in gap.furthest
         ],
         "only_a": gap.only_a,
@@ -66,7 +66,7 @@ def _routing(one: Routing) -> dict[str, Any]:
         "largest_drift": _number(one.largest_drift),
         "flips": [
             {
-                "place": list(flip.place),
+                "place": flip.place,
                 "token": flip.token,
                 "a": list(flip.a),
                 "b": list(flip.b),

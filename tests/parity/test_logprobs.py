@@ -55,7 +55,7 @@ def test_the_token_that_differs_is_named_with_both_values() -> None:
     gap = gap_between(a, b)
     assert (gap.n, gap.equal) == (9, 7)  # two sequences pass through that prefix
     first = gap.furthest[0]
-    assert (first.place, first.token) == ((1, 4), 8)
+    assert (first.place, first.token) == ("token 4 of sequence 1", 8)
     assert first.a == pytest.approx(exact(logits, (5, 6, 7, 1), 8), abs=1e-12)
     assert first.b == pytest.approx(exact(shifted, (5, 6, 7, 1), 8), abs=1e-12)
 

@@ -14,7 +14,7 @@ from rltrace.parity.require import Required, Requirement, holds, parse_requireme
 
 
 def gap_of(a: list[float], b: list[float]) -> Gap:
-    return measure("as told", np.array(a), np.array(b), [(i,) for i in range(len(a))], [None] * len(a))
+    return measure("as told", np.array(a), np.array(b), [""] * len(a), [None] * len(a))
 
 
 def test_what_can_be_asked_for() -> None:

@@ -20,7 +20,7 @@ def decided(scores: Any, k: int = 2, *, largest: bool = True) -> Decisions:
 
 
 def compared(a: Decisions, b: Decisions) -> Routing:
-    return compare_decisions("router", a, b, [(i,) for i in range(len(a))], [None] * len(a))
+    return compare_decisions("router", a, b, [f"token {i}" for i in range(len(a))], [None] * len(a))
 
 
 def test_what_can_become_of_a_decision() -> None:
@@ -39,7 +39,7 @@ def test_a_flip_is_told_with_its_margins() -> None:
     b = decided([[0.5, 0.25, 0.375], [0.5, 0.3, 0.29], [0.5, 0.3, 0.1]])
     found = compared(a, b)
     (flip,) = found.flips
-    assert (flip.place, flip.a, flip.b) == ((0,), (0, 1), (0, 2))
+    assert (flip.place, flip.a, flip.b) == ("token 0", (0, 1), (0, 2))
     assert (flip.margin_a, flip.margin_b) == (0.3 - 0.25, 0.125)
     assert (found.largest_flipped, found.closer) == (0.125, 1)
     assert found.largest_drift == 0.125

@@ -130,7 +130,7 @@ def test_what_both_programs_computed_is_compared_token_by_token() -> None:
     assert isinstance(same, Gap) and isinstance(other, Gap)
     assert (same.n, same.equal) == (3, 3)
     assert (other.n, other.equal) == (3, 2)
-    assert [(t.place, t.token) for t in other.furthest] == [((0, 4), 5)]
+    assert [(t.place, t.token) for t in other.furthest] == [("token 4 of sequence 0", 5)]
     assert other.largest == pytest.approx(0.25, abs=1e-6)
     assert "Model.logprob" in same.source
 
@@ -163,7 +163,7 @@ def test_observations_are_told_by_themselves() -> None:
     assert isinstance(gap, Gap)
     assert (gap.n, gap.equal, gap.largest) == (3, 2, 0.5)
     assert (gap.only_a, gap.only_b) == (0, 1)
-    assert [(t.token, t.a, t.b) for t in gap.furthest] == [(None, -7.0, -6.5)]
+    assert [(t.place, t.token, t.a, t.b) for t in gap.furthest] == [("row 0 of call 1", None, -7.0, -6.5)]
 
 
 class Actor(nn.Module):

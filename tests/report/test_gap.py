@@ -20,7 +20,7 @@ GAP = measure(
     "a log-softmax of the logits",
     np.array([-1.0, -2.0, -3.0, -inf]),
     np.array([-1.0, -2.5, -2.0, -4.0]),
-    [(0, 3), (0, 4), (1, 3), (1, 4)],
+    ["token 3 of sequence 0", "token 4 of sequence 0", "token 3 of sequence 1", "token 4 of sequence 1"],
     [7, 8, None, 9],
     only_a=2,
 )
@@ -29,7 +29,7 @@ ROUTING = compare_decisions(
     "Policy.layers.0.gate",
     Decisions(np.array([[0, 1], [0, 1]]), SCORES[0][:, :2], SCORES[0]),
     Decisions(np.array([[0, 2], [0, 1]]), SCORES[1][:, [0, 2]], SCORES[1]),
-    [(0, 3), (0, 4)],
+    ["token 3 of sequence 0", "token 4 of sequence 0"],
     [7, 8],
 )
 PARTS = Contributions(
@@ -114,7 +114,7 @@ def test_what_the_parts_do_not_rest_on_is_told(parts: Contributions, told: str) 
 def test_json() -> None:
     """The same numbers; infinities as text, so that any reader can read it."""
     found = json.loads(json.dumps(effects_json(Effects(GAP, (ROUTING,), ("a note",), PARTS)), allow_nan=False))
-    assert found["gap"]["furthest"][0] == {"place": [1, 4], "token": 9, "a": "-inf", "b": -4.0}
+    assert found["gap"]["furthest"][0] == {"place": "token 4 of sequence 1", "token": 9, "a": "-inf", "b": -4.0}
     assert (found["gap"]["n"], found["gap"]["equal"], found["gap"]["unmeasured"]) == (4, 1, 1)
     (routing,) = found["routing"]
     assert (routing["flipped"], routing["module"]["b"], routing["experts"]) == (1, "Policy.layers.0.gate", 3)
