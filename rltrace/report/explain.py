@@ -10,6 +10,9 @@ from rltrace.trace.evidence import telling
 
 SCHEMA = "rltrace.explain/1"
 
+REFUSED = "does not have a deterministic implementation"
+"""What torch's error says where ``torch.use_deterministic_algorithms(True)`` finds no form to choose."""
+
 
 def explain_json(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried]) -> dict[str, Any]:
     """``at``: where the op stands in each trace."""
@@ -54,6 +57,8 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
         steady = [str(one.setting) for one in tried if one.repeats]
         with_ = f"; it does with {', '.join(steady)}" if steady else ""
         yield f"It does not repeat itself ({', '.join(str(one.setting) for one in shaky)}){with_}."
+    if any(REFUSED in one.trouble for one in tried):
+        yield "PyTorch says that it has no deterministic form (deterministic algorithms raise an error)."
     for side in sides:
         name = f"{side.upper()}'s bits"
         giving = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]

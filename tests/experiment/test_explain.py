@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from rltrace.errors import UsageError
 from rltrace.experiment.explain import Setting, Tried, is_missing, pairs, parse_setting, settings
@@ -111,3 +112,17 @@ def test_the_pair_that_gives_the_other_bits() -> None:
     found = [tried("", A), tried("threads=2", C), Tried(both, 5, ((B, 5, ("b",)),))]
     assert is_missing("b", found[:2]) and not is_missing("b", found) and not is_missing("a", found)
     assert list(conclusions(["a", "b"], found))[1] == "With threads=2 and MKL_CBWR=AVX2 this machine gives B's bits."
+
+
+def test_torch_itself_says_that_there_is_no_deterministic_form() -> None:
+    """Asked of the running torch by running the op so: told, and no other setting's trouble is taken for it."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError) as refused:
+            torch.zeros(4).put_(torch.tensor([0, 1]), torch.ones(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    trouble = f"RuntimeError: {str(refused.value).splitlines()[0]}"
+    found = [tried("", A), Tried(Setting("deterministic"), 0, (), trouble)]
+    assert next(iter(conclusions(["a"], found))).startswith("PyTorch says that it has no deterministic form")
+    assert len(list(conclusions(["a"], [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError")]))) == 1
