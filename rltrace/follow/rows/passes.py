@@ -7,7 +7,7 @@ Owns following them from the calls of modules, in one thread. A module that is c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 import numpy as np
@@ -44,8 +44,10 @@ _Place = tuple[str, int, int, tuple[int, ...]]
 class Passes:
     """The forward passes of one thread."""
 
-    def __init__(self, table: RowTable, names: Names, layouts: Layouts) -> None:
+    def __init__(self, table: RowTable, names: Names, layouts: Layouts, step: Callable[[], int]) -> None:
+        """``step`` says which step of the optimizers is under way."""
         self._table = table
+        self._step = step
         self._layouts = layouts
         self._names = names
         self._open: list[OpenCall] = []
@@ -136,7 +138,7 @@ class Passes:
         follower.offset = self._offset or 0
         grid = follower.grid(forward)
         keys = grid.keys.reshape(forward.ids.shape)
-        alike = np.broadcast_to(self._table.like(keys)[:, None], keys.shape)
+        alike = np.broadcast_to(self._table.like(keys, self._step())[:, None], keys.shape)
         over = Pass(next(self._numbers), grid, alike.ravel(), Met(grid.keys, self._layouts))
         walk = self._walks[root_of(call.path)] = Walk(over)
         for around in self._open[:-1]:  # they began before it was known what they are of

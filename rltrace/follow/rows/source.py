@@ -5,7 +5,7 @@ Owns what a selector means here, which of A's forward passes a tensor belongs to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from rltrace.digest.rows import row_digests
 from rltrace.errors import HoleError, UsageError
+from rltrace.follow.rows.choices import CHOICES
 from rltrace.follow.rows.lying import chosen, places, readings
 from rltrace.follow.rows.recorded import RecordedPasses, numbered_grids, observed_grids
 from rltrace.follow.rows.table import NONE, OUTPUT, RowTable, Source, Spot
-from rltrace.parity.finding import OF_OPS, finds_call, ops_in
+from rltrace.parity.finding import OF_OPS, around, finds_call, ops_in
 from rltrace.parity.forwards import forwards_of
 from rltrace.parity.grids import Grid
 from rltrace.parity.keying import KeyedRows, Keying, fold
@@ -30,12 +31,6 @@ from rltrace.trace.process import ProcessTrace
 from rltrace.trace.reader import StreamTrace, Trace
 from rltrace.trace.schema import Column, Phase
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
-
-CHOICES: Mapping[str, str] = {
-    f"aten.{op}": "indices"
-    for op in ("topk.default", "topk.values", "sort.default", "sort.stable", "max.dim", "min.dim")
-}
-"""Ops that choose, with the name of what they chose; what else they give is looked up there."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,7 @@ def _of_calls(
             for tensor in outputs_of(call):
                 spot = Spot(call.module, OUTPUT, nth, tensor.name)
                 keyed = partial(_by_evidence, keying, call, tensor, grid)
-                grad = (call, *stretch.around(call))[-1].grad
+                grad = _with_gradient(stretch, call)
                 yield _Tensor(process, spot, tensor, grid, call.step, call.number, grad, keyed)
 
 
@@ -166,9 +161,13 @@ def _of_ops(
             step, only = int(rows.columns[i, Column.STEP]), None if weights else CHOICES.get(op)
             for tensor in stretch.ops[row].tensors:
                 if tensor.part is Part.OUTPUT and only in (None, tensor.name):
-                    yield _Tensor(
-                        process, Spot(module, op, nth, tensor.name), tensor, grid, step, row, False, lambda: None
-                    )
+                    spot, grad = Spot(module, op, nth, tensor.name), _with_gradient(stretch, around(stretch, row))
+                    yield _Tensor(process, spot, tensor, grid, step, row, grad, lambda: None)
+
+
+def _with_gradient(stretch: Stretch, call: ModuleCall | None) -> bool:
+    """As the outermost call around it has it."""
+    return call is not None and (call, *stretch.around(call))[-1].grad
 
 
 # --- what the trace must hold -----------------------------------------------------------------------------------------
@@ -206,10 +205,10 @@ def _record_command(texts: Sequence[str]) -> str:
 
 def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     usual = _usual(found)
-    sampled = {one.spot.module for one in found.tensors if not one.grad and one.spot.op == OUTPUT}
+    sampled = {(one.spot.module, one.spot.op) for one in found.tensors if not one.grad}
     sources = []
     for one in found.tensors:
-        if one.grad and one.spot.module in sampled:  # what the trainer computed; the rollout's are meant
+        if one.grad and (one.spot.module, one.spot.op) in sampled:  # what the trainer computed; the rollout's are meant
             continue
         source = _source(one, found.axes, usual[_tensor_of(one.spot)])
         if source is not None:
@@ -224,7 +223,8 @@ def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     sequences = np.concatenate([grid.sequences for grid in found.grids])
     own = (keys != NO_KEY) & (sequences != NONE)
     anchors = {grid.anchor.module for grid in found.grids}
-    told = (keys[own], sequences[own])
+    steps = np.concatenate([np.full(len(grid.keys), grid.anchor.step) for grid in found.grids])
+    told = keys[own], sequences[own], steps[own]
     return RowTable(sources, anchors, told, found.axes, usual, observed=found.observed)
 
 

@@ -15,10 +15,11 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.follow.inject import NotInjectedError
+from rltrace.follow.rows.choices import CHOICES
 from rltrace.follow.rows.names import Names
 from rltrace.follow.rows.passes import Passes
 from rltrace.follow.rows.put import most_in, put_in, rows_of
-from rltrace.follow.rows.source import CHOICES
+from rltrace.follow.rows.results import candidates, look_up, named_results
 from rltrace.follow.rows.table import OUTPUT, RowTable, Spot
 from rltrace.follow.rows.tally import RowAccount, Tally
 from rltrace.follow.rows.walks import OpenCall
@@ -26,12 +27,10 @@ from rltrace.follow.stream import StandIn
 from rltrace.record.memory.storages import address_of
 from rltrace.record.modules import CallWatcher
 from rltrace.record.plans import OpPlan
-from rltrace.record.results import results_of
 from rltrace.record.rows.stream import KeepingWithRows, WithRows
 from rltrace.record.rows.walk import ForwardNames, named_tensors
 from rltrace.record.series import unseen
 from rltrace.record.stream import StreamRecorder
-from rltrace.record.values.keeping import op_tensors
 from rltrace.row_keys import NO_KEY
 
 Tensor = torch.Tensor
@@ -86,7 +85,7 @@ class PuttingRows(StreamRecorder):
         super().__init__(*args, **others)
         names = Names(putter.table.modules, self.process.module_names.roots)
         self._putter = putter
-        self.passes = Passes(putter.table, names, self.process.layouts)
+        self.passes = Passes(putter.table, names, self.process.layouts, lambda: self.process.step)
         self._stand_ins: dict[int, StandIn] = {}
         self.modules.calls = _Calls(self, putter, self.passes, self.modules.calls)
         self.modules.calls_of_autograd = _Calls(self, putter, self.passes, None)
@@ -121,15 +120,15 @@ class PuttingRows(StreamRecorder):
         assert call.walk is not None
         nth, step = call.walk.count(module, plan.name), self.process.step
         choice = CHOICES.get(plan.name)
-        results = list(_named_results(plan, args, kwargs, out))
+        results = list(named_results(plan, args, kwargs, out))
         for name, tensor in sorted(results, key=lambda result: result[0] != choice):  # what was chosen comes first
             spot = Spot(module, plan.name, nth, name)
             if spot not in self._putter.table:
                 continue
             if name != choice:
                 self._putter.put(call, spot, tensor, step)
-            elif self._putter.put(call, spot, tensor, step, below=_candidates(plan, args, kwargs)):
-                _look_up(plan, args, kwargs, dict(results))
+            elif self._putter.put(call, spot, tensor, step, below=candidates(plan, args, kwargs)):
+                look_up(plan, args, kwargs, dict(results))
 
     def written_behind(self, tensor: Tensor) -> None:
         """A tensor was overwritten by no op: whoever reads it next is to look at it."""
@@ -262,51 +261,3 @@ def _held(module: torch.nn.Module) -> Iterator[Tensor]:
         met.add(id(one))
         yield from (held for held in (*one._parameters.values(), *one._buffers.values()) if held is not None)
         below += [child for child in one._modules.values() if child is not None]
-
-
-def _named_results(
-    plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-) -> Iterator[tuple[str, Tensor]]:
-    """What an op wrote and returned, each named as a recording names it."""
-    tensors = op_tensors(args, kwargs)
-    written, returned = results_of(plan, args, kwargs, tensors, out)
-    given = {id(tensor): name for name, tensor in named_tensors(plan.named(args, kwargs))}
-    yield from ((given.get(id(tensor), ""), tensor) for tensor in written)
-    names = {id(tensor): name for name, tensor in returned_names(plan.func, out)}
-    yield from ((names.get(id(tensor), ""), tensor) for tensor in returned)
-
-
-def returned_names(func: OpOverload, out: Any) -> Iterator[tuple[str, Tensor]]:
-    if not isinstance(out, (tuple, list)):
-        return
-    returns = getattr(getattr(func, "_schema", None), "returns", ())
-    said = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
-    for i, item in enumerate(out):
-        yield from named_tensors(item, said[i] if i < len(said) else str(i))
-
-
-# --- ops that choose --------------------------------------------------------------------------------------------------
-
-
-def _chosen_from(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, int]:
-    """What an op chose from, and along which axis."""
-    named = plan.named(args, kwargs)
-    source: Tensor = named["self"]
-    dim: Any = named.get("dim", -1)
-    return source, dim
-
-
-def _candidates(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    source, dim = _chosen_from(plan, args, kwargs)
-    return int(source.shape[dim]) if source.dim() else 1
-
-
-def _look_up(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], results: dict[str, Tensor]) -> None:
-    """What goes with another choice: the program's own numbers at the places that were chosen."""
-    source, dim = _chosen_from(plan, args, kwargs)
-    chosen, values = results["indices"], results.get("values")
-    if values is None or not source.dim():
-        return
-    if chosen.dim() < source.dim():  # of the largest alone
-        chosen, values = chosen.unsqueeze(dim), values.unsqueeze(dim)
-    values.copy_(source.gather(dim, chosen))

@@ -85,6 +85,12 @@ class Found:
     """A computed it several times, not alike, and any of these may be meant."""
 
 
+def _of_step(steps: Numbers, step: int) -> Numbers:
+    """Which of these, ascending, are of this step, else of the last one before it, else of the first one after it."""
+    wanted = steps[max(0, int(np.searchsorted(steps, step, "right")) - 1)]
+    return np.flatnonzero(steps == wanted)
+
+
 def row_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     """Of one row of a tensor whose rows are counted along ``axes``; lengths of 1 aside, which say nothing."""
     return tuple(size for axis, size in enumerate(shape) if axis not in axes and size != 1)
@@ -119,9 +125,7 @@ class _Entries:
 
     def _of_several(self, first: int, stop: int, sequence: int, step: int) -> tuple[int, bool]:
         """Which of the entries of one key is meant, and whether others may be meant as well."""
-        steps = self.step[first:stop]
-        wanted = steps[max(0, int(np.searchsorted(steps, step, "right")) - 1)]
-        own = first + np.flatnonzero(steps == wanted)
+        own = first + _of_step(self.step[first:stop], step)
         same = own[self.sequence[own] == sequence]
         left = same if len(same) else own
         return int(left[0]), len(np.unique(self.digests[left])) > 1
@@ -134,15 +138,15 @@ class RowTable:
         self,
         sources: Sequence[Source],
         anchors: Collection[str] = (),
-        sequences: tuple[Keys, Numbers] | None = None,
+        sequences: tuple[Keys, Numbers, Numbers] | None = None,
         axes: tuple[int, ...] | None = None,
         layouts: Mapping[tuple[str, str, str], Collection[Layout]] | None = None,
         *,
         observed: bool = False,
     ) -> None:
-        """``anchors``: paths of the modules that are given the tokens of a forward pass. ``sequences``: every key of A
-        and the number of the sequence that it is in. ``axes``: along which rows of tensors were asked to be counted,
-        as ``rltrace.trace.keptrecords.axes_of`` takes it. ``layouts``: by module, op and name, how A's tensors lie.
+        """``anchors``: paths of the modules that are given the tokens of a forward pass. ``sequences``: every key of A,
+        the number of the sequence that it is in, and the step. ``axes``: along which rows were asked to be counted, as
+        ``rltrace.trace.keptrecords.axes_of`` takes it. ``layouts``: by module, op and name, how A's tensors lie.
         ``observed``: rows are told by what outermost modules are given, not by tokens.
         """
         self.observed = observed
@@ -155,9 +159,9 @@ class RowTable:
             if len(source.keys):
                 at.setdefault(source.spot, []).append((number, source))
         self._entries = {spot: _Entries(own) for spot, own in at.items()}
-        keys, numbers = sequences or (np.zeros(0, np.uint64), np.zeros(0, np.int64))
-        placed = np.argsort(keys, kind="stable")
-        self._sequence_keys, self._sequences = keys[placed], numbers[placed]
+        keys, numbers, steps = sequences or (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        placed = np.lexsort((steps, keys))
+        self._sequence_keys, self._sequences, self._steps = keys[placed], numbers[placed], steps[placed]
         found: dict[str, set[str]] = {}
         for spot in self._entries:
             found.setdefault(spot.module, set()).add(spot.op)
@@ -188,10 +192,10 @@ class RowTable:
         """
         return self._entries[spot].find(keys, sequences, step)
 
-    def like(self, keys: Keys) -> Numbers:
+    def like(self, keys: Keys, step: int) -> Numbers:
         """For each sequence, [sequences, tokens], the number of the one of A that goes on as it does for longest.
 
-        Of several alike, each is given to one; NONE: A has none of its tokens.
+        Of several alike, those of the step that ``find`` takes, each given to one; NONE: A has none of its tokens.
         """
         found = np.full(len(keys), NONE)
         given: dict[int, int] = {}
@@ -201,7 +205,8 @@ class RowTable:
             known = np.flatnonzero((first < stop) & (own != NO_KEY))
             if len(known):
                 last = int(known[-1])
-                numbers = list(dict.fromkeys(self._sequences[first[last] : stop[last]].tolist()))
+                alike = first[last] + _of_step(self._steps[first[last] : stop[last]], step)
+                numbers = list(dict.fromkeys(self._sequences[alike].tolist()))
                 nth = given.get(int(own[last]), 0)
                 found[i] = numbers[min(nth, len(numbers) - 1)]
                 given[int(own[last])] = nth + 1

@@ -416,6 +416,31 @@ def test_a_policy_over_observations(tmp_path: Path, *, whole: bool) -> None:
     assert head.unmatched == ("row 2 of forward pass 1",)
 
 
+def loop(steps: int) -> list[Tensor]:
+    """One program that samples, and trains on that, again and again; its weights at the end."""
+    policy = mixture.make()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.05)
+    for _ in range(steps):
+        rollout = mixture.sample(policy)
+        optimizer.zero_grad()
+        train(policy, rollout, ORDERS)
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in policy.parameters()]
+
+
+def test_steps_of_one_program_have_rows_of_their_own(tmp_path: Path) -> None:
+    """The same prompts are computed in every step, with other weights: each gets the rollout's rows of that step."""
+    with rltrace.record(tmp_path / "a.zarr", rows="all", values="all"):
+        weights = loop(3)
+    with rows_block(tmp_path / "a.zarr", ROUTERS, tmp_path / "c.zarr") as made:
+        again = loop(3)
+    assert made.account is not None
+    assert made.account.complete
+    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+    for module in made.account.modules:
+        assert (module.put_in, module.several, module.without) == (0, 0, 9)
+
+
 def test_padding_is_left_alone(generated: Generated, replay: Replay) -> None:
     """What is computed at padding has no key: it is the trainer's own, and counted nowhere."""
     found = replay("module=Policy.layers.0", orders=[(2, 0, 1)])

@@ -118,9 +118,13 @@ def test_a_value_that_is_not_there_is_a_hole() -> None:
 def test_sequences_are_those_that_go_on_alike() -> None:
     """By the last token that A has too; of sequences alike, each is given to one."""
     keys = np.array([1, 2, 3, 1, 2, 4, 1, 2, 4], np.uint64)
-    table = RowTable([], sequences=(keys, np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])))
+    numbers, steps = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2]), np.zeros(9, np.int64)
+    table = RowTable([], sequences=(keys, numbers, steps))
     wanted = np.array([[1, 2, 4, 9], [1, 2, 3, 0], [1, 2, 4, 0], [1, 2, 4, 0], [8, 9, 0, 0]], np.uint64)
-    assert table.like(wanted).tolist() == [1, 0, 2, 2, NONE]
+    assert table.like(wanted, 0).tolist() == [1, 0, 2, 2, NONE]
+    later = RowTable([], sequences=(keys, numbers, np.array([0, 0, 0, 0, 0, 0, 3, 3, 3])))
+    assert later.like(wanted, 3).tolist() == [2, 0, 2, 2, NONE]
+    assert later.like(wanted, 2).tolist() == [1, 0, 1, 1, NONE]
 
 
 @given(
