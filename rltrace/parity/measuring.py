@@ -7,7 +7,9 @@ Rows of two dtypes are compared in the wider of the two.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,11 @@ from rltrace.row_keys import Numbers
 from rltrace.trace import dtypes
 from rltrace.trace.values import Value
 
-HELD = 6
-"""Whole tensors of each side that are held in memory at a time."""
+HELD_BYTES = 256 * 2**20
+"""Of each side's values, so much is held in memory at a time."""
+
+TOGETHER = 1 << 16
+"""Elements of one tensor's rows that are measured at a time, at least, where there are as many."""
 
 
 class Rows:
@@ -35,6 +40,7 @@ class Rows:
     def __init__(self, stretch: Stretch) -> None:
         self._stretch = stretch
         self._held: OrderedDict[int, Value | None] = OrderedDict()
+        self._size = 0
 
     def of(self, rows: KeyedRows, at: Numbers, *, raw: bool) -> NDArray[Any] | None:
         """[len(at), elements of a row], as stored or as numbers; None where they were not kept."""
@@ -47,11 +53,16 @@ class Rows:
     def _value(self, rows: KeyedRows) -> Value | None:
         digest = rows.tensor.whole
         if digest not in self._held:
-            self._held[digest] = self._stretch.value(rows.tensor)
-            if len(self._held) > HELD:
-                self._held.popitem(last=False)
+            value = self._held[digest] = self._stretch.value(rows.tensor)
+            self._size += _size(value)
+            while self._size > HELD_BYTES and len(self._held) > 1:
+                self._size -= _size(self._held.popitem(last=False)[1])
         self._held.move_to_end(digest)
         return self._held[digest]
+
+
+def _size(value: Value | None) -> int:
+    return 0 if value is None else len(value.data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,63 +74,118 @@ class Measured:
     """[pairs]: rows of two dtypes that hold the same numbers."""
 
 
-def measure_tensor(a: Rows, b: Rows, tensor: PairedTensor) -> Measured:
-    """How far its differing rows lie apart."""
-    found = Distance(None, None, None, 0)
-    same = np.zeros(len(tensor.pairs.ids), bool)
-    differing = tensor.differing
-    at_a, at_b = tensor.pairs.a[differing], tensor.pairs.b[differing]
-    groups = np.stack([tensor.b.source[at_b], tensor.a.source[at_a]], axis=1)
-    for group in np.unique(groups, axis=0).tolist():
-        own = np.flatnonzero((groups == group).all(axis=1))
-        rows_a, rows_b = tensor.a.sources[group[1]][1], tensor.b.sources[group[0]][1]
-        found, equal = _joined(
-            found, a, rows_a, tensor.a.at[at_a[own]], b, rows_b, tensor.b.at[at_b[own]], tensor.b, at_b[own]
+def measure_tensors(a: Rows, b: Rows, tensors: Sequence[PairedTensor]) -> list[Measured]:
+    """How far the differing rows of each lie apart.
+
+    Values lie in a trace as they were computed, and what a generator computes in one breath are a few rows of every
+    module. So all tensors are measured in one go through A's values, or in a few: each of as many tensors as B's values
+    can be held of at the same time.
+    """
+    found = [_Apart(tensor) for tensor in tensors]
+    pieces: list[_Piece] = []
+    held = 0
+    for one in found:
+        own = list(_pieces(one))
+        size = sum(tensor_size(rows) for rows in {id(piece.b): piece.b for piece in own}.values())
+        if pieces and held + size > HELD_BYTES:
+            _measure(a, b, pieces)
+            pieces, held = [], 0
+        pieces += own
+        held += size
+    _measure(a, b, pieces)
+    return [one.measured() for one in found]
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Rows of one call of each side that differ."""
+
+    of: _Apart
+    call: int
+    """Of A."""
+    a: KeyedRows
+    b: KeyedRows
+    pairs: Numbers
+    """Which pairs of the tensor they are."""
+
+
+def _pieces(one: _Apart) -> Iterator[_Piece]:
+    tensor, differing = one.tensor, one.tensor.differing
+    sources = tensor.a.source[tensor.pairs.a[differing]], tensor.b.source[tensor.pairs.b[differing]]
+    order = np.lexsort((np.arange(len(differing)), *sources))
+    changes = [source[order][1:] != source[order][:-1] for source in sources]
+    for own in np.split(order, np.flatnonzero(changes[0] | changes[1]) + 1) if len(order) else ():
+        (call, rows_a), (_, rows_b) = tensor.a.sources[sources[0][own[0]]], tensor.b.sources[sources[1][own[0]]]
+        yield _Piece(one, call.number, rows_a, rows_b, differing[own])
+
+
+def _measure(a: Rows, b: Rows, pieces: list[_Piece]) -> None:
+    for piece in sorted(pieces, key=lambda piece: piece.call):
+        tensor = piece.of.tensor
+        dtype = piece.a.tensor.dtype
+        alike = dtype == piece.b.tensor.dtype
+        x = a.of(piece.a, tensor.a.at[tensor.pairs.a[piece.pairs]], raw=alike)
+        y = None if x is None else b.of(piece.b, tensor.b.at[tensor.pairs.b[piece.pairs]], raw=alike)
+        if x is not None and y is not None:
+            piece.of.add(x, y, dtype if alike else None, piece.pairs)
+    for one in {id(piece.of): piece.of for piece in pieces}.values():
+        one.join()
+
+
+class _Apart:
+    """What is known so far of how far the differing rows of one tensor lie apart."""
+
+    def __init__(self, tensor: PairedTensor) -> None:
+        self.tensor = tensor
+        self._found = Distance(None, None, None, 0)
+        self._same = np.zeros(len(tensor.pairs.ids), bool)
+        self._waiting: list[tuple[NDArray[Any], NDArray[Any], Numbers]] = []
+        self._kind: tuple[str, int] = ("", 0)
+        self._elements = 0
+
+    def add(self, x: NDArray[Any], y: NDArray[Any], dtype: str | None, pairs: Numbers) -> None:
+        """Some rows: [n, elements] of each side, as stored where both have ``dtype``, else (None) as numbers."""
+        if dtype is None:
+            wide = np.result_type(x, y)
+            x, y, dtype = x.astype(wide), y.astype(wide), str(wide)
+            self._same[pairs] = (x == y).all(axis=1)
+        kind = dtype, x.shape[1]
+        if kind != self._kind or self._elements >= TOGETHER:
+            self.join()
+            self._kind = kind
+        self._waiting.append((x, y, pairs))
+        self._elements += x.size
+
+    def join(self) -> None:
+        """Measure the rows that wait for it."""
+        if not self._waiting:
+            return
+        x, y, pairs = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting, self._elements = [], 0
+        before, dtype = self._found, self._kind[0]
+        found = measure(dtype, x, y, listed=1)
+        worst = before.worst
+        if found.worst and _is_larger(found.largest_absolute, before.absolute):
+            table = self.tensor.b
+            worst = row_words(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
+        share = _share(found.largest_absolute, dtype, x, y)
+        self._found = replace(
+            before,
+            absolute=larger(found.largest_absolute, before.absolute),
+            relative=larger(found.largest_relative, before.relative),
+            ulp=larger(found.largest, before.ulp),
+            share=larger(share, before.share),
+            measured=before.measured + len(pairs),
+            worst=worst,
         )
-        same[differing[own]] = equal
-    return Measured(found if found.measured else None, same)
+
+    def measured(self) -> Measured:
+        return Measured(self._found if self._found.measured else None, self._same)
 
 
-def _joined(
-    before: Distance,
-    a: Rows,
-    rows_a: KeyedRows,
-    at_a: Numbers,
-    b: Rows,
-    rows_b: KeyedRows,
-    at_b: Numbers,
-    table: Table,
-    places: Numbers,
-) -> tuple[Distance, NDArray[np.bool_]]:
-    """``before`` and the rows of one call of each side; which of those hold the same numbers."""
-    dtypes = rows_a.tensor.dtype, rows_b.tensor.dtype
-    alike = dtypes[0] == dtypes[1]
-    x, y = a.of(rows_a, at_a, raw=alike), b.of(rows_b, at_b, raw=alike)
-    equal = np.zeros(len(at_a), bool)
-    if x is None or y is None:
-        return before, equal
-    dtype = dtypes[0]
-    if not alike:
-        wide = np.result_type(x, y)
-        x, y, dtype = x.astype(wide), y.astype(wide), str(wide)
-        equal = np.array((x == y).all(axis=1), bool)
-    found = measure(dtype, x, y, listed=1)
-    share = _share(found.largest_absolute, dtype, x, y)
-    now = Distance(found.largest_absolute, found.largest_relative, found.largest, before.measured + len(at_a), share)
-    if found.worst and _is_larger(now.absolute, before.absolute):
-        now = replace(now, worst=row_words(table, int(places[found.worst[0].index[0]])))
-    elif before.worst:
-        now = replace(now, worst=before.worst)
-    return (
-        replace(
-            now,
-            absolute=larger(now.absolute, before.absolute),
-            relative=larger(now.relative, before.relative),
-            ulp=larger(now.ulp, before.ulp),
-            share=larger(now.share, before.share),
-        ),
-        equal,
-    )
+def tensor_size(rows: KeyedRows) -> int:
+    """Bytes of the value of a tensor."""
+    return (dtypes.itemsize(rows.tensor.dtype) or 1) * prod(rows.tensor.shape)
 
 
 def _share(absolute: float | None, dtype: str, *sides: NDArray[Any]) -> float | None:

@@ -89,7 +89,7 @@ class Distance:
     measured: int
     """Rows that differ and whose values were kept on both sides."""
     share: float | None = None
-    """The absolute one, by the largest number in the rows that differ, call by call."""
+    """The absolute one, by the largest number of the rows among which it was measured."""
     worst: str = ""
     """The row that lies furthest apart, in words: ``token 12 of sequence 3``."""
 

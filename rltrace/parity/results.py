@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.model import Pair
-from rltrace.parity.measuring import Rows, larger, measure_tensor
+from rltrace.parity.measuring import Measured, Rows, larger, measure_tensors
 from rltrace.parity.model import Distance, ModuleResult, TensorResult
 from rltrace.parity.modules import PairedModule, PairedTensor
 from rltrace.parity.pairing import LAST
@@ -36,9 +36,13 @@ class Counted:
     """For each tensor, [pairs]: whether the row is the same on both sides."""
 
 
-def count(paired: PairedModule, a: Rows, b: Rows) -> Counted:
-    """Count the rows of one module, and measure those that differ."""
-    measured = [measure_tensor(a, b, tensor) for tensor in paired.tensors]
+def count(modules: Sequence[PairedModule], a: Rows, b: Rows) -> list[Counted]:
+    """Count the rows of modules, and measure those that differ."""
+    measured = iter(measure_tensors(a, b, [tensor for paired in modules for tensor in paired.tensors]))
+    return [_count(paired, [next(measured) for _ in paired.tensors]) for paired in modules]
+
+
+def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
     same = tuple(tensor.equal | one.same for tensor, one in zip(paired.tensors, measured, strict=True))
     rows = _Rows(paired.tensors, same)
     tensors = tuple(

@@ -7,7 +7,7 @@ which a part cannot be read is left away, and told of. No torch, no zarr.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -105,8 +105,7 @@ class KeptTensors:
     def ops(self, stream: int) -> Mapping[int, OpRows]:
         """Ops of one stream whose tensors' rows were kept, by row; those that can be read."""
         if stream not in self._ops:
-            made = (self._op(stream, row) for row in self._places(Owner.OP, stream))
-            self._ops[stream] = {op.row: op for op in made if op is not None}
+            self._ops[stream] = _Ops(list(self._places(Owner.OP, stream)), partial(self._op, stream))
         return self._ops[stream]
 
     def why_missing(self, stream: int, first: int, stop: int) -> str | None:
@@ -334,3 +333,32 @@ def _phase(number: int) -> str:
         return Phase(number).name.lower()
     except ValueError:
         raise UnreadableError(NO_SENSE) from None
+
+
+class _Ops(Mapping[int, OpRows]):
+    """Ops by row, each read when it is asked for: whoever looks into one module needs few of them."""
+
+    def __init__(self, places: Sequence[int], read: Callable[[int], OpRows | None]) -> None:
+        self._read = read
+        self._found: dict[int, OpRows | None] = {}
+        self._places = dict.fromkeys(places)
+
+    def __getitem__(self, row: int) -> OpRows:
+        if row in self._places and row not in self._found:
+            self._found[row] = self._read(row)
+        found = self._found.get(row)
+        if found is None:
+            raise KeyError(row)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return (row for row in self._places if row in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    def __contains__(self, row: object) -> bool:
+        return isinstance(row, int) and self.get(row) is not None
