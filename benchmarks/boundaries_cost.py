@@ -4,13 +4,16 @@
 
 Stable-Baselines3 PPO on CartPole with one thread, recorded with and without them by turns within one process. Times are
 processor seconds of the whole process, the committer's thread included, and minima over the rounds: on a shared machine
-the least disturbed run of each arm. Prints Markdown.
+the least disturbed run of each arm. Then a step of the environment alone, as the program makes it: right after a
+forward pass of the policy, when nothing of it is in the processor's caches; medians, the least over the rounds. Prints
+Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -57,6 +60,36 @@ def seconds(steps: int, path: Path, *, off: bool) -> float:
         return time.process_time() - begin
 
 
+def step_alone(count: int) -> float:
+    """Median seconds that a step of the environment takes after the policy's forward pass. Named as what SB3 calls."""
+    from stable_baselines3 import PPO
+
+    model = PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu", n_steps=64)
+    environment: Any = model.get_env()
+
+    def collect_rollouts() -> list[float]:
+        seen, found = environment.reset(), []
+        for _ in range(count):
+            with torch.no_grad():
+                actions = model.policy(torch.as_tensor(seen))[0].numpy()
+            begin = time.perf_counter()
+            seen, *_ = environment.step(actions)
+            found.append(time.perf_counter() - begin)
+        return found
+
+    return statistics.median(collect_rollouts())
+
+
+def steps_alone(rounds: int, path: Path) -> dict[str, float]:
+    """Least median, in seconds, of each way to run."""
+    found: dict[str, list[float]] = {"native": [], "step": [], "op": []}
+    for _ in range(rounds):
+        for arm, times in found.items():
+            with contextlib.nullcontext() if arm == "native" else rltrace.record(path, level=arm, force=True):
+                times.append(step_alone(1500))
+    return {arm: min(times) for arm, times in found.items()}
+
+
 def rows(path: Path) -> tuple[int, int]:
     """(all rows, events)."""
     (stream,) = open_trace(path).processes[0].streams
@@ -83,8 +116,12 @@ def main() -> None:
             (count, events), (size, _) = rows(path), folder_size(path)
             ratio = least[arm] / least[WITHOUT]
             lines.append([arm, f"{least[arm]:.2f}", f"{ratio:.3f}", f"{count:,}", f"{events:,}", f"{size / count:.2f}"])
+        alone = steps_alone(asked.rounds, Path(folder) / "alone.zarr")
     print(table(["arm", "processor s, least", "ratio", "rows", "events", "bytes a row"], lines))
     added = (least[WITH] - least[WITHOUT]) / max(events, 1) * 1e6
+    print()
+    told = [[arm, f"{1e6 * s:.1f}", f"+{1e6 * (s - alone['native']):.1f}"] for arm, s in alone.items()]
+    print(table(["a step of the environment", "µs, median", "added"], told))
     print(f"\n{added:.1f} µs an event. {asked.rounds} rounds. {machine()}")
 
 
