@@ -1,6 +1,6 @@
 """Because of what two ops of the same name give other rows from the same ones: the sentence, and its word.
 
-Owns the order in which explanations count: another dtype, other arguments, another kernel,
+Owns the order in which explanations count: random numbers, another dtype, other arguments, another kernel,
 another shape, nothing that is known.
 """
 
@@ -15,6 +15,8 @@ from rltrace.parity.ops import OwnOp
 
 def judged(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:
     """Two ops of the same name."""
+    if own.draws or other.draws:
+        return Reason.RNG, f"{own.shown} draws random numbers"
     places = list(zip(own.inputs, other.inputs, strict=False))
     dtypes = next(((x[0], y[0]) for x, y in places if x[0] != y[0]), None)
     shapes = next(((x[1], y[1]) for x, y in places if x[1] != y[1]), None)

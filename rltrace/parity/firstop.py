@@ -57,9 +57,8 @@ def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks
         every = own_ops(a.stretch, call_a), own_ops(b.stretch, call_b)
     except HoleError as error:
         return _unknown(f"its ops cannot be read: {error}")
-    if not all(every):
-        which = " and ".join(side for side, ops in zip("AB", every, strict=True) if not ops)
-        return _unknown(f"no op of its own was recorded in {which}")
+    if not any(every):
+        return _unknown("no op of its own was recorded")
     items = list(_aligned(*map(computing, every)))
     for item in items:
         if item.both and _other_weights(item.a[0], item.b[0]):
@@ -101,9 +100,12 @@ def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
     if other is not None or not reasons:
         other = other or suspects[0]
         because = f"{_chain(other.a)} in A, {_chain(other.b)} in B"
+        drawing = next((op.shown for op in (*other.a, *other.b) if op.draws), None)
+        if drawing is not None:
+            return _found(other, Reason.RNG, f"{because}: {drawing} draws random numbers")
         return _found(other, Reason.OPERATOR, because)
     suspects = [item for item in suspects if item.both]
-    order = (Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
+    order = (Reason.RNG, Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
     chosen = next((one for wanted in order for one in reasons if one[0] is wanted), (Reason.UNKNOWN, ""))
     names = ", ".join(dict.fromkeys(item.a[0].shown for item in suspects))
     why = "their rows are of other lengths" if rows_known else "rows of ops, recorded with --rows all, tell which"

@@ -38,6 +38,8 @@ class Reason(StrEnum):
     """The module's own numbers are others: the sides do not hold the same weights."""
     INPUTS = "inputs"
     """What the programs handed in is not the same: positions, a mask."""
+    RNG = "rng"
+    """An op draws random numbers: dropout that was left on."""
     OPERATOR = "operator"
     """The sides run other operators."""
     DTYPE = "dtype"

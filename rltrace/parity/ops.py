@@ -49,6 +49,8 @@ class OwnOp:
     """Numbers among its other arguments."""
     call: str
     """All its arguments in words: ``(T, [16], T, T, 1e-05)``."""
+    draws: bool
+    """From a generator."""
     evidence: Evidence
     rows: OpRows | None
 
@@ -117,7 +119,8 @@ def _own_op(stretch: Stretch, view: StreamView, rows: Rows, i: int, call: Module
     )
     floats = tuple(map(repr, rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()))
     called = call_text(RowAt(view, rows, i))
-    return OwnOp(told, tuple(layouts), tuple(weights), floats, called, evidence, op)
+    draws = rows.has(i, int(RowFlag.RNG))
+    return OwnOp(told, tuple(layouts), tuple(weights), floats, called, draws, evidence, op)
 
 
 def _numbers(view: StreamView, structure: int) -> Sequence[int]:

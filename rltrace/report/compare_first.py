@@ -19,6 +19,7 @@ LISTED = 8
 CAUSES = {
     Reason.WEIGHTS: "other weights",
     Reason.INPUTS: "other inputs",
+    Reason.RNG: "random numbers",
     Reason.OPERATOR: "other operators",
     Reason.DTYPE: "another dtype",
     Reason.ARGUMENTS: "other arguments",

@@ -99,6 +99,23 @@ def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path)
     assert (parity.verdict, parity.why) == (Verdict.DIFFERS, "2 modules give another dtype; the numbers are the same")
 
 
+@pytest.mark.parametrize("on", ["both sides", "one side"])
+def test_dropout_that_was_left_on_is_named(tmp_path: Path, on: str) -> None:
+    """Random numbers are the cause, whether one side draws them or both."""
+
+    def program() -> None:
+        model = policy()
+        model.keep = nn.Dropout(0.5)  # type: ignore[assignment]
+        model.train(on == "both sides")
+        generate(model, SEQUENCES, PROMPTS)
+        train(model.train(), SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert parity.first is not None
+    assert (parity.first.path.a, parity.first.reason) == ("Policy.keep", Reason.RNG)
+    assert "draws random numbers" in parity.first.because
+
+
 def test_two_programs_with_other_names(tmp_path: Path) -> None:
     """The trainer holds the policy, another object of the same weights, in a trace of its own."""
 
@@ -125,7 +142,7 @@ def test_other_weights_are_the_cause(tmp_path: Path) -> None:
     def trainer() -> None:
         model = policy()
         with torch.no_grad():
-            model.layers[1].up.weight[0, 0] += 1  # type: ignore[index, union-attr, operator]
+            model.layers[1].up.weight[0, 0] += 1
         train(model, SEQUENCES)
 
     a = record(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
