@@ -119,8 +119,18 @@ def _own_op(stretch: Stretch, view: StreamView, rows: Rows, i: int, call: Module
     )
     floats = tuple(map(repr, rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()))
     called = call_text(RowAt(view, rows, i))
-    draws = rows.has(i, int(RowFlag.RNG))
+    draws = rows.has(i, int(RowFlag.RNG)) and not _is_without_dropout(told.op, view, rows, i)
     return OwnOp(told, tuple(layouts), tuple(weights), floats, called, draws, evidence, op)
+
+
+def _is_without_dropout(op: str, view: StreamView, rows: Rows, i: int) -> bool:
+    """Whether it is attention that drops nothing out: torch marks it as one that draws all the same. The only number
+    among its positional arguments is dropout's probability, which is left out where it is 0."""
+    if "scaled_dot_product" not in op:
+        return False
+    scalars = view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
+    floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
+    return not (isinstance(scalars, list) and "f" in scalars and len(floats) and float(floats[0]) > 0)
 
 
 def _numbers(view: StreamView, structure: int) -> Sequence[int]:

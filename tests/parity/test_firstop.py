@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from rltrace.parity.compare import compare
+from rltrace.parity.model import Reason
 from rltrace.parity.opening import open_stretches, parse_given
 from rltrace.testing import In, TraceBuilder
 
@@ -46,3 +48,39 @@ def test_rows_that_came_in_otherwise_do_not_count(tmp_path: Path) -> None:
     assert (first.path.b, own.path.b) == ("LM.first", "LM.own")
     assert own.op.b is not None and own.op.b.op == "aten.exp.default"
     assert (own.rows, own.of) == (1, 1)
+
+
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+
+
+def attending(path: Path, tokens: int, dropout: float, off: float) -> Path:
+    """One sequence of ``tokens`` tokens through one attention, of whose second token ``off`` is added."""
+    trace = TraceBuilder(path)
+    stream = trace.stream()
+    ids = np.array([[7, 4, 9][:tokens]])
+    hidden = np.ones((1, tokens, 4), np.float32)
+    scalars = ["T", "T", "T", *(["f"] if dropout else []), ["scale=", "f"]]
+    with stream.call("LM", {"input_ids": ids}, "LM") as out, stream.call("LM.own", {"input": hidden}, "Own") as own:
+        stream.op(
+            ATTENTION,
+            inputs=["outside"] * 3,
+            outputs=[f"o {off}"],
+            module="LM.own",
+            rng="g",
+            scalars=scalars,
+            floats=[dropout, 0.25] if dropout else [0.25],
+            layouts=[("float32", (1, 1, tokens, 4), (1,), "cpu")] * 3,
+        )
+        given = hidden.copy()
+        given[:, 1] += off
+        own[""] = out["logits"] = given
+    return trace.finish()
+
+
+@pytest.mark.parametrize(("dropout", "reason"), [(0.0, Reason.SHAPE), (0.1, Reason.RNG)])
+def test_attention_draws_where_it_drops_out(tmp_path: Path, dropout: float, reason: Reason) -> None:
+    """Torch marks attention as an op that draws random numbers; without dropout that is not why two of them differ."""
+    a, b = attending(tmp_path / "a.zarr", 2, dropout, 0.5), attending(tmp_path / "b.zarr", 3, dropout, 0)
+    given = parse_given(str(a), (), "a"), parse_given(str(b), (), "b")
+    (origin,) = compare(*open_stretches(*given)).parity.origins
+    assert (origin.path.b, origin.reason) == ("LM.own", reason)
