@@ -50,6 +50,17 @@ def test_backward_ops_on_the_device_are_rows(record: Record) -> None:
     assert any("_backward" in name for name in recording.process.tables["ops"].payloads)
 
 
+def test_rows_of_tensors_on_the_device(record: Record) -> None:
+    """Calls and ops have the rows that the same bytes have on a CPU."""
+    layer, x = nn.Linear(8, 4).cuda(), torch.randn(2, 3, 8, device="cuda")
+    kept: list[torch.Tensor] = []
+    [call] = record(lambda: kept.append(layer(x)), rows="module=Linear").process.kept_rows.calls(0)
+    for tensor, found in zip((x, *kept), call.tensors, strict=True):
+        rows = tensor.detach().cpu().reshape(-1, tensor.shape[-1])
+        wanted = [digest(row.numpy().tobytes(), seed_of("float32", row.shape)) for row in rows]
+        assert found.digests.reshape(-1).tolist() == wanted
+
+
 def test_digests_in_the_trace_are_those_of_the_same_bytes_on_a_cpu(record: Record) -> None:
     """The digest of what an op returned on the device, beside the reference on a copy of it."""
     kept: list[torch.Tensor] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +16,9 @@ from torch import nn
 
 import rltrace
 from rltrace.digest import digest_buffer, seed_of
+from rltrace.digest.rows import row_digests
 from rltrace.errors import SelectorError, UsageError
+from rltrace.record.rows import tensors
 from rltrace.trace.reader import open_trace
 from rltrace.trace.schema import LIMIT
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
@@ -487,6 +490,33 @@ def test_the_limit(record: Record) -> None:
     there = [tensor for owner in (*store.calls(0), *store.ops(0).values()) for tensor in owner.tensors]
     assert [tensor.name for tensor in there] == ["input", "input", "self"]
     assert sum(entry.values for entry in store.left_out) + len(there) == 3 * 2 + 2 * 2
+
+
+@pytest.mark.parametrize("copied", [0, tensors.COPIED])
+def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
+    """Whether they are copied first or not, whatever their layout, rows and values are the same."""
+    monkeypatch.setattr(tensors, "COPIED", copied)
+    takes, x = Takes(), torch.randn(6, 4)
+    given = [x, x.t(), x[::2], torch.complex(x, x).conj(), x > 0, x.bfloat16(), torch.arange(3), torch.tensor(2.0)]
+    store = record(lambda: takes(given), rows="module=Takes").process.kept_rows
+    [call] = store.calls(0)
+    for tensor, found in zip(given, call.tensors, strict=False):
+        assert np.array_equal(found.digests, rows_of(tensor.resolve_conj()))
+
+
+def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread writes to it: there are no rows of it then, and that is told."""
+    x = torch.ones(4, 3)
+
+    def written(*given: Any) -> Any:
+        (ctypes.c_float * 1).from_address(x.data_ptr())[0] += 1
+        return row_digests(*given)
+
+    monkeypatch.setattr(tensors, "COPIED", 0)
+    monkeypatch.setattr(tensors, "row_digests", written)
+    store = record(lambda: Takes()(x), rows="module=Takes").process.kept_rows
+    assert shown(store.calls(0)[0]) == []
+    assert {entry.why for entry in store.left_out} == {tensors.CHANGED}
 
 
 def test_empty_tensors(record: Record) -> None:

@@ -14,11 +14,12 @@ import torch
 
 from rltrace.digest import digest_buffer
 from rltrace.digest.rows import row_digests
+from rltrace.record.digests import is_compound
 from rltrace.record.layouts import Layout, dtype_name
 from rltrace.record.process import ProcessState
 from rltrace.record.rows.keeper import RowKeeper
 from rltrace.record.series import is_captured, unseen
-from rltrace.record.values.copies import NO_MEMORY, NoBytesError, bytes_of
+from rltrace.record.values.copies import COMPOUND, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.record.values.keeper import Keeper
 from rltrace.trace.keptpack import Block, NewTensor
 from rltrace.trace.keptrecords import axes_of
@@ -32,12 +33,16 @@ KNOWN: Final = 1 << 16
 SMALL: Final = 1 << 20
 """Bytes up to which values of whole numbers and booleans are kept though nobody asked: rows are told by them."""
 
+COPIED: Final = 1 << 22
+"""Bytes up to which a tensor is copied before it is read; a larger one is read twice."""
+
 CHANGED: Final = "something wrote to the tensor while its rows were being kept"
 WRAPPED: Final = "a tensor within a transform of functorch (vmap, grad) has no bytes of its own"
 TRACED: Final = "the program was being traced"
 CAPTURED: Final = "the program was being captured into a graph of a device"
 
 Tensor = torch.Tensor
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class RowDigests:
@@ -81,15 +86,19 @@ class RowDigests:
         """
         around: AbstractContextManager[None] = nullcontext() if within_op else unseen()
         with around:
-            layout = self._process.layouts.of(tensor)
-            axes = axes_of(self._keeper.asked.axes, tensor.dim())
             try:
+                if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
+                    raise NoBytesError(COMPOUND)
+                layout = self._process.layouts.of(tensor)
+                axes = axes_of(self._keeper.asked.axes, tensor.dim())
                 wants = keep_value or (told_by and _tells(tensor, layout))
                 return self._take(part, name, tensor, row, layout, axes, digest, wants)
             except NoBytesError as error:
                 why = str(error)
             except RuntimeError:
                 why = NO_MEMORY
+            except Exception as error:  # of a tensor that is like no other: the rest of the recording goes on
+                why = f"it cannot be read: {type(error).__name__}"
             self._keeper.leave(why, self._stream, row, 0)
             return None
 
@@ -112,20 +121,22 @@ class RowDigests:
         block = self._known(digest, axes) if digest is not None else None
         new = 0
         if block is None or (wants and not self._values.knows(digest or 0)):
-            data = _bytes(tensor, layout)
-            whole = digest_buffer(data, layout.seed)
-            if digest is not None and whole != digest:
-                raise NoBytesError(CHANGED)
-            digest = whole
-            block = self._known(whole, axes)
-            if block is None:
-                if not keeper.has_room(count):
-                    self._leave(row, count)
-                    return None
-                digests = row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes)
-                block, new = self._remember(whole, axes, Block(digests)), count
-            if wants and not self._values.knows(whole):
-                self._keep_value(whole, layout, data, row)
+            with _bytes(tensor, layout) as data:
+                whole = digest_buffer(data, layout.seed)
+                if digest is not None and whole != digest:
+                    raise NoBytesError(CHANGED)
+                digest = whole
+                block = self._known(whole, axes)
+                if block is None:
+                    if not keeper.has_room(count):
+                        self._leave(row, count)
+                        return None
+                    digests = row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes)
+                    if type(data) is memoryview and digest_buffer(data, layout.seed) != whole:
+                        raise NoBytesError(CHANGED)
+                    block, new = self._remember(whole, axes, Block(digests)), count
+                if wants and not self._values.knows(whole):
+                    self._keep_value(whole, layout, data, row)
         assert digest is not None
         keeper.use(new)
         return NewTensor(part, self.name(name), layout.id, axes, digest, block)
@@ -133,9 +144,9 @@ class RowDigests:
     def _leave(self, row: int, count: int) -> None:
         self._keeper.leave(LIMIT, self._stream, row, count)
 
-    def _keep_value(self, digest: int, layout: Layout, data: bytes, row: int) -> None:
+    def _keep_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int) -> None:
         if self._values.has_room(len(data)):
-            self._values.keep(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout.id, data))
+            self._values.keep(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout.id, bytes(data)))
         else:
             self._values.leave(LIMIT, self._stream, row, len(data))
 
@@ -154,7 +165,8 @@ def _tells(tensor: Tensor, layout: Layout) -> bool:
     return layout.nbytes <= SMALL and not tensor.is_floating_point() and not tensor.is_complex()
 
 
-def _bytes(tensor: Tensor, layout: Layout) -> bytes:
+def _bytes(tensor: Tensor, layout: Layout) -> AbstractContextManager[bytes | memoryview]:
+    """The logical bytes: copied where they are few, so that nobody writes to them meanwhile."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         raise NoBytesError(WRAPPED)
     if not layout.dense:
@@ -162,4 +174,4 @@ def _bytes(tensor: Tensor, layout: Layout) -> bytes:
             raise NoBytesError(TRACED)
         if is_captured(tensor.device):
             raise NoBytesError(CAPTURED)
-    return bytes_of(tensor, layout)
+    return nullcontext(bytes_of(tensor, layout)) if layout.nbytes <= COPIED else read_in_place(tensor, layout)

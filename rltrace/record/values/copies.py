@@ -6,7 +6,9 @@ like a digest; never changes the tensor or its version.
 
 from __future__ import annotations
 
-from ctypes import string_at
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_char, string_at
 
 import torch
 
@@ -32,21 +34,42 @@ class NoBytesError(Exception):
 
 def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
     """The logical bytes of ``tensor``, wherever it lives. Raises NoBytesError."""
+    address = _address(tensor, layout)
+    if address:
+        return string_at(address, layout.nbytes)
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        found = _of_unusual(tensor, layout)
+        return string_at(found.data_ptr(), layout.nbytes) if isinstance(found, torch.Tensor) else found
+
+
+@contextmanager
+def read_in_place(tensor: torch.Tensor, layout: Layout) -> Iterator[memoryview]:
+    """The same without a copy that is not needed: for tensors too large to be held twice. Raises NoBytesError."""
+    found: torch.Tensor | bytes = tensor
+    address = _address(tensor, layout)
+    if not address:
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            found = _of_unusual(tensor, layout)
+            address = found.data_ptr() if isinstance(found, torch.Tensor) else 0
+    yield memoryview((c_char * layout.nbytes).from_address(address)) if address else memoryview(bytes(found))
+    del found  # until here the memory was its own
+
+
+def _address(tensor: torch.Tensor, layout: Layout) -> int:
+    """Where the logical bytes lie in this process's memory as they are; 0: nowhere. Raises NoBytesError."""
     if tensor.dtype not in KEPT:
         raise NoBytesError(COMPOUND if tensor.is_quantized else NO_DTYPE)
     kind = type(tensor)
     if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
         try:
-            address = tensor.data_ptr()
+            return tensor.data_ptr()
         except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
-            address = 0
-        if address:
-            return string_at(address, layout.nbytes)
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        return _of_unusual(tensor, layout)
+            pass
+    return 0
 
 
-def _of_unusual(tensor: torch.Tensor, layout: Layout) -> bytes:
+def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
+    """The bytes, or a contiguous tensor of them in this process's memory."""
     if is_compound(tensor):
         raise NoBytesError(COMPOUND)
     if tensor.device.type == "meta":
@@ -58,5 +81,4 @@ def _of_unusual(tensor: torch.Tensor, layout: Layout) -> bytes:
     plain = logical_bytes(tensor)
     if not plain.data_ptr():
         raise NoBytesError(NO_MEMORY)
-    host = plain.cpu()
-    return string_at(host.data_ptr(), layout.nbytes)
+    return plain.cpu()
