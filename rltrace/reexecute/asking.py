@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from rltrace.errors import RecordError, UsageError
@@ -27,7 +28,7 @@ from rltrace.trace.root import add_to_launch
 WITNESS = "rltrace.reexecute.witness"
 
 SECONDS = 600
-"""How long one process may ask."""
+"""How long asking may take, of processes that ran under the same settings."""
 
 MOST_ENDED = 8
 """Calls that end the process that makes them, before the rest is left out."""
@@ -106,22 +107,23 @@ def _ask_group(trace: Trace, numbers: Sequence[int], steps: Window | None, answe
     environment |= _variables(process)
     window = None if steps is None else [steps[0], 1 << 62 if steps[1] is None else steps[1]]
     skip: list[str] = []
+    end = monotonic() + SECONDS
     with tempfile.TemporaryDirectory(prefix="rltrace-kernels-") as folder:
         while True:
             out = Path(folder, f"answers-{len(skip)}")
             asked = json.dumps({"processes": list(numbers), "steps": window, "skip": skip})
-            command = [sys.executable, "-m", WITNESS, os.fspath(trace.path), os.fspath(out)]
-            why = _run(command, asked, environment)
+            command = [sys.executable, "-P", "-m", WITNESS, os.fspath(trace.path.absolute()), os.fspath(out)]
+            why = _run(command, asked, environment, end - monotonic())
             answers.forget()
             last = answers.take(out.read_text(encoding="utf-8").splitlines() if out.exists() else ())
             if answers.facts is not None:
                 return
-            if last is None or len(skip) == MOST_ENDED:
+            if last is None or len(skip) == MOST_ENDED or monotonic() > end:
                 raise RecordError(f"what oneDNN and MKL run could not be asked: {why}")
             skip.append(last)
 
 
-def _run(command: Sequence[str], asked: str, environment: Mapping[str, str]) -> str:
+def _run(command: Sequence[str], asked: str, environment: Mapping[str, str], seconds: float) -> str:
     """How the witness ended, where it did not come to its end."""
     try:
         done = subprocess.run(
@@ -132,7 +134,7 @@ def _run(command: Sequence[str], asked: str, environment: Mapping[str, str]) -> 
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=SECONDS,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
         return f"after {SECONDS} seconds it had not come to its end"

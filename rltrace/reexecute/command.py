@@ -13,6 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,10 @@ def _check_devices(devices: set[str]) -> None:
 
 def _let_libraries_speak(case: Case) -> None:
     """One call, of which oneDNN and MKL print what they run, to standard output."""
-    onednn, mkl = torch.backends.mkldnn, torch.backends.mkl
-    with onednn.verbose(onednn.VERBOSE_ON), mkl.verbose(mkl.VERBOSE_ON):
+    with ExitStack() as speaking:
+        for library in (torch.backends.mkldnn, torch.backends.mkl):
+            if library.is_available():
+                speaking.enter_context(library.verbose(library.VERBOSE_ON))
         repeat(case, 1, lambda tensor: "")
     ctypes.CDLL(None).fflush(None)  # what C has printed goes before what Python prints
 

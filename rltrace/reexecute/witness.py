@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,8 +60,10 @@ class Libraries:
     @contextmanager
     def speaking(self) -> Iterator[None]:
         """They tell of what they run."""
-        onednn, mkl = torch.backends.mkldnn, torch.backends.mkl
-        with onednn.verbose(onednn.VERBOSE_ON), mkl.verbose(mkl.VERBOSE_ON):
+        with ExitStack() as speaking:
+            for library in (torch.backends.mkldnn, torch.backends.mkl):
+                if library.is_available():
+                    speaking.enter_context(library.verbose(library.VERBOSE_ON))
             yield
 
     def of(self, call: Any) -> Said:

@@ -41,7 +41,9 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
             yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
             yield f"      {kernel_text(evidence_of(process, call)) or '–'}"
         if len(shown) < len(calls):
-            yield f"  and {len(calls) - len(shown)} kinds of call of which no library said anything (--all shows them)"
+            more = len(calls) - len(shown)
+            kinds = "1 kind" if more == 1 else f"{more:,} kinds"
+            yield f"  and {kinds} of call of which no library said anything (--all shows them)"
         for why, count in process.ran.unknown:
             yield f"  not known of {count}: {why}"
 
