@@ -84,6 +84,11 @@ def without(text: str, *headings: str) -> str:
     return text
 
 
+def without_numbers(text: str) -> str:
+    """A text in which each number is as good as any other: what rounding makes of them is another processor's."""
+    return re.sub(r"[-+]?\d[\d,.]*(?:e[-+]\d+)?", "<n>", text)
+
+
 def differs(page: str, now: str) -> str:
     """What of ``now`` is not what the page shows, for people; "" where all of it is."""
     pieces = [re.escape(_masked(piece)) for piece in re.split(r"^\s*…$", page, flags=re.MULTILINE)]
