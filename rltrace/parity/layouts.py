@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -89,8 +90,9 @@ def op_layouts(shape: Shape, grid: Shape) -> tuple[Layout, ...]:
     return (Layout.HEADS_FLAT,)
 
 
+@lru_cache(maxsize=4_096)
 def lie(shape: Shape, grid: Shape, layout: Layout) -> Lying:
-    """How the rows lie if they lie as ``layout`` has it."""
+    """How the rows lie if they lie as ``layout`` has it; one object for all tensors of these shapes."""
     total, size = prod(grid), prod(shape)
     each = np.arange(size)
     rows = np.arange(total)
