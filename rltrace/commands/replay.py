@@ -40,6 +40,13 @@ class _TraceFirst(click.Command):
 @click.option("--rows", is_flag=True, help="Put in rows, each at the same token, in batches of any shape.")
 @click.option("--weights", is_flag=True, help="With --rows: of a choice (topk), what went with it, too.")
 @click.option(
+    "--map",
+    "names",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --rows: lines of A-GLOB = GLOB of modules.",
+)
+@click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
 )
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program once this step is done.")
@@ -56,6 +63,7 @@ def command(
     origins: bool,
     rows: bool,
     weights: bool,
+    names: Path | None,
     output: Path | None,
     until: int | None,
     result: Path | None,
@@ -92,19 +100,19 @@ def command(
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
-    if weights and not rows:
-        raise UsageError("--weights is about choices that are put in by row: --rows")
+    if (weights or names is not None) and not rows:
+        raise UsageError("--weights and --map are about what is put in by row: --rows")
     if rows and (lockstep or origins or kinds is not None or only is not None):
         raise UsageError("--rows puts in what SELECTOR finds: leave out --lockstep, --origins, --kinds and --only")
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     source = a
     if rows:
-        from rltrace.commands.replay_rows import replay_rows
+        from rltrace.commands.replay_rows import Asked, replay_rows
 
         trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-        replaces = force and output is not None
-        return replay_rows(source, trace, inject, command, until, result, weights=weights, force=replaces, quiet=quiet)
+        asked = Asked(source, trace, inject, until, result, names, weights=weights)
+        return replay_rows(command, asked, force=force and output is not None, quiet=quiet)
     trace_a = open_trace(source)
     window = window_of(trace_a)
     if origins and not all_inputs_read(trace_a):

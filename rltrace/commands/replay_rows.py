@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from rltrace.commands.console import complain, narrate
@@ -10,19 +11,26 @@ from rltrace.commands.recording import carry_out
 from rltrace.commands.replay import other_trace
 
 
-def replay_rows(
-    a: Path,
-    trace: Path,
-    inject: tuple[str, ...],
-    command: tuple[str, ...],
-    until: int | None,
-    result: Path | None,
-    *,
-    weights: bool,
-    force: bool,
-    quiet: bool,
-) -> int:
-    """Run ``command`` with the rows of ``a`` put in that ``inject`` finds, recorded into ``trace``; its status."""
+@dataclass(frozen=True)
+class Asked:
+    """What the command line has."""
+
+    a: Path
+    """The trace whose rows are put in."""
+    trace: Path
+    """Where the replay is recorded to."""
+    inject: tuple[str, ...]
+    until: int | None
+    result: Path | None
+    """Where what happened is written to, as JSON."""
+    names: Path | None
+    """Lines that say which modules are which."""
+    weights: bool
+
+
+def replay_rows(command: tuple[str, ...], asked: Asked, *, force: bool, quiet: bool) -> int:
+    """Run ``command`` with the rows that were asked for put in; its status."""
+    from rltrace.follow.rows.names import read_lines
     from rltrace.follow.rows.source import read_table
     from rltrace.follow.rows.start import options_of
     from rltrace.follow.rows.tally import account_in
@@ -30,10 +38,13 @@ def replay_rows(
     from rltrace.select import parse_selectors
     from rltrace.trace.reader import open_trace
 
+    a, trace, inject, weights = asked.a, asked.trace, asked.inject, asked.weights
     path, _ = other_trace(trace, a)
     trace_a = open_trace(a)
+    if asked.names is not None:
+        read_lines(asked.names)  # what is wrong with it is said before anything runs
     table = read_table(trace_a, parse_selectors(inject), inject, weights=weights)
-    options = options_of(trace_a, path, inject, until, weights=weights)
+    options = options_of(trace_a, path, inject, asked.until, weights=weights, names=asked.names)
 
     def tell() -> bool:
         account = account_in(open_trace(trace), table)
@@ -42,9 +53,9 @@ def replay_rows(
             complain(text)
         elif not quiet:
             narrate(text)
-        if result is not None:
+        if asked.result is not None:
             found = rows_json(account, {"a": str(a), "trace": str(trace)}, inject, weights=weights)
-            result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            asked.result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         return account.complete
 
     return carry_out(command, trace, options, force=force, quiet=quiet, also=tell)

@@ -82,6 +82,8 @@ class RecordOptions:
     """Rows of that trace are put in, by what each is of, not whole values."""
     weights: bool = False
     """With a choice that is put in by rows, what went with it is as well."""
+    names: str = ""
+    """Absolute path of a file that says which modules of that trace are which here; empty: their names do."""
 
     against: str = ""
     """Absolute path of the trace that the run is held against as it goes; empty: of none."""

@@ -109,7 +109,8 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
     ("arguments", "words"),
     [
         (["--rows", "--", "true"], "--inject SELECTOR"),
-        (["--weights", "--inject", "op=mm", "--", "true"], "--weights is about choices"),
+        (["--weights", "--inject", "op=mm", "--", "true"], "--weights and --map are about"),
+        (["--rows", "--inject", "op=mm", "--map", "none", "--", "true"], "none cannot be read"),
         (["--rows", "--lockstep", "--", "true"], "leave out --lockstep"),
         (["--rows", "--inject", "op=mm", "--origins", "--", "true"], "leave out --lockstep, --origins"),
         (

@@ -5,10 +5,14 @@ Owns when the modules of the program are looked over: whenever an outermost one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
+from rltrace.errors import UsageError
+from rltrace.parity.mapfile import Line, parse_map
 from rltrace.parity.names import match_names
 
 Roots = Callable[[], Sequence[tuple[str, torch.nn.Module]]]
@@ -23,9 +27,11 @@ def root_of(path: str) -> str:
 class Names:
     """Modules of A, to be found by the paths that the running program has for them."""
 
-    def __init__(self, paths: Iterable[str], roots: Roots) -> None:
+    def __init__(self, paths: Iterable[str], roots: Roots, lines: Sequence[Line] = ()) -> None:
+        """``lines`` of a map file, which go before what the names tell."""
         self._paths = tuple(dict.fromkeys(paths))
         self._roots = roots
+        self._lines = lines
         self._met: set[str] = set()
         self._known: Mapping[str, str] = {}
 
@@ -39,7 +45,32 @@ class Names:
     def _look_over(self) -> None:
         own = list(dict.fromkeys(path for name, root in self._roots() for path in _paths_in(name, root)))
         self._met.update(map(root_of, own))
-        self._known = {b: a for a, b in match_names(self._paths, own).pairs}
+        self._known = {b: a for a, b in match_names(self._paths, own, mapped(self._lines, self._paths, own)).pairs}
+
+
+def read_lines(path: str | Path) -> tuple[Line, ...]:
+    """The lines of a map file. Raises UsageError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return parse_map(text, str(path))
+
+
+def mapped(lines: Sequence[Line], a: Sequence[str], b: Sequence[str]) -> dict[str, str]:
+    """Partners of A's modules among those that are there so far, as the lines have it; the first line that fits."""
+    known, found = set(b), dict[str, str]()
+    for line in lines:
+        pattern = re.compile("(.*)".join(map(re.escape, line.a.split("*"))))
+        for path in a:
+            match = pattern.fullmatch(path)
+            if match is None or path in found:
+                continue
+            groups = iter(match.groups())
+            partner = "".join(part if part != "*" else next(groups) for part in re.split(r"(\*)", line.b))
+            if partner in known and partner not in found.values():
+                found[path] = partner
+    return found
 
 
 def _paths_in(name: str, root: torch.nn.Module) -> Iterator[str]:

@@ -5,7 +5,7 @@ Owns the companion of such a recording, and what the replay itself keeps: what A
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +14,12 @@ from typing import Any
 
 from rltrace.errors import UsageError
 from rltrace.follow.plan import compile_of, window_of
+from rltrace.follow.rows.names import read_lines
 from rltrace.follow.rows.source import read_table
 from rltrace.follow.rows.stream import PuttingKeepingWithRows, PuttingWithRows, RowPutter
 from rltrace.follow.rows.table import RowTable
 from rltrace.follow.rows.tally import RowAccount, account_in, record_of
+from rltrace.parity.mapfile import Line
 from rltrace.record import current_session
 from rltrace.record import session as sessions
 from rltrace.record.keepers import Keepers
@@ -34,8 +36,8 @@ _KINDS: dict[Any, Any] = {WithRows: PuttingWithRows, KeepingWithRows: PuttingKee
 class Putting:
     """Goes along with the recording of one process and puts A's rows in."""
 
-    def __init__(self, table: RowTable) -> None:
-        self._putter = RowPutter(table)
+    def __init__(self, table: RowTable, lines: Sequence[Line] = ()) -> None:
+        self._putter = RowPutter(table, lines)
 
     def joined(self, keepers: Keepers) -> Keepers:
         """The stream that keeps rows, and puts A's in before."""
@@ -48,7 +50,13 @@ class Putting:
 
 
 def options_of(
-    trace: Trace, path: str, inject: tuple[str, ...], until: int | None = None, *, weights: bool
+    trace: Trace,
+    path: str,
+    inject: tuple[str, ...],
+    until: int | None = None,
+    *,
+    weights: bool,
+    names: str | Path | None = None,
 ) -> RecordOptions:
     """How a replay into ``path`` with rows of ``trace`` is recorded: as the trace was."""
     kept = next((p.kept_rows.asked for p in trace.processes if p.kept_rows.asked is not None), None)
@@ -66,6 +74,7 @@ def options_of(
         inject=inject,
         by_rows=True,
         weights=weights,
+        names="" if names is None else str(Path(names).absolute()),
     )
     asked = next((p.values.asked for p in trace.processes if p.values), None)
     if asked is None:
@@ -77,7 +86,8 @@ def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay by rows; called once, by the bootstrap."""
     trace = open_trace(options.replay)
     table = read_table(trace, parse_selectors(options.inject), options.inject, weights=options.weights)
-    return sessions.start(options, token, lambda _: Putting(table))
+    lines = read_lines(options.names) if options.names else ()
+    return sessions.start(options, token, lambda _: Putting(table, lines))
 
 
 @dataclass
@@ -89,11 +99,18 @@ class RowReplay:
 
 @contextmanager
 def rows_block(
-    a: str | Path, inject: str | tuple[str, ...], path: str | Path, *, weights: bool = False, force: bool = False
+    a: str | Path,
+    inject: str | tuple[str, ...],
+    path: str | Path,
+    *,
+    weights: bool = False,
+    names: str | Path | None = None,
+    force: bool = False,
 ) -> Iterator[RowReplay]:
     """Record the block's ops into a new trace at ``path``, with the rows of ``a`` put in that ``inject`` finds.
 
-    ``weights``: of ops that choose (``topk``), what goes with the choice too, else the program's own.
+    ``weights``: of ops that choose (``topk``), what goes with the choice too, else the program's own. ``names``: a file
+    of lines that say which modules of ``a`` are which here, where their names do not.
 
     Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
     """
@@ -102,8 +119,9 @@ def rows_block(
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     table = read_table(trace, parse_selectors(selectors), selectors, weights=weights)
-    options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights)
+    options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights, names=names)
+    lines = () if names is None else read_lines(names)
     made = RowReplay()
-    with recording(options, force=force, companion=lambda _: Putting(table)):
+    with recording(options, force=force, companion=lambda _: Putting(table, lines)):
         yield made
     made.account = account_in(open_trace(path), table)

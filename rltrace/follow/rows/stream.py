@@ -8,7 +8,7 @@ those that the program went on with.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from rltrace.follow.rows.table import OUTPUT, RowTable, Spot
 from rltrace.follow.rows.tally import RowAccount, Tally
 from rltrace.follow.rows.walks import OpenCall
 from rltrace.follow.stream import StandIn
+from rltrace.parity.mapfile import Line
 from rltrace.record.memory.storages import address_of
 from rltrace.record.modules import CallWatcher
 from rltrace.record.plans import OpPlan
@@ -43,8 +44,10 @@ NO_SUCH = "A chose among more than there are here"
 class RowPutter:
     """A's rows and what becomes of them in one process; shared by its threads."""
 
-    def __init__(self, table: RowTable) -> None:
+    def __init__(self, table: RowTable, lines: Sequence[Line] = ()) -> None:
+        """``lines``: which modules of A are which here, where their names do not tell."""
         self.table = table
+        self.lines = lines
         self.places = table.places
         self._tally = Tally(table.selected)
         self._lock = threading.Lock()
@@ -83,7 +86,7 @@ class PuttingRows(StreamRecorder):
 
     def __init__(self, *args: Any, putter: RowPutter, **others: Any) -> None:
         super().__init__(*args, **others)
-        names = Names(putter.table.modules, self.process.module_names.roots)
+        names = Names(putter.table.modules, self.process.module_names.roots, putter.lines)
         self._putter = putter
         self.passes = Passes(putter.table, names, self.process.layouts, lambda: self.process.step)
         self._stand_ins: dict[int, StandIn] = {}

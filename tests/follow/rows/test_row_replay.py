@@ -324,6 +324,38 @@ def test_a_wrapped_trainer_has_the_same_modules(generated: Generated, replay: Re
     assert found.of("Policy.layers.0.router", "aten.topk.default").asked == 21
 
 
+def test_modules_of_other_names_are_mapped(generated: Generated, tmp_path: Path) -> None:
+    """A trainer of the same model under other names: nothing is put in without a map, and with one it is."""
+
+    class Renamed(mixture.Policy):
+        def __init__(self, policy: mixture.Policy) -> None:
+            nn.Module.__init__(self)
+            self.anew, self.take = False, None
+            self.tokens, self.blocks, self.final, self.out = policy.embed, policy.layers, policy.norm, policy.head
+            for block in policy.layers:
+                block.choose = block.router
+                del block.router
+                block.router = lambda hidden, block=block: block.choose(hidden)
+
+        embed = property(lambda self: self.tokens)  # type: ignore[assignment]
+        layers = property(lambda self: self.blocks)  # type: ignore[assignment]
+        norm = property(lambda self: self.final)  # type: ignore[assignment]
+        head = property(lambda self: self.out)  # type: ignore[assignment]
+
+    lines = tmp_path / "names.map"
+    lines.write_text("Policy.embed = Renamed.tokens\nPolicy.layers.*.router = Renamed.blocks.*.choose\n")
+    for names, complete in ((None, False), (lines, True)):
+        made = rows_block(generated.path, ROUTERS, tmp_path / "c.zarr", names=names, force=True)
+        with made as replayed:
+            train(Renamed(trainer()), generated.rollout, ORDERS)
+        assert replayed.account is not None
+        assert replayed.account.complete is complete
+    assert [module.modules_b for module in replayed.account.modules] == [
+        ("Renamed.blocks.0.choose",),
+        ("Renamed.blocks.1.choose",),
+    ]
+
+
 def test_the_replay_keeps_what_the_generators_recording_kept(generated: Generated, replay: Replay) -> None:
     """Rows and values of the same, so that the two can be compared."""
     found = replay(ROUTERS)
