@@ -42,6 +42,7 @@ from rltrace.diff.search import Watch
 from rltrace.diff.steps import StepResult, compare_steps
 from rltrace.diff.streams import StreamResult, compare_streams
 from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure, whole_told
+from rltrace.diff.tried import seen_while_recorded
 from rltrace.diff.unrecorded import unrecorded
 from rltrace.diff.verdict import Evidence, as_if_complete, decide
 from rltrace.diff.view import StreamView
@@ -148,7 +149,8 @@ class _Comparing:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream), StreamView(b, other)
-                compared.append(believed(compare_streams(view_a, view_b, settings, self.progress, self.watch)))
+                found = believed(compare_streams(view_a, view_b, settings, self.progress, self.watch))
+                compared.append(seen_while_recorded(found))
         crews = find_crews(a, b, compared)
         self.shared_out = self.shared_out.union(*(crew.streams for crew in crews))
         self.streams += [(a, result) for result in compared if result.a.name not in self.shared_out]

@@ -136,6 +136,18 @@ def test_the_first_op_that_differs(held: Held) -> None:
     assert "none gave A's result" in first.because
 
 
+def test_a_comparison_tells_what_was_tried_on_the_spot(held: Held) -> None:
+    """Of two traces alone, whether a kernel repeats itself is not known; here it was called again."""
+    sides = held(training)
+    tried, plain = sides.compared(), compare(sides.path_b, sides.path_a)
+    for found in (tried, plain):  # whichever of the two is A
+        assert found.first_value is not None and found.first_value.repeats is True
+        assert "called again 100 times on its inputs while it was recorded, it repeats itself" in (
+            found.first_value.because
+        )
+        assert found.first_value is found.decisive
+
+
 def test_the_program_notices_nothing(held: Held, tmp_path: Path) -> None:
     """Calling the op again draws nothing and writes nothing of the program's: it ends as it ends recorded plainly."""
     sides = held(training)
