@@ -176,13 +176,15 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
     """What is tried, and what differs and is neither tried nor in or around what is."""
     from rltrace.experiment.contributions import Module
     from rltrace.parity.contribution import chosen, related
+    from rltrace.parity.stretch import works_itself
 
     parity = compared.parity
     paths = {str(one.path.b): str(one.path.a) for one in parity.modules if one.differing}
     if not paths:
         raise UsageError("--contributions divides a gap among the modules that differ, and none does")
     first = None if parity.first is None else parity.first.path.b
-    names = chosen(list(paths), first, most)
+    working = {path for path in paths if works_itself(compared.b.stretch, path)}
+    names = chosen(list(paths), first, most, working)
     for name in names:
         _check_values(compared, paths[name])
     left_out = [path for path in paths if not any(related(path, name) for name in names)]

@@ -5,15 +5,16 @@ Owns the arithmetic of such runs, and what it may be said to show; the runs are 
 
 A module's rows carry what came in from the modules before it. So its rows put in alone take away more than the module's
 own part, and those parts need not add up to what all of them take away together. Put in on top of the rows of all
-modules before it, in the order in which they run, what each takes away is its own, and adds up by construction.
+modules before it, in the order in which they run, what each takes away is its own (with what runs between the two), and
+adds up by construction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-FEW = 4
+FEW = 3
 """Modules that are too few to tell where a gap comes from, if there are more of them further down."""
 TOLERANCE = 0.05
 """Of what all modules together take away: how far the single parts may miss it and still add up."""
@@ -112,21 +113,29 @@ class Contributions:
 # --- which modules ----------------------------------------------------------------------------------------------------
 
 
-def chosen(differing: Sequence[str], first: str | None, most: int) -> tuple[str, ...]:
+def chosen(
+    differing: Sequence[str], first: str | None, most: int, working: Collection[str] = frozenset()
+) -> tuple[str, ...]:
     """The modules whose parts are measured, of those that differ, in the order in which they run.
 
-    They are those of one level of the tree of modules, so that none lies in another: the level of ``first``, which
-    parts by itself, or the next one above that has no more than ``most``. Where that would leave fewer than ``FEW`` of
-    more, the level below it is taken, and of that ``most``, evenly spread, ``first`` or what holds it among them.
+    They are those of one level of the tree of modules, and of those around them the ones in ``working``, which do
+    something themselves with what their modules gave. The level is that of ``first``, which parts by itself, or the
+    next one above at which these are no more than ``most``. Where that would leave fewer than ``FEW`` of more, the
+    level below it is taken, and of that ``most``, evenly spread, ``first`` or what holds it among them.
     """
     depths = _depths(differing)
     top = depths.get(first or "", max(depths.values(), default=0))
     levels = [_level(differing, depths, depth) for depth in range(top + 1)]
-    fitting = next((level for level in reversed(levels) if len(level) <= most), ())
+    whole = [_with_those_around(differing, level, working) for level in levels]
+    fitting = next((found for found in reversed(whole) if len(found) <= most), ())
     if levels and len(levels[-1]) > most and len(fitting) < min(FEW, most):
-        level = next(level for level in levels if len(level) > most)
-        return _spread(level, first, most)
-    return fitting
+        return _spread(next(level for level in levels if len(level) > most), first, most)
+    return fitting or next((level for level in reversed(levels) if len(level) <= most), ())
+
+
+def _with_those_around(paths: Sequence[str], level: Sequence[str], working: Collection[str]) -> tuple[str, ...]:
+    holding = {path[:at] for path in level for at, character in enumerate(path) if character == "."}
+    return tuple(path for path in paths if path in level or (path in holding and path in working))
 
 
 def related(path: str, other: str) -> bool:

@@ -189,3 +189,18 @@ def came_from(tensor: KeptRows, earlier: KeptRows) -> bool:
 def row_shape(tensor: KeptRows) -> tuple[int, ...]:
     """Lengths of the axes that make up a row."""
     return tuple(size for axis, size in enumerate(tensor.shape) if axis not in tensor.axes)
+
+
+def works_itself(stretch: Stretch, path: str) -> bool:
+    """Whether a module gives anything that none of the modules that it calls gave."""
+    for call in stretch.modules.get(path, ()):
+        given = {tensor.whole for one in _all_inner(stretch, call) for tensor in outputs_of(one)}
+        if any(tensor.whole not in given for tensor in outputs_of(call)):
+            return True
+    return False
+
+
+def _all_inner(stretch: Stretch, call: ModuleCall) -> Iterator[ModuleCall]:
+    for one in stretch.inner.get(call.number, ()):
+        yield one
+        yield from _all_inner(stretch, one)

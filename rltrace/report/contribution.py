@@ -12,8 +12,10 @@ from typing import Any
 from rltrace.parity.contribution import Contributions, Trial
 from rltrace.report.finding import wrapped
 from rltrace.report.style import Style
-from rltrace.report.telling import sentence
+from rltrace.report.telling import cut, sentence
 
+LONGEST = 400
+"""Characters of what a run said that told nothing."""
 NAME = 36
 """Columns of a module's name."""
 
@@ -33,7 +35,7 @@ def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
             yield f"    {name:<{NAME}}{_gap(trial):>10} {_part(found.removed(trial), found):>9}"
     yield from wrapped(
         "alone: the rows of this module and of no other. in turn: those of all modules above it as well, so that what"
-        " goes then is its own"
+        " goes then is its own, and that of what runs between the two"
     )
     yield from wrapped(sentence(_sum(found)))
     for told in _doubts(found):
@@ -75,7 +77,7 @@ def _doubts(found: Contributions) -> Iterator[str]:
     if found.routing is not None:
         trials += [("routing", found.routing.experts), ("routing", found.routing.weights)]
     for module, why in dict.fromkeys((module, trial.why) for module, trial in trials if trial.why):
-        yield f"{module}: {why}"
+        yield cut(f"{module}: {' '.join(why.split())}", LONGEST)
     if found.left_out:
         rest = f" and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
         names = ", ".join(map(_short, found.left_out[:3]))
@@ -90,7 +92,8 @@ def _part(removed: float | None, found: Contributions) -> str:
     """Of the gap, in percent."""
     if removed is None or not found.control.gap:
         return "?"
-    return f"{removed / found.control.gap:.0%}"
+    share = round(removed / found.control.gap, 2)
+    return f"{share or 0.0:.0%}"  # no -0%
 
 
 def _short(path: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spoken import Spoken
 
 from rltrace.parity.contribution import Contributions, Share, Trial, chosen, related
+from rltrace.parity.stretch import works_itself
+from rltrace.trace.tensor_rows import Part
 
 
 def made(control: float | None, alone: list[float | None], in_turn: list[float | None]) -> Contributions:
@@ -91,6 +95,21 @@ def test_layers_of_which_there_are_too_many_are_spread_evenly() -> None:
     assert list(found) == [path for path in model(40) if path in found]
 
 
+def test_modules_that_work_with_what_theirs_gave_are_tried_too() -> None:
+    """A layer that scales what its last module gave is none of these; tried after them, what is left is its own."""
+    around = {"M.body.0", "M"}
+    assert chosen(model(1), "M.body.0.attention", 8, around) == (
+        "M.body.0.norm",
+        "M.body.0.attention",
+        "M.body.0.mlp",
+        "M.body.0",
+        "M.body.norm",
+        "M.head",
+        "M",
+    )
+    assert chosen(model(1), "M.body.0.attention", 5, around) == ("M.body.0", "M.body.norm", "M.head", "M")
+
+
 def test_one_module_is_tried_alone() -> None:
     """A model of one module, or of which one differs."""
     assert chosen(["M"], "M", 8) == ("M",)
@@ -101,10 +120,24 @@ def test_one_module_is_tried_alone() -> None:
 @given(st.integers(1, 12), st.integers(1, 10), st.data())
 @settings(max_examples=60, deadline=None)
 def test_what_is_chosen_never_lies_in_another(layers: int, most: int, data: st.DataObject) -> None:
-    """Whatever differs and however few may be tried: some, no more than those, in order, none within another."""
+    """Whatever differs and however few may be tried: some, no more, in order; within another only if that works too."""
     paths = data.draw(st.lists(st.sampled_from(model(layers)), unique=True, min_size=1))
     paths.sort(key=model(layers).index)
-    found = chosen(paths, data.draw(st.sampled_from([*paths, None])), most)
+    working = data.draw(st.sets(st.sampled_from(paths)))
+    found = chosen(paths, data.draw(st.sampled_from([*paths, None])), most, working)
     assert 0 < len(found) <= most
     assert list(found) == [path for path in paths if path in found]
-    assert not any(related(x, y) for i, x in enumerate(found) for y in found[:i])
+    assert not any(related(x, y) for i, x in enumerate(found) for y in found[:i] if x not in working)
+
+
+def test_a_module_that_hands_on_what_another_gave_does_no_work_itself() -> None:
+    """Told by what it gave: the very tensor of a module within it, however deep, or another one."""
+    side = Spoken("b")
+    given, made = np.ones((2, 3), np.float32), np.full((2, 3), 2.0, np.float32)
+    for number, (path, parent, array) in enumerate(
+        [("M", None, made), ("M.body", 0, given), ("M.body.layer", 1, given), ("M.head", 0, made)]
+    ):
+        side.call(number, parent, path, "Module", number, 4 if number < 1 else 3, (side.kept(Part.OUTPUT, "", array),))
+    assert [works_itself(side.stretch, path) for path in ("M", "M.body", "M.body.layer")] == [False, False, True]
+    side.call(4, None, "M", "Module", 4, 5, (side.kept(Part.OUTPUT, "", 2 * made),))
+    assert works_itself(side.stretch, "M")
