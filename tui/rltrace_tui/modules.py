@@ -65,7 +65,6 @@ class ModulesScreen(Reasoned, Screen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#modules", Choices).border_title = "Modules: rows that differ, by how much at most"
         self.redraw()
 
     def on_resize(self) -> None:
@@ -90,8 +89,10 @@ class ModulesScreen(Reasoned, Screen[None]):
         modules = self._work.modules
         at = options.highlighted
         width = options.scrollable_content_region.width or NARROW
+        root = paritywords.root_of(modules)
+        options.border_title = f"Modules{f' of {root}' if root else ''}: rows that differ, by how much at most"
         options.clear_options()
-        options.add_options(Option(paritywords.module_line(m, self._work.origin(m), width)) for m in modules)
+        options.add_options(Option(paritywords.module_line(m, self._work.origin(m), root, width)) for m in modules)
         first = next((k for k, module in enumerate(modules) if self._work.origin(module) is not None), 0)
         options.highlighted = (at if at is not None else first) if modules else None
 

@@ -39,7 +39,7 @@ def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[s
     lines: Lines = [Content.assemble((word, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
     if first is not None:
         lines += labelled("from", str(first.path.b), width, "bold")
-        lines += origin_lines(first, width)
+        lines += [*_because(first, width), *_parts(first, width)]
     else:
         lines += labelled("", sentence(parity.why), width)
     for one in required:
@@ -68,15 +68,23 @@ def _side(side: Side) -> str:
     return f"{side.path}: {side.what}, {passes}, {counted(side.rows, 'row')}{lacks}"
 
 
-def origin_lines(origin: Origin, width: int) -> Lines:
-    """The module whose inputs agree and whose outputs do not: rows, ops, why."""
+def _because(origin: Origin, width: int) -> Lines:
+    return labelled("because", origin.because, width)
+
+
+def _parts(origin: Origin, width: int) -> Lines:
     rows = f"{origin.rows:,} of {origin.of:,} whose inputs agree part; the first is {origin.row}"
-    lines = labelled("parts", rows, width)
+    return labelled("parts", rows, width)
+
+
+def origin_lines(origin: Origin, width: int) -> Lines:
+    """The module whose inputs agree and whose outputs do not: why, rows, the op on both sides."""
+    lines = [*_because(origin, width), *_parts(origin, width)]
     if origin.op.a is not None or origin.op.b is not None:
         lines += pair_lines(
             "op", Pair(*(None if op is None else op_text(op) for op in (origin.op.a, origin.op.b))), width
         )
-    return lines + labelled("because", origin.because, width)
+    return lines
 
 
 def op_text(op: ParityOp) -> str:
@@ -96,9 +104,15 @@ def glyph(module: ModuleResult, origin: Origin | None) -> str:
     return "~" if module.differing else "="
 
 
-def module_line(module: ModuleResult, origin: Origin | None, width: int) -> str:
-    """One module of the list, on one line; of a path that is too long, its end is the news."""
-    path = str(module.path.b)
+def root_of(modules: Sequence[ModuleResult]) -> str:
+    """The module that all others of B lie in; "": there are several such."""
+    roots = {str(module.path.b).partition(".")[0] for module in modules}
+    return roots.pop() if len(roots) == 1 else ""
+
+
+def module_line(module: ModuleResult, origin: Origin | None, root: str, width: int) -> str:
+    """One module of the list, on one line, without the ``root`` of its path; of a long one its end is the news."""
+    path = str(module.path.b).removeprefix(f"{root}.")
     room = max(10, width - NUMBERS - 4)
     shown = path if len(path) <= room else f"…{path[len(path) - room + 1 :]}"
     return f"{glyph(module, origin)} {shown:<{room}}  {_numbers(module)}".rstrip()
