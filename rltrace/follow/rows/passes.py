@@ -34,7 +34,7 @@ from rltrace.trace.values import Value
 REMEMBERED = 1 << 15
 """Calls whose memory is remembered, should they be made again: hundreds of them in a forward pass."""
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 26
 """Of whole numbers that tokens may be told by."""
 
 _Place = tuple[str, int, int, tuple[int, ...]]
@@ -78,7 +78,7 @@ class Passes:
         if node is None:
             self._again = None
             self._open.append(call)
-            if path in self._enclosing:  # it is not known what is computed until it is given tokens
+            if path in self._enclosing or self._is_anchor(call):  # until its tokens are known, nothing is
                 self._walks.pop(root_of(path), None)
             call.walk = self._begun_by(call) or self._walks.get(root_of(path))
             self._remember(call)
@@ -123,11 +123,15 @@ class Passes:
 
     # --- a new pass -------------------------------------------------------------------------------------------------
 
+    def _is_anchor(self, call: OpenCall) -> bool:
+        """Whether a forward pass is given its tokens in this call."""
+        return not self._table.observed and call.module in self._table.anchors
+
     def _begun_by(self, call: OpenCall) -> Walk | None:
         """The pass that begins with a call; None: none does."""
         if self._table.observed:
             return self._observed_by(call)
-        if call.module not in self._table.anchors:
+        if not self._is_anchor(call):
             return None
         forward = _forward([each for each in self._open if root_of(each.path) == root_of(call.path)], self._layouts)
         if forward is None:

@@ -38,6 +38,8 @@ class Rows:
 
 def rows_of(table: RowTable, spot: Spot, tensor: Tensor, call: OpenCall, over: Pass, step: int) -> Rows:
     """Which rows of a tensor of ``call`` A has. Raises NotInjectedError where it cannot be told which rows they are."""
+    if not is_plain(tensor):
+        raise NotInjectedError("the tensor is made of others here (sparse, nested, a subclass, within a transform)")
     shape = tuple(map(int, tensor.shape))
     usual = table.layouts.get((spot.module, spot.op, spot.name), ())
     reading = chosen(readings(shape, over.grid.shape, table.axes), usual)
@@ -82,6 +84,11 @@ def put_in(table: RowTable, tensor: Tensor, rows: Rows, but: str = "") -> Done:
     return Done(len(rows.parts), count, int(rows.found.several.sum()), rows.alone)
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has rows and bytes of its own."""
+    return not (is_compound(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def most_in(table: RowTable, rows: Rows) -> int:
     """The largest number among A's rows, which are of whole numbers."""
     values = [table.rows(number, own).max(initial=0) for number, own in _by_source(rows)]
@@ -93,8 +100,6 @@ def _by_source(rows: Rows) -> list[tuple[int, Numbers]]:
 
 
 def _check(table: RowTable, tensor: Tensor, rows: Rows) -> None:
-    if is_compound(tensor):
-        raise NotInjectedError("the tensor is made of several here (sparse, nested, a subclass)")
     if tensor.is_conj() or tensor.is_neg():
         raise NotInjectedError("the tensor is a conjugate or negative that is not resolved here")
     if torch._debug_has_internal_overlap(tensor) == 1:

@@ -18,7 +18,7 @@ from rltrace.follow.inject import NotInjectedError
 from rltrace.follow.rows.choices import CHOICES
 from rltrace.follow.rows.names import Names
 from rltrace.follow.rows.passes import Passes
-from rltrace.follow.rows.put import most_in, put_in, rows_of
+from rltrace.follow.rows.put import is_plain, most_in, put_in, rows_of
 from rltrace.follow.rows.results import candidates, look_up, named_results
 from rltrace.follow.rows.table import OUTPUT, RowTable, Spot
 from rltrace.follow.rows.tally import RowAccount, Tally
@@ -189,7 +189,7 @@ class _Calls:
             (where, tensor)
             for name, value in self._names.arguments(module, args, kwargs)
             for where, tensor in named_tensors(value, name)
-            if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            if is_plain(tensor)
         ]
         here = self._passes.here
         depth = depth or (1 if here is None else here.depth + 1)  # threads of autograd's own know none
@@ -202,7 +202,7 @@ class _Calls:
         call = begun.call
         self._passes.end(call)
         self._put(begun, result)
-        self._passes.gave(call, (tensor for _, tensor in named_tensors(result)))
+        self._passes.gave(call, (tensor for _, tensor in named_tensors(result) if is_plain(tensor)))
 
     def _put(self, begun: _Begun, result: Any) -> None:
         call = begun.call
