@@ -360,6 +360,7 @@ RECORD_TYPES: Final = {
     "kept": "calls, tensors, digests: of each array count, chunk, files, in a slice null for each file of digests that"
     " was left out; left_out: as of values",
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
+    "replay_rows": "modules: what became of the rows that were meant for this process, in a replay by rows",
     "against": "tally, first: how this process compared with another trace, where it was held against one",
     "window": "stream, first_step, end_step or null, row",
     "state": "tensors: how many, digest: over those of parameters, buffers and optimizer state as the process ends",
