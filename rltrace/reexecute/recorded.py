@@ -172,7 +172,7 @@ def _digest(place: int, link: Link, kept: Any) -> int | None:
 def _missing(process: ProcessTrace, stream: StreamTrace, row: int, lacking: Sequence[int], count: int) -> str:
     which = f"input{'s' if len(lacking) > 1 else ''} {', '.join(map(str, lacking[:8]))}"
     why = process.values.why_missing(stream.index, row)
-    if why is None and process.asked is None:
+    if why is None and not process.values:
         why = "no values were recorded"
     elif why is None and process.asked is not None and not process.asked.inputs:
         why = "it was recorded without --values-inputs"
