@@ -3,8 +3,8 @@
     python benchmarks/rows_cost.py [--repeats 5]
 
 Two training programs, a small transformer's updates and Stable-Baselines3 PPO, recorded in turn with and without rows,
-in one process with one thread; the lowest time of each counts, by the clock of that thread alone, so that a busy machine
-shows less (what the thread behind it writes and compresses is not in it). Prints Markdown.
+in one process with one thread; the lowest time of each counts, by the clock of that thread alone, so that a busy
+machine shows less (what the thread behind it writes and compresses is not in it). Prints Markdown.
 """
 
 from __future__ import annotations
