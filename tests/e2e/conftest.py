@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oracle_log import Difference, first_difference
+
+from rltrace.commands.main import main
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROBE = Path(__file__).parents[2] / "scripts" / "kernel_probe.py"
@@ -74,10 +78,12 @@ class CommandLine:
         return {"file": program, "line": line, "function": function, "source": source}
 
     def diff(self, a: object, b: object, *options: object) -> tuple[int, Mapping[str, Any]]:
-        """Exit status and the JSON object of ``rltrace diff``."""
-        result = self.rltrace("diff", a, b, "--format", "json", *options)
-        assert result.stdout, result.stderr
-        return result.returncode, json.loads(result.stdout)
+        """Exit status and the JSON object of ``rltrace diff``, called in this process, which saves the start of one."""
+        printed = io.StringIO()
+        with chdir(self.folder), redirect_stdout(printed):
+            status = main(["diff", str(a), str(b), "--format", "json", *map(str, options)])
+        assert printed.getvalue()
+        return status, json.loads(printed.getvalue())
 
 
 @pytest.fixture
