@@ -93,7 +93,7 @@ class ModulesScreen(Reasoned, Screen[None]):
         options.border_title = f"Modules{f' of {root}' if root else ''}: rows that differ, by how much at most"
         options.clear_options()
         options.add_options(Option(paritywords.module_line(m, self._work.origin(m), root, width)) for m in modules)
-        first = next((k for k, module in enumerate(modules) if self._work.origin(module) is not None), 0)
+        first = next(iter(self._origins), 0)
         options.highlighted = (at if at is not None else first) if modules else None
 
     def _verdict(self, width: int) -> words.Lines:
@@ -115,8 +115,8 @@ class ModulesScreen(Reasoned, Screen[None]):
         return ""
 
     @property
-    def _origins(self) -> list[int]:
-        return [k for k, module in enumerate(self._work.modules) if self._work.origin(module) is not None]
+    def _origins(self) -> tuple[int, ...]:
+        return () if self._work.found is None else self._work.found.parting
 
     def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         self._open(event.option_index)

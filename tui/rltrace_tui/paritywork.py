@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from rltrace.diff.advice import record_window
 from rltrace.diff.browse import Browser
 from rltrace.diff.findings import RowAt
-from rltrace.diff.model import Finding
+from rltrace.diff.model import Finding, Pair
 from rltrace.diff.view import StreamView
 from rltrace.parity.model import ModuleResult, Origin, Parity, Required
 from rltrace.report.pair import Pairs
@@ -37,6 +38,16 @@ class Found:
     """All of it as text, as it would have been printed."""
     more: tuple[str, ...] = ()
     """Sections of the report about what it amounts to: the gap of log-probabilities, what routers decided."""
+
+    @cached_property
+    def origins(self) -> dict[Pair[str], Origin]:
+        """The first of each module; there may be thousands of modules."""
+        return {origin.path: origin for origin in reversed(self.parity.origins)}
+
+    @cached_property
+    def parting(self) -> tuple[int, ...]:
+        """Which of the modules they are, ascending."""
+        return tuple(k for k, module in enumerate(self.parity.modules) if module.path in self.origins)
 
 
 Find = Callable[[], Found]
@@ -81,8 +92,7 @@ class ParityWork(Source):
 
     def origin(self, module: ModuleResult) -> Origin | None:
         """What was found about the module whose inputs agree and whose outputs do not; None: it is not one of them."""
-        origins = () if self.found is None else self.found.parity.origins
-        return next((origin for origin in origins if origin.path == module.path), None)
+        return None if self.found is None else self.found.origins.get(module.path)
 
     @property
     def no_op(self) -> str:
