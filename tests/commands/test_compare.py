@@ -138,3 +138,35 @@ def test_other_tokens_end_with_3(run) -> None:  # type: ignore[no-untyped-def]
     assert status == 3
     assert out.startswith("UNDECIDED\n  No sequence of A is one of B: the two were given other tokens.\n")
     assert "B was first given the tokens 19 18 17." in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("trace", "required", "status", "said"),
+    [
+        ("equal.zarr", "logprob<1e-9", 0, "required logprob<1e-09: holds, it is 0 over 5 taken tokens"),
+        ("parts.zarr", "logprob<1", 0, "required logprob<1: holds"),
+        ("parts.zarr", "logprob<1e-30", 1, "required logprob<1e-30: FAILS"),
+        ("parts.zarr", "logprob-mean<1e-30", 1, "required logprob-mean<1e-30: FAILS"),
+    ],
+)
+def test_limits_on_the_gap_decide(run, trace: str, required: str, status: int, said: str) -> None:  # type: ignore[no-untyped-def]
+    """A limit that holds is enough, though rows differ; of two sequences three tokens and two were taken."""
+    ended, out, _ = run(trace, "--require", required)
+    assert (ended, said in " ".join(out.split())) == (status, True), out
+    assert "Log-probabilities of 5 taken tokens" in out
+
+
+def test_a_gap_that_nobody_knows_is_undecided(run) -> None:  # type: ignore[no-untyped-def]
+    """No token in common has no log-probability: nothing is said to hold."""
+    ended, out, _ = run("a.zarr", "other.zarr", "--require", "kl<1")
+    assert ended == 3
+    assert "required kl<1: cannot be said" in " ".join(out.split())
+
+
+def test_log_probabilities_that_are_not_there_are_an_error(run) -> None:  # type: ignore[no-untyped-def]
+    """What was asked for by name and cannot be had ends with 2, and says why."""
+    ended, _, err = run("equal.zarr", "--logprobs", "op=gather,module=nobody")
+    assert ended == 2
+    assert "it finds nothing in A that rows were kept of" in err
+    assert run("equal.zarr", "--logprobs", "op=a::op=b::op=c")[0] == 2
+    assert run("equal.zarr", "--routing", "op=topk")[0] == 2
