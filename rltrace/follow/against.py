@@ -213,7 +213,7 @@ class AgainstStream(KeepingStream):
             tally.unchecked += 1
             return
         place, content = self._cells.content(fixed)
-        found = rows.take(place, content)
+        found = rows.take(place, content, lambda found: self._reads_alike(found, self._cells.here(fixed, content)))
         if found is None:
             self._partners.add(self.row, None)
             tally.only_here += 1
@@ -231,6 +231,15 @@ class AgainstStream(KeepingStream):
                 if len(self._marked_rows) < MOST_MARKED:
                     self._marked_rows.add(self.row)
         tally.matched += 1
+
+    def _reads_alike(self, found: Found, here: Here) -> bool:
+        """Whether a row of A reads what ops wrote that match those whose results are read here."""
+        partner, a = self._partners.of, found.row
+        return all(
+            partner(here.row - y.distance) == a - x.distance
+            for x, y in zip(found.rows.inputs(found.i), here.inputs(), strict=False)
+            if x.distance > 0 and y.distance > 0 and not (x.known or y.known)
+        )
 
     @property
     def _around(self) -> Surroundings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -105,8 +105,12 @@ class StepRows:
             pass
         return self._waiting
 
-    def take(self, place: Place, content: Content) -> Found | None:
-        """The row that the op at this place is; None where A has none. Raises HoleError."""
+    def take(self, place: Place, content: Content, fits: Callable[[Found], bool]) -> Found | None:
+        """The row that the op at this place is; None where A has none. Raises HoleError.
+
+        One further on that tells the same is it where it ``fits``: where it also reads what matching ops wrote. A race
+        gives one of a few results in each round.
+        """
         waiting = self._left.get(place)
         while not waiting:
             if not self._read_on(MOST_AHEAD):
@@ -120,8 +124,10 @@ class StepRows:
         for k in range(1, min(len(waiting), MOST_MOVED)):
             other, j = waiting[k]
             if other.content(j) == content:
-                del waiting[k]
-                return Found(other.rows, j, content.called, True)
+                found = Found(other.rows, j, content.called, True)
+                if fits(found):
+                    del waiting[k]
+                    return found
         waiting.popleft()
         return Found(piece.rows, i, piece.content(i).called, False)
 
