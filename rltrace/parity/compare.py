@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rltrace.parity.keying import Keying
-from rltrace.parity.known import known_rows, same_steps
+from rltrace.parity.known import known_rows, of_models, same_steps
 from rltrace.parity.mapfile import Line, apply_map
 from rltrace.parity.measuring import Rows
 from rltrace.parity.missing import missing
@@ -55,7 +55,8 @@ def compare(a: Stretch, b: Stretch, asked: Asked | None = None) -> Compared:
     known = known_rows(a, b, asked.rows_by, asked.pad)
     keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
     naming = _named(a, b, asked)
-    ranks = partners(known.a, known.b)
+    ranks = partners(known.a, known.b, dict(naming.pairs))
+    known = of_models(known, naming.pairs)
     counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), Rows(a), Rows(b))
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)

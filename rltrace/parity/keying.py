@@ -124,13 +124,18 @@ class Keying:
         if unsure and tensor is given:
             possible = tuple(one for one in possible if one in self._readings[_name(call, tensor)])
         found = self._by_shape(grid, tensor, possible)
-        if isinstance(found, KeyedRows) and possible == (Layout.TAIL,) and self._stood_there(found):
-            found = KeyedRows(tensor, grid, found.rows, found.parts)
-        elif isinstance(found, Unkeyed) or possible == (Layout.TAIL,):
-            found = self._by_content(grid, tensor) or self._passed_through(call, tensor) or found
+        if isinstance(found, Unkeyed) or _is_doubtful(tensor, possible):
+            found = self._settled(call, grid, tensor, found)
         if isinstance(found, KeyedRows):
             self._met.setdefault(id(grid), []).append(found)
         return found
+
+    def _settled(self, call: ModuleCall, grid: Grid, tensor: KeptRows, found: Keyed) -> Keyed:
+        """What the content tells where a shape tells nothing, or may do so by chance."""
+        if isinstance(found, KeyedRows) and self._stood_there(found):
+            return KeyedRows(tensor, grid, found.rows, found.parts)
+        may_be_met = isinstance(found, Unkeyed) or found.assumed or tensor.part is Part.INPUT
+        return (self._by_content(grid, tensor) if may_be_met else None) or self._passed_through(call, tensor) or found
 
     def _by_element(self, grid: Grid, tensor: KeptRows) -> KeptRows:
         """Whole numbers that stand one for each token, as positions do: each is a row by itself."""
@@ -208,7 +213,8 @@ class Keying:
         for given in self.of(call):
             if isinstance(given, Unkeyed) or given.tensor.part is not Part.INPUT or given.parts.shape[1] > 1:
                 continue
-            if given.tensor.digests.shape == tensor.digests.shape:
+            is_plain = np.array_equal(given.rows, np.arange(len(given.grid.keys)))
+            if given.tensor.digests.shape == tensor.digests.shape and not is_plain:
                 return KeyedRows(tensor, given.grid, given.rows, given.parts, given.assumed)
         return None
 
@@ -236,6 +242,11 @@ def _nth(digests: Keys) -> Numbers:
 
 _AGAIN = "it was computed anew in a backward pass"
 _NO_GRID = "it is not known which forward pass it belongs to, or it holds several"
+
+
+def _is_doubtful(tensor: KeptRows, possible: tuple[Layout, ...]) -> bool:
+    """Rows of which as many may stand together for another reason: the tokens that one expert is handed."""
+    return possible == (Layout.TAIL,) or (possible == (Layout.FLAT,) and tensor.digests.size > 1)
 
 
 def _name(call: ModuleCall, tensor: KeptRows) -> tuple[str, Part, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.parity.forwards import Forward, forwards_of
+from rltrace.parity.forwards import Forward, forwards_of, root_of
 from rltrace.parity.grids import Grid
 from rltrace.parity.model import RowsBy
 from rltrace.parity.observations import counted_grids, observation_grids
@@ -116,3 +116,15 @@ def _without_steps(stretch: Stretch) -> Stretch:
 
 def _steps(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+def of_models(known: Known, names: Sequence[tuple[str, str]]) -> Known:
+    """Without forward passes of models that have no partner: what a reference model computed, nobody else claims to."""
+    if not names:
+        return known
+    roots = [{root_of(pair[side]) for pair in names} for side in (0, 1)]
+    a, b = (
+        tuple(grid for grid in grids if root_of(grid.anchor.module) in own)
+        for grids, own in zip((known.a, known.b), roots, strict=True)
+    )
+    return replace(known, a=a, b=b)

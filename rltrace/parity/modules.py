@@ -136,7 +136,22 @@ def _pair_tensor(name_a: Name, name_b: Name, a: Table, b: Table) -> PairedTensor
         cut = pairs.a[fits], pairs.b[fits], pairs.ids[fits]
         pairs = Pairs(*cut, pairs.only_a, pairs.only_b, pairs.again_a, pairs.again_b)
     equal = a.digests[pairs.a] == b.digests[pairs.b]
+    sure = _sure(a, pairs.a, equal) & _sure(b, pairs.b, equal)
+    if not sure.all():
+        cut = pairs.a[sure], pairs.b[sure], pairs.ids[sure]
+        pairs, equal = Pairs(*cut, pairs.only_a, pairs.only_b, pairs.again_a, pairs.again_b), equal[sure]
     return PairedTensor(name_a[0], Pair(name_a[1], name_b[1]), a, b, pairs, equal)
+
+
+def _sure(table: Table, at: Numbers, equal: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which pairs may be held against each other: where it was taken for granted whose the rows of a call are, one of
+    them at least has to be equal.
+    """
+    doubtful = np.array([bool(rows.assumed) for _, rows in table.sources] + [False])[table.source[at]]
+    agree = np.zeros(len(table.sources) + 1, bool)
+    agree[table.source[at[equal]]] = True
+    found: NDArray[np.bool_] = ~doubtful | agree[table.source[at]]
+    return found
 
 
 def _widths(table: Table, at: Numbers) -> Keys:

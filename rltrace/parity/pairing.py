@@ -120,36 +120,40 @@ def _occurrences(table: Table) -> Keys:
     return fold(np.stack([keys, nth.astype(np.uint64)], axis=1))
 
 
-def partners(a: Sequence[Grid], b: Sequence[Grid]) -> Numbers:
+def partners(a: Sequence[Grid], b: Sequence[Grid], names: Mapping[str, str] | None = None) -> Numbers:
     """Of each sequence of A the number of the one in B that goes on from where it ends; LAST: none is left that does.
 
-    Several sequences may be the same so far: the first of A takes the first of B.
+    Several sequences may be the same so far: the first of A takes the first of B. ``names``: partners of modules; a
+    model's sequences are those of its partner alone, where it has one.
     """
     ends = _ends(a)
-    holders: dict[tuple[int, int], list[int]] = {}
-    wanted = np.array([key for key, _ in ends.values()], np.uint64)
+    holders: dict[tuple[int, int, str], list[int]] = {}
+    wanted = np.array([key for key, *_ in ends.values()], np.uint64)
+    models = dict.fromkeys(grid.anchor.module for grid in b)
     for grid in b:
         for at in np.flatnonzero(np.isin(grid.keys, wanted) & (grid.sequences != UNKNOWN)).tolist():
-            held = holders.setdefault((int(grid.keys[at]), grid.anchor.step), [])
+            held = holders.setdefault((int(grid.keys[at]), grid.anchor.step, grid.anchor.module), [])
             held.append(int(grid.sequences[at]))
     ranks = np.full(max(ends, default=UNKNOWN) + 1, LAST)
-    for sequence, (key, step) in ends.items():
-        held = holders.get((key, step), [])
+    for sequence, (key, step, module) in ends.items():
+        of = [names[module]] if names is not None and module in names else models
+        held = next((found for model in of if (found := holders.get((key, step, model)))), [])
         if held:
             ranks[sequence] = held.pop(0)
     return ranks
 
 
-def _ends(grids: Sequence[Grid]) -> Mapping[int, tuple[int, int]]:
-    """Of each sequence the key of its last token, and the step it is in."""
-    found: dict[int, tuple[int, int]] = {}
+def _ends(grids: Sequence[Grid]) -> Mapping[int, tuple[int, int, str]]:
+    """Of each sequence the key of its last token, the step it is in, and the module that looks its tokens up."""
+    found: dict[int, tuple[int, int, str]] = {}
     places: dict[int, int] = {}
     for grid in grids:
         own = (grid.keys != NO_KEY) & (grid.sequences != UNKNOWN)
         for at in _last_of_each(grid.sequences, own):
             sequence, place = int(grid.sequences[at]), int(grid.places[at])
             if place >= places.get(sequence, UNKNOWN):
-                places[sequence], found[sequence] = place, (int(grid.keys[at]), grid.anchor.step)
+                own_step, module = grid.anchor.step, grid.anchor.module
+                places[sequence], found[sequence] = place, (int(grid.keys[at]), own_step, module)
     return dict(sorted(found.items()))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agreeing import LAYERS, WIDTH, Dense, Policy, generate, policy, train
+from agreeing import LAYERS, WIDTH, Dense, Policy, generate, padded, policy, train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -236,6 +236,51 @@ def test_what_a_router_hands_to_an_expert_is_known_by_its_content(tmp_path: Path
     rows = [module.rows for module in parity.modules if str(module.path.a).startswith("Experts.experts.")]
     assert sum(rows) == FED
     assert [origin.path.a for origin in parity.origins] == ["Experts.experts.1"]
+
+
+class Sorted(nn.Module):
+    """One expert that is handed every token, in an order of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.expert = policy(), Dense(WIDTH, WIDTH)
+        self.body.head = Dense(WIDTH, WIDTH)
+
+    def forward(self, *given: Any) -> torch.Tensor:
+        hidden = self.body(*given).reshape(-1, WIDTH)
+        out = torch.empty_like(hidden)
+        order = hidden.sum(-1).argsort(stable=True)
+        out[order] = self.expert(hidden[order])
+        return out
+
+
+def test_as_many_rows_as_tokens_are_not_taken_for_them_in_order(tmp_path: Path) -> None:
+    """The shape would allow it; the content says that they stand in another order, on each side in its own."""
+
+    def program() -> None:
+        model = Sorted()
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES[::-1])
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    expert = next(module for module in parity.modules if module.path.a == "Sorted.expert")
+    assert (parity.verdict, expert.rows > 0) == (Verdict.BITWISE, True)
+
+
+def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
+    """Same class, other weights, the same sequences: it has no partner, and takes none of the generator's rows."""
+
+    def program() -> None:
+        model, reference = policy(), policy(seed=1)
+        with torch.no_grad():
+            reference(*padded(SEQUENCES, left=False))
+        generate(model, SEQUENCES, PROMPTS)
+        train(model, SEQUENCES)
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.verdict, parity.disagreements) == (Verdict.BITWISE, ())
+    assert all(path.startswith("Policy#2") for path in parity.only_a)
+    assert parity.a.rows == FED + 2  # and padding, fed after a sequence had ended
 
 
 def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:
