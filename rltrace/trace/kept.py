@@ -213,7 +213,9 @@ class KeptTensors:
         """One tensor. Raises UnreadableError, NotThereError."""
         payload: Any = self._payload("layouts", row[Kept.LAYOUT])
         dtype, shape = payload[0], payload[1]
-        if row[Kept.PART] not in (Part.INPUT, Part.OUTPUT) or row[Kept.AXES] >= 1 << min(len(shape), MOST_AXES):
+        if row[Kept.PART] not in (Part.INPUT, Part.OUTPUT):
+            raise UnreadableError(NO_SENSE)
+        if len(shape) > MOST_AXES or row[Kept.AXES] >= 1 << len(shape):
             raise UnreadableError(NO_SENSE)
         if not all(type(size) is int and 0 <= size < MOST for size in shape):
             raise UnreadableError(NO_SENSE)
@@ -221,7 +223,10 @@ class KeptTensors:
         lengths = [shape[axis] for axis in axes]
         if prod(lengths) != row[Kept.COUNT]:
             raise UnreadableError(NO_SENSE)
-        digests = self._digests(row[Kept.OFFSET], row[Kept.COUNT]).reshape(lengths)
+        try:
+            digests = self._digests(row[Kept.OFFSET], row[Kept.COUNT]).reshape(lengths)
+        except ValueError:  # no rows of more than an array can have
+            raise UnreadableError(NO_SENSE) from None
         name = self._text("names", row[Kept.NAME])
         return KeptRows(Part(row[Kept.PART]), name, dtype, tuple(shape), axes, digests, row[Kept.WHOLE])
 

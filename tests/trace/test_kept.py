@@ -22,10 +22,11 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace import codec
 from rltrace.trace.journal import parse_journal
 from rltrace.trace.kept import KeptTensors
+from rltrace.trace.keptpack import Block, NewOp, NewTensor
 from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.schema import DIGEST_CHUNK, Called, Kept
 from rltrace.trace.slice import slice_trace
-from rltrace.trace.tensor_rows import ModuleCall, OpRows
+from rltrace.trace.tensor_rows import ModuleCall, OpRows, Part
 from rltrace.trace.verify import verify
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex128"]
@@ -251,6 +252,22 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
     later = {key: value for key, value in told(trace).items() if value[0][0] >= 2 or key[1] == 1}
     assert len(later) >= 4  # the other commit's
     assert not verify(small).ok
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47, 3], [0] + [1] * 80, [0, -1, 3], ["nested"], [1 << 60, 3]])
+def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
+    """Is damage with a name, not an error of somebody else's."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.main.keeps_rows()
+    row = builder.op("aten.mm.default", outputs=["x"])
+    layout = builder.main.tables.plain("layouts", ["float32", shape, [], "cpu"])
+    name = builder.main.tables.plain("names", "self")
+    axes = tuple(range(min(len(shape) - 1, 60)))
+    tensor = NewTensor(Part.INPUT, name, layout, axes, 5, Block(np.zeros(0, np.uint64)))
+    builder.main.stream()._kept.append(NewOp(0, row, [tensor]))
+    path = builder.finish()
+    assert dict(kept_of(path).ops(0)) == {}
+    assert any("row 0 of stream 0" in damage for damage in verify(path).damage)
 
 
 def test_lies_at_random(small: Path) -> None:
