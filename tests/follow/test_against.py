@@ -136,6 +136,17 @@ def test_the_first_op_that_differs(held: Held) -> None:
     assert "none gave A's result" in first.because
 
 
+def test_rounds_that_gave_what_other_rounds_gave(held: Held) -> None:
+    """As a race may: each op has inputs of its own round, so it is not the one of another that came out like it."""
+
+    def program(is_b: bool) -> None:
+        for off in (0.5, 0.0, 0.25) if is_b else (0.0, 0.5, 0.25):
+            WRONG[0] = off
+            scaled(torch.ones(3))
+
+    assert named_alike(held(program)).row == 1
+
+
 def test_a_comparison_tells_what_was_tried_on_the_spot(held: Held) -> None:
     """Of two traces alone, whether a kernel repeats itself is not known; here it was called again."""
     sides = held(training)
