@@ -129,8 +129,11 @@ class WithRows(StreamRecorder):
             return None
         try:
             plan = self.process.calls.plan(func)
-            rows, values = (w.may_find(plan.id, plan.name) for w in (self._wanted_rows, self._wanted_values))
-            if plan.is_view or not (rows or (values and self._counts)):
+            if plan.is_view:
+                return None
+            rows = self._wanted_rows.may_find(plan.id, plan.name)
+            values = self._wanted_values.may_find(plan.id, plan.name)
+            if not rows and not (values and self._counts):
                 return None
             here = rows and self._surroundings.find(*self._surrounded_by())
             if not here and not self._counts:
