@@ -1,15 +1,16 @@
 """Checkpoints: what a program loads from files.
 
-Stands in for ``torch.load``. An event has one digest of all that was loaded, so that two runs that begin from other
-weights part there. Weights of ``MOST_BYTES`` and more are not read for it.
+Stands in for ``torch.load``, and for what ``safetensors.torch`` loads whole files with. An event has one digest of all
+that was loaded, so that two runs that begin from other weights part there. Weights of ``MOST_BYTES`` and more are not
+read for it.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -33,10 +34,17 @@ class Checkpoints:
         self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        name, holders = "load", (torch, torch.serialization)
-        original = torch.load
-        told = EventForm(Kind.CHECKPOINT, "torch.load", counts=_COUNTS, digests=("content",))
-        untold = EventForm(Kind.CHECKPOINT, "torch.load", counts=_COUNTS)
+        self._stand_in_for("torch.load", "load", (torch, torch.serialization))
+
+    def watch_safetensors(self, module: ModuleType) -> None:
+        """``safetensors.torch`` has been imported. Its ``safe_open`` gives out tensors one by one, and is not seen."""
+        for name in ("load", "load_file"):
+            self._stand_in_for(f"safetensors.torch.{name}", name, (module,))
+
+    def _stand_in_for(self, what: str, name: str, holders: Sequence[Any]) -> None:
+        original = getattr(holders[0], name)
+        told = EventForm(Kind.CHECKPOINT, what, counts=_COUNTS, digests=("content",))
+        untold = EventForm(Kind.CHECKPOINT, what, counts=_COUNTS)
 
         @functools.wraps(original)
         def stand_in(*args: Any, **kwargs: Any) -> Any:

@@ -84,7 +84,9 @@ class Boundaries:
             "gymnasium.spaces.space": ("Space", {self._seeding: seeds}),
             "gym.spaces.space": ("Space", {self._seeding: seeds}),
         }
-        self._imported = Imported({name: self._watching(*what) for name, what in roots.items()}, self.fail)
+        awaited = {name: self._watching(*what) for name, what in roots.items()}
+        awaited["safetensors.torch"] = self._checkpoints.watch_safetensors
+        self._imported = Imported(awaited, self.fail)
 
     def watch(self) -> None:
         self._states.begin()

@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from recorded import Record
 from torch import nn
@@ -47,6 +48,20 @@ def test_what_loads_is_put_back(record: Record) -> None:
     before = torch.load, torch.serialization.load
     record(lambda: None)
     assert (torch.load, torch.serialization.load) == before
+
+
+def test_files_of_safetensors(record: Record, tmp_path: Path) -> None:
+    """Known from the moment on at which the program imports it; put back at the end."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    before, path = safetensors.load_file, tmp_path / "a.safetensors"
+    found = []
+    for weight in (1.0, 1.0, 2.0):
+        safetensors.save_file({"weight": torch.full((2, 2), weight)}, path)
+        (event,) = events(record(lambda: safetensors.load_file(path)), LOADED)
+        assert (event.what, event.cells["tensors"], event.cells["bytes"]) == ("safetensors.torch.load_file", 1, 16)
+        found.append(event.told["content"])
+    assert found[0] == found[1] != found[2]
+    assert safetensors.load_file is before
 
 
 def test_runs_from_other_weights_part_where_those_are_loaded(record: Record, tmp_path: Path) -> None:
