@@ -94,19 +94,19 @@ def contribute(
 ) -> Contributions:
     """Make the runs. Raises UsageError where there is no gap to divide, or nothing to put in."""
     from rltrace.experiment.contributions import contributions
-    from rltrace.parity.effects import gap_between
+    from rltrace.parity.effects import gap_between, names_of
     from rltrace.parity.opening import open_again
     from rltrace.parity.stretch import first_of_several
 
     gap = effects.gap
     if isinstance(gap, str):
         raise UsageError(f"--contributions measures what is left of a gap, and there is none: {gap}")
-    alone = given[0].path == given[1].path
+    alone, names = given[0].path == given[1].path, names_of(compared)
     step = first_of_several(*stretches)
 
     def gap_of(b: Stretch) -> Gap | str:
         sides = (stretches[0], b) if step is None else (stretches[0].of_step(step), b.of_step(step))
-        return gap_between(*sides, asked, logprobs)
+        return gap_between(*sides, asked, logprobs, names)
 
     def measure(trace: Path) -> Gap | str:
         try:

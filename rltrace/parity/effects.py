@@ -5,6 +5,7 @@ Owns which source of log-probabilities is taken: what a selector finds, else the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rltrace.errors import UsageError
@@ -19,6 +20,8 @@ from rltrace.parity.routers import DEFAULT, routing_of
 from rltrace.parity.routing import Routing
 from rltrace.parity.selected import gap_of_selected, parse_both
 from rltrace.parity.stretch import Stretch
+
+Names = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,24 @@ class Effects:
     """How much of the gap each module brings; None: it was not measured."""
 
 
-def gap_between(a: Stretch, b: Stretch, asked: Asked, logprobs: str | None) -> Gap | str:
-    """The gap alone, of stretches that nothing else is to be told of."""
+def gap_between(a: Stretch, b: Stretch, asked: Asked, logprobs: str | None, names: Names) -> Gap | str:
+    """The gap alone, of stretches that nothing else is to be told of; ``names``: as of ``names_of``."""
     a, b, _ = same_steps(a, b)
     known = known_rows(a, b, asked.rows_by, asked.pad)
-    return _gap(Policy(Keying(a, known.a), partners(known.a, known.b)), Policy(Keying(b, known.b)), logprobs)
+    ranks = partners(known.a, known.b, dict(names))
+    return _gap(Policy(Keying(a, known.a), ranks), Policy(Keying(b, known.b)), logprobs, names)
 
 
-def _gap(a: Policy, b: Policy, logprobs: str | None) -> Gap | str:
-    return gap_of_logits(a, b) if logprobs is None else gap_of_selected(a, b, *parse_both(logprobs, "--logprobs"))
+def names_of(compared: Compared) -> Names:
+    """(A's path, B's) of the modules that were matched."""
+    pairs = (module.paired.path for module in compared.modules)
+    return [(pair.a, pair.b) for pair in pairs if pair.a is not None and pair.b is not None]
+
+
+def _gap(a: Policy, b: Policy, logprobs: str | None, names: Names) -> Gap | str:
+    if logprobs is None:
+        return gap_of_logits(a, b, names)
+    return gap_of_selected(a, b, *parse_both(logprobs, "--logprobs"))
 
 
 def effects_of(compared: Compared, logprobs: str | None = None, routing: str | None = None) -> Effects:
@@ -52,13 +64,12 @@ def effects_of(compared: Compared, logprobs: str | None = None, routing: str | N
     Raises UsageError where what was asked for by name cannot be had.
     """
     a, b = Policy(compared.a, compared.ranks), Policy(compared.b)
-    gap = _gap(a, b, logprobs)
+    names = names_of(compared)
+    gap = _gap(a, b, logprobs, names)
     if logprobs is not None and isinstance(gap, str):
         raise UsageError(f"--logprobs {logprobs}: {gap}")
-    names = [(pair.path.a, pair.path.b) for pair in (module.paired for module in compared.modules)]
     selectors = (DEFAULT, DEFAULT) if routing is None else parse_both(routing, "--routing")
-    known = [(own, other) for own, other in names if own is not None and other is not None]
-    found, notes = routing_of(a, b, known, selectors)
+    found, notes = routing_of(a, b, names, selectors)
     if routing is not None and not found and not notes:
         raise UsageError(f"--routing {routing} finds no choice of experts that rows were kept of, on neither side")
     return Effects(gap, found, notes)

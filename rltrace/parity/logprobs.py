@@ -7,13 +7,14 @@ Owns finding the logits, which token was taken after each, and which of A is whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.parity.forwards import root_of
 from rltrace.parity.gap import Floats, Gap, log_probabilities, measure
 from rltrace.parity.grids import Grid
 from rltrace.parity.keying import KeyedRows, Keying
@@ -63,6 +64,11 @@ class Policy:
         """What the forward passes gave, in order."""
         return tuple(_logits(self))
 
+    def passes_of(self, module: str) -> list[int]:
+        """Numbers of the forward passes of the model that a module is part of."""
+        root = root_of(module)
+        return [number for number, grid in enumerate(self.keying.grids) if root_of(grid.anchor.module) == root]
+
     def tokens_at(self, table: Table) -> Numbers:
         """Of each row of a table the index of its token."""
         number = {id(grid): i for i, grid in enumerate(self.keying.grids)}
@@ -73,13 +79,21 @@ class Policy:
         return found
 
 
-def gap_of_logits(a: Policy, b: Policy) -> Gap | str:
-    """The gap, from logits; or one sentence why there is none to be had from them."""
+def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -> Gap | str:
+    """The gap, from logits; or one sentence why there is none to be had from them.
+
+    ``names``: (A's path, B's) of modules that belong together: of several models, a reference beside the policy say,
+    the logits of the first two are taken that do.
+    """
     without = next((side for side in (a, b) if not side.logits), None)
     if without is not None:
         return _why_none(without)
-    table_a, whole_b = (table_of([(one.call, one.rows) for one in side.logits], side.ranks) for side in (a, b))
-    wanted = _taken(b.tokens, b.tokens_at(whole_b), a.tokens.given if a.tokens.takes else frozenset())
+    of_a, of_b = _of_one_model(a.logits, b.logits, names)
+    table_a, whole_b = (
+        table_of([(one.call, one.rows) for one in logits], side.ranks) for side, logits in ((a, of_a), (b, of_b))
+    )
+    given = a.tokens.given(a.passes_of(of_a[0].call.module))
+    wanted = _taken(b.tokens, b.tokens_at(whole_b), given)
     table_b = part_of(whole_b, wanted)
     pairs = pair(table_a, table_b)
     rows_a, rows_b = pairs.a, pairs.b
@@ -94,7 +108,7 @@ def gap_of_logits(a: Policy, b: Policy) -> Gap | str:
             return _why_no_values(side)
     both = np.flatnonzero(found_a.read & found_b.read)
     return measure(
-        SOURCE.format(a=_told(a.logits[0]), b=_told(b.logits[0])),
+        SOURCE.format(a=_told(of_a[0]), b=_told(of_b[0])),
         found_a.numbers[both],
         found_b.numbers[both],
         b.tokens.words(following[both]),
@@ -102,6 +116,18 @@ def gap_of_logits(a: Policy, b: Policy) -> Gap | str:
         only_a=int((~np.isin(table_a.keys, whole_b.keys)).sum()) + int((~found_b.read).sum()),
         only_b=len(wanted) - len(rows_b) + int((~found_a.read).sum()),
     )
+
+
+def _of_one_model(
+    a: Sequence[Logits], b: Sequence[Logits], names: Iterable[tuple[str, str]]
+) -> tuple[Sequence[Logits], Sequence[Logits]]:
+    """The logits of one model on each side; all of them where no two are known to belong together."""
+    for own, other in dict.fromkeys((root_of(path_a), root_of(path_b)) for path_a, path_b in names):
+        of_a = [one for one in a if root_of(one.call.module) == own]
+        of_b = [one for one in b if root_of(one.call.module) == other]
+        if of_a and of_b:
+            return of_a, of_b
+    return a, b
 
 
 def _taken(tokens: Tokens, at: Numbers, given: frozenset[int]) -> Numbers:

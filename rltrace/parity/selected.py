@@ -77,7 +77,9 @@ def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Sele
             return _why_none(side, elements)
         if (elements.values[side.tokens.ids[elements.tokens] != NONE] > MOST).any():
             return f"what {elements.found[0].name} gave in {side.stretch.side.upper()} is no log-probability of tokens"
-    given = a.tokens.given if a.tokens.takes else frozenset()
+    passes = np.unique(a.tokens.grid[of_a.tokens]).tolist()
+    models = {a.keying.grids[number].anchor.module for number in passes}
+    given = a.tokens.given({number for module in models for number in a.passes_of(module)})
     own_a = _taken(a.tokens, of_a.tokens, given, last=True)
     own_b = _taken(b.tokens, of_b.tokens, given, last=False)
     in_a, in_b = _pairs(_Side(a, of_a, own_a), _Side(b, of_b, own_b))

@@ -6,7 +6,7 @@ Owns what grids of keys tell of that; where log-probabilities of them stand is f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,21 +45,25 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.keys)
 
-    @cached_property
-    def given(self) -> frozenset[int]:
-        """Keys of tokens that this side was given, not took: it was fed them together with the token before."""
+    def given(self, grids: Collection[int]) -> frozenset[int]:
+        """Keys of tokens that a model, whose forward passes these are, was given: fed together with the token before.
+
+        Empty where it takes none: then it was fed whole sequences, and what was taken in them is not known from it.
+        """
+        own = np.isin(self.grid, list(grids))
         first: dict[int, int] = {}
-        for key, grid in zip(self.keys.tolist(), self.grid.tolist(), strict=True):
+        for key, grid in zip(self.keys[own].tolist(), self.grid[own].tolist(), strict=True):
             first.setdefault(key, grid)
-        later = np.flatnonzero(self.before != NONE)
-        pairs = zip(self.keys[later].tolist(), self.keys[self.before[later]].tolist(), strict=True)
-        return frozenset(key for key, before in pairs if first[key] == first[before])
+        later = np.flatnonzero(own & (self.before != NONE))
+        pairs = list(zip(self.keys[later].tolist(), self.keys[self.before[later]].tolist(), strict=True))
+        given = frozenset(key for key, before in pairs if first[key] == first[before])
+        return given if any(key not in given for key, _ in pairs) else frozenset()
 
     @cached_property
     def takes(self) -> bool:
-        """Whether this side takes tokens: it was fed some later than the token before them."""
-        later = self.keys[self.before != NONE]
-        return any(key not in self.given for key in later.tolist())
+        """Whether this side takes tokens: it was fed some in a later forward pass than the token before them."""
+        later = np.flatnonzero(self.before != NONE)
+        return bool((self.grid[later] != self.grid[self.before[later]]).any())
 
     def words(self, tokens: Numbers) -> list[str]:
         """Which each is: ``token 12 of sequence 3``; ``row 5 of call 8`` where it has no place in a sequence."""

@@ -38,9 +38,9 @@ def effects_texts(effects: Effects, *, color: bool = False) -> list[str]:
 
 
 def _gap(gap: Gap | str, style: Style) -> Iterator[str]:
-    if isinstance(gap, str):
+    if isinstance(gap, str) or not gap.n:
         yield style.bold("Log-probabilities")
-        yield from wrapped(sentence(gap))
+        yield from wrapped(sentence(gap if isinstance(gap, str) else f"no taken token has both sides': {gap.source}"))
         return
     yield style.bold(f"Log-probabilities of {gap.n:,} taken tokens or actions")
     yield f"  equal    {gap.equal:,}{_share(gap.share_equal)}"

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from spoken import VOCABULARY, Spoken, generate, logits, policies, train
+from spoken import PAD, VOCABULARY, Spoken, generate, logits, policies, train
 
+from rltrace.parity.compare import compare
+from rltrace.parity.effects import effects_of
 from rltrace.parity.gap import Gap
 from rltrace.parity.logprobs import gap_of_logits
 
@@ -111,6 +113,22 @@ def test_without_token_ids_it_says_so() -> None:
     assert why == "no token ids of A are known; name its log-probabilities with --logprobs"
 
 
+def test_a_reference_model_beside_the_policy_is_not_taken_for_it() -> None:
+    """It computed the same tokens before: its logits are of another model, which B has no partner of."""
+
+    def other(prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        return logits((1, *prefix))
+
+    a, b = Spoken("a", other, "Reference"), Spoken("b")
+    train(a, PROMPTS, TAKEN)
+    a.speaks, a.name = logits, "Model"
+    generate(a, PROMPTS, TAKEN)
+    train(b, PROMPTS, TAKEN)
+    found = effects_of(compare(a.stretch, b.stretch)).gap
+    assert isinstance(found, Gap)
+    assert (found.n, found.equal) == (9, 9)
+
+
 tokens = st.integers(0, VOCABULARY - 2)
 
 
@@ -136,7 +154,7 @@ def test_every_taken_token_has_its_own_log_probability(
     prompts, taken = [p for p, _ in sequences], [t for _, t in sequences]
     a, b = Spoken("a"), Spoken("b", noisy)
     generate(a, prompts, taken)
-    assume(policies(a, a)[0].tokens.takes)
+    assume(_takes(sequences))
     order = list(range(len(sequences)))
     random.shuffle(order)  # type: ignore[attr-defined]
     size = -(-len(order) // batches)
@@ -155,6 +173,17 @@ def test_every_taken_token_has_its_own_log_probability(
         apart = np.array([abs(x - y) for x, y in expected])
         assert gap.mean == pytest.approx(apart.mean(), rel=1e-9)
         assert gap.largest == pytest.approx(apart.max(), rel=1e-9)
+
+
+def _takes(sequences: list[tuple[list[int], list[int]]]) -> bool:
+    """Whether the generator is fed anything that stands in no prompt: else nothing tells that it sampled at all."""
+    prompts = {tuple(prompt[: i + 1]) for prompt, _ in sequences for i in range(1, len(prompt))}
+    steps = max(len(after) for _, after in sequences) - 1
+    return any(
+        tuple([*prompt, *after, *[PAD] * steps][: len(prompt) + step + 1]) not in prompts
+        for prompt, after in sequences
+        for step in range(steps)
+    )
 
 
 def _given_elsewhere(sequences: list[tuple[list[int], list[int]]]) -> int:
