@@ -69,6 +69,12 @@ def known_rows(a: Stretch, b: Stretch, rows_by: RowsBy | None, pad: int | None) 
 
 
 def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Known:
+    for name, side in (("A", a), ("B", b)):
+        if not any(forward.ids.size for forward in side):
+            raise UsageError(
+                f"the values of {name}'s token ids were not kept, or cannot be read, so that it is not known which row"
+                " is which; --rows-by inputs, or order, compares without them"
+            )
     padded = grids_of(a, b, pad)
     how = "; ".join(filter(None, ["rows of the same tokens so far belong together", padded.how]))
     known = Known(RowsBy.TOKENS, padded.a, padded.b, how)

@@ -54,6 +54,8 @@ def layouts(shape: Shape, grid: Shape) -> tuple[Layout, ...]:
     """The readings that ``shape``, of a tensor's rows, allows on ``grid``; the last tokens only where nothing else."""
     total = prod(grid)
     found = []
+    if 0 in shape:
+        return ()
     if shape == grid:
         return (Layout.PLAIN,)
     if shape == (total,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -496,3 +497,11 @@ def test_any_sequences_in_any_batches(tmp_path: Path, data: st.DataObject) -> No
     else:
         assert [origin.path.b for origin in parity.origins] == [f"Policy.{at}"]
     assert at == "" or parity.verdict is Verdict.DIFFERS or all(m.differing == 0 for m in parity.modules)
+
+
+def test_token_ids_whose_values_are_not_there(tmp_path: Path) -> None:
+    """Calls are known, their ids are not: that is said, and not taken for other tokens."""
+    path = record(tmp_path / "t.zarr", lambda: (generate(policy(), SEQUENCES, PROMPTS), train(policy(), SEQUENCES)))
+    a, b = open_stretches(parse_given(str(path), [], "a"), parse_given(str(path), [], "b"))
+    with pytest.raises(UsageError, match="values of B's token ids were not kept"):
+        compare(a, replace(b, find=lambda _digest: None))

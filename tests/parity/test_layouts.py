@@ -29,6 +29,8 @@ from rltrace.parity.layouts import Layout, layouts, lie
         ((64,), (64,), ["plain"]),
         ((64, 3), (64,), ["grouped"]),
         ((63,), (64,), []),
+        ((4, 20, 0), (4, 20), []),
+        ((20,), (4, 20), ["shared"]),
     ],
 )
 def test_shapes_that_allow_a_reading(shape: tuple[int, ...], grid: tuple[int, ...], expected: list[str]) -> None:
