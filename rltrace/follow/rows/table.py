@@ -97,38 +97,88 @@ def row_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Entries:
-    """The rows at one spot, by key; those of one key in the order of steps and calls."""
+    """The rows at one spot, step by step."""
+
+    def __init__(self, numbered: Sequence[tuple[int, Source]]) -> None:
+        of_step: dict[int, list[tuple[int, Source]]] = {}
+        for number, source in numbered:
+            of_step.setdefault(source.step, []).append((number, source))
+        self._steps = {step: _StepEntries(own) for step, own in sorted(of_step.items())}
+        self._keys = np.unique(np.concatenate([source.keys for _, source in numbered]))
+
+    def find(self, keys: Keys, sequences: Numbers, step: int) -> Found:
+        found = Found(np.full(len(keys), NONE), np.zeros(len(keys), np.int64), np.zeros(len(keys), bool))
+        left = np.flatnonzero(np.isin(keys, self._keys) & (keys != NO_KEY))
+        before = [other for other in self._steps if other <= step]
+        for other in (*reversed(before), *(later for later in self._steps if later > step)):
+            if not len(left):
+                break
+            here = self._steps[other].find(keys[left], sequences[left])
+            known = here.source != NONE
+            at = left[known]
+            found.source[at], found.row[at], found.several[at] = (
+                here.source[known],
+                here.row[known],
+                here.several[known],
+            )
+            left = left[~known]
+        return found
+
+
+class _StepEntries:
+    """Those of one step: once by key, in the order of calls; once by key and sequence."""
 
     def __init__(self, numbered: Sequence[tuple[int, Source]]) -> None:
         keys = np.concatenate([s.keys for _, s in numbered])
         source = np.concatenate([np.full(len(s.keys), number) for number, s in numbered])
         row = np.concatenate([np.arange(len(s.keys)) for _, s in numbered])
-        step = np.concatenate([np.full(len(s.keys), s.step) for _, s in numbered])
         order = np.concatenate([np.full(len(s.keys), s.order) for _, s in numbered])
-        sequence = np.concatenate([s.sequences for _, s in numbered])
         digests = np.concatenate([s.digests for _, s in numbered])
-        placed = np.lexsort((row, order, step, keys))
-        columns = [array[placed] for array in (keys, step, digests, source, row, sequence)]
-        keys, step, digests = columns[:3]
-        keep = np.r_[True, (keys[1:] != keys[:-1]) | (step[1:] != step[:-1]) | (digests[1:] != digests[:-1])]
-        self.keys, self.step, self.digests, self.source, self.row, self.sequence = (c[keep] for c in columns)
+        sequence = np.concatenate([s.sequences for _, s in numbered])
+        self._known = np.unique(keys)
+        self._width = int(sequence.max(initial=0)) + 2  # sequences are numbered from NONE on
+        dense = np.searchsorted(self._known, keys)
+        self._by_key = _Sorted.of(dense, (row, order), source, row, digests)
+        self._by_sequence = _Sorted.of(dense * self._width + sequence + 1, (row, order), source, row, digests)
 
-    def find(self, keys: Keys, sequences: Numbers, step: int) -> Found:
-        first = np.searchsorted(self.keys, keys, "left")
-        stop = np.searchsorted(self.keys, keys, "right")
-        there = (first < stop) & (keys != NO_KEY)
-        at = np.where(there, first, 0)
-        several = np.zeros(len(keys), bool)
-        for i in np.flatnonzero(there & (stop - first > 1)).tolist():
-            at[i], several[i] = self._of_several(int(first[i]), int(stop[i]), int(sequences[i]), step)
-        return Found(np.where(there, self.source[at], NONE), self.row[at], several)
+    def find(self, keys: Keys, sequences: Numbers) -> Found:
+        dense = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
+        there = self._known[dense] == keys
+        plain = self._by_key.first(np.where(there, dense, NONE))
+        told = there & (sequences >= 0) & (sequences + 1 < self._width)
+        own = self._by_sequence.first(np.where(told, dense * self._width + sequences + 1, NONE))
+        is_own = own.source != NONE
+        return Found(
+            np.where(is_own, own.source, plain.source),
+            np.where(is_own, own.row, plain.row),
+            np.where(is_own, own.several, plain.several),
+        )
 
-    def _of_several(self, first: int, stop: int, sequence: int, step: int) -> tuple[int, bool]:
-        """Which of the entries of one key is meant, and whether others may be meant as well."""
-        own = first + _of_step(self.step[first:stop], step)
-        same = own[self.sequence[own] == sequence]
-        left = same if len(same) else own
-        return int(left[0]), len(np.unique(self.digests[left])) > 1
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """Entries by a number that several may share."""
+
+    numbers: Numbers
+    source: Numbers
+    row: Numbers
+    changes: Numbers
+    """Counts up wherever an entry's bits are others than those of the one before."""
+
+    @classmethod
+    def of(cls, numbers: Numbers, then: tuple[Numbers, ...], source: Numbers, row: Numbers, digests: Keys) -> _Sorted:
+        placed = np.lexsort((*then, numbers))
+        own = digests[placed]
+        return cls(numbers[placed], source[placed], row[placed], np.r_[0, np.cumsum(own[1:] != own[:-1])])
+
+    def first(self, numbers: Numbers) -> Found:
+        """For each number its first entry, and whether another one has other bits."""
+        first = np.searchsorted(self.numbers, numbers, "left")
+        stop = np.searchsorted(self.numbers, numbers, "right")
+        there = first < stop
+        first, last = np.where(there, first, 0), np.where(there, stop - 1, 0)
+        several = there & (self.changes[first] != self.changes[last])
+        return Found(np.where(there, self.source[first], NONE), self.row[first], several)
 
 
 class RowTable:

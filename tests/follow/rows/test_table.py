@@ -127,22 +127,38 @@ def test_sequences_are_those_that_go_on_alike() -> None:
     assert later.like(wanted, 2).tolist() == [1, 0, 1, 1, NONE]
 
 
+ROWS = st.lists(st.tuples(st.integers(1, 6), st.integers(NONE, 2), st.integers(0, 2)), min_size=1, max_size=5)
+"""(key, sequence, value) of each row of a tensor."""
+
+
 @given(
-    st.lists(st.tuples(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 3)), min_size=1, max_size=6),
-    st.lists(st.integers(0, 7), max_size=8),
+    st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 7), st.integers(NONE, 4)), max_size=8),
     st.integers(0, 4),
 )
-def test_look_up_is_a_search_through_all(tensors: Any, keys: list[int], step: int) -> None:
+def test_look_up_is_a_search_through_all(tensors: Any, wanted: list[tuple[int, int]], step: int) -> None:
     """As said in words, one row after the other."""
-    numbers = iter(range(1000))
-    rows = [(step_, [(key, float(next(numbers))) for key in own]) for own, step_ in tensors]
     table = RowTable(
-        [source([k for k, _ in own], [[v] for _, v in own], step=s, order=i) for i, (s, own) in enumerate(rows)]
+        [
+            source(
+                [key for key, _, _ in rows],
+                [[value] for _, _, value in rows],
+                sequences=[sequence for _, sequence, _ in rows],
+                step=of_step,
+                order=i,
+            )
+            for i, (rows, of_step) in enumerate(tensors)
+        ]
     )
-    for key, (found, several) in zip(keys, look_up(table, keys, step=step), strict=True):
-        entries = [(s, value) for s, own in rows for k, value in own if k == key and key]
-        before = [s for s, _ in entries if s <= step]
-        wanted = max(before) if before else min((s for s, _ in entries), default=None)
-        own = [value for s, value in entries if s == wanted]
-        assert found == (own[0] if own else None)
-        assert several == (len(own) > 1)
+    keys, sequences = [key for key, _ in wanted], [sequence for _, sequence in wanted]
+    for (key, sequence), (found, several) in zip(
+        wanted, look_up(table, keys, sequences=sequences, step=step), strict=True
+    ):
+        entries = [(s, q, value) for rows, s in tensors for k, q, value in rows if k == key and key]
+        before = [s for s, _, _ in entries if s <= step]
+        of_step = max(before) if before else min((s for s, _, _ in entries), default=None)
+        own = [(q, value) for s, q, value in entries if s == of_step]
+        same = [value for q, value in own if q == sequence and q != NONE]
+        left = same or [value for _, value in own]
+        assert found == (float(left[0]) if left else None)
+        assert several == (len(set(left)) > 1)
