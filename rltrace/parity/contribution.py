@@ -120,17 +120,21 @@ def chosen(
 
     They are those of one level of the tree of modules, and of those around them the ones in ``working``, which do
     something themselves with what their modules gave. The level is that of ``first``, which parts by itself, or the
-    next one above at which these are no more than ``most``. Where that would leave fewer than ``FEW`` of more, the
-    level below it is taken, and of that ``most``, evenly spread, ``first`` or what holds it among them.
+    next one above at which these are no more than ``most``. Where that would leave fewer than ``FEW``, those around
+    them are left out, for a level further down; and where that has too many, ``most`` of it are taken, evenly spread,
+    ``first`` or what holds it among them.
     """
     depths = _depths(differing)
     top = depths.get(first or "", max(depths.values(), default=0))
     levels = [_level(differing, depths, depth) for depth in range(top + 1)]
     whole = [_with_those_around(differing, level, working) for level in levels]
     fitting = next((found for found in reversed(whole) if len(found) <= most), ())
-    if levels and len(levels[-1]) > most and len(fitting) < min(FEW, most):
+    if len(fitting) >= FEW:
+        return fitting
+    alone = next((level for level in reversed(levels) if len(level) <= most), ())
+    if len(levels[-1]) > most and len(alone) < min(FEW, most):
         return _spread(next(level for level in levels if len(level) > most), first, most)
-    return fitting or next((level for level in reversed(levels) if len(level) <= most), ())
+    return max(fitting, alone, key=lambda found: (len(found), found is alone))
 
 
 def _with_those_around(paths: Sequence[str], level: Sequence[str], working: Collection[str]) -> tuple[str, ...]:
