@@ -198,9 +198,14 @@ def selected(record: Record, *rows: str) -> tuple[set[str], set[str]]:
 
 
 def test_selectors(record: Record) -> None:
-    """Calls are found by module, phase, step and stream; a selector of anything else means ops."""
-    calls, ops = selected(record, "module=*.head,step=0")
+    """Calls are found by module, phase, step and stream, and alone where modules are asked for; a selector of anything
+    else means ops; one that asks for neither means both."""
+    assert selected(record, "module=*.head,step=0") == ({"Policy.head"}, set())
+    calls, ops = selected(record, "module=*.head,step=0", "module=*.head,op=*mm")
     assert calls == {"Policy.head"}
+    assert ops == {"addmm", "mm"}
+    calls, ops = selected(record, "step=0")
+    assert calls >= {"Policy", "Policy.head"}
     assert ops >= {"addmm", "mm"}
     calls, ops = selected(record, "op=aten.embedding")
     assert (calls, ops) == (set(), {"embedding"})
@@ -484,7 +489,8 @@ def test_tensors_without_rows(record: Record) -> None:
 def test_the_limit(record: Record) -> None:
     """From the first tensor on that goes beyond it nothing more is kept, and it is told how much is not."""
     model = nn.Sequential(nn.Tanh(), nn.Tanh())
-    store = record(lambda: model(torch.ones(100, 2)), rows="module=Sequential*", rows_limit=1_500).process.kept_rows
+    asked = "module=Sequential*", "module=Sequential*,op=*"
+    store = record(lambda: model(torch.ones(100, 2)), rows=asked, rows_limit=1_500).process.kept_rows
     assert store.digest_count == 100  # the input of three, which was there already for the second and third
     assert {entry.why for entry in store.left_out} == {LIMIT}
     there = [tensor for owner in (*store.calls(0), *store.ops(0).values()) for tensor in owner.tensors]

@@ -34,6 +34,15 @@ def of_calls(selector: Selector) -> Selector:
     return Selector(tuple(c for c in selector.clauses if all(condition.key in OF_CALLS for condition in c)))
 
 
+def of_ops(selector: Selector) -> Selector:
+    """What of a selector finds ops: not what asks for modules and nothing that only an op has, which means calls."""
+    return Selector(tuple(c for c in selector.clauses if not _means_calls({condition.key for condition in c})))
+
+
+def _means_calls(keys: set[Key]) -> bool:
+    return Key.MODULE in keys and keys <= OF_CALLS
+
+
 class Surroundings:
     """What a selector asks of everything but the op itself, made ready for one stream."""
 

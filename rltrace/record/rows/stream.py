@@ -19,7 +19,7 @@ from rltrace.record.memory.storages import address_of
 from rltrace.record.open_rows import OVERWRITTEN
 from rltrace.record.plans import OpPlan
 from rltrace.record.process import ProcessState
-from rltrace.record.rows.calls import CallRows, Surroundings, new_digests, of_calls
+from rltrace.record.rows.calls import CallRows, Surroundings, new_digests, of_calls, of_ops
 from rltrace.record.rows.keeper import RowKeeper
 from rltrace.record.rows.tensors import RowDigests
 from rltrace.record.rows.walk import Budget, ForwardNames, named_tensors
@@ -94,12 +94,11 @@ class WithRows(StreamRecorder):
         super().__init__(process, number, name, committer, **others)
         self._row_keeper = row_plan.keeper
         self._row_digests = RowDigests(process, number, row_plan.keeper, row_plan.values)
-        self._wanted_rows = Wanted(row_plan.selector, self)
+        rows_of_ops = of_ops(row_plan.selector)
+        self._wanted_rows = Wanted(rows_of_ops, self)
         self._wanted_values = Wanted(row_plan.with_values, self)
-        self._surroundings = Surroundings(row_plan.selector, self)
-        self._counts = any(
-            c.key is Key.NTH for s in (row_plan.selector, row_plan.with_values) for k in s.clauses for c in k
-        )
+        self._surroundings = Surroundings(rows_of_ops, self)
+        self._counts = any(c.key is Key.NTH for s in (rows_of_ops, row_plan.with_values) for k in s.clauses for c in k)
         """Whether it matters how manieth an op is: then those are to be counted, too, that cannot be found."""
         self._op: _Op | None = None
         self.modules.calls = CallRows(
