@@ -10,7 +10,8 @@ from collections.abc import Callable
 from rltrace.record.compiler.compiled import CompiledCalls
 from rltrace.record.composites import Composites
 from rltrace.record.memory.aliases import Aliases
-from rltrace.record.modules import ModuleCalls, ModuleStack
+from rltrace.record.module_calls import ModuleCalls
+from rltrace.record.modules import ModuleStack
 from rltrace.record.process import ProcessState
 from rltrace.record.subclasses import SubclassCalls
 
