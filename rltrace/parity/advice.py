@@ -13,7 +13,7 @@ from rltrace.parity.model import Parity, Verdict
 from rltrace.select import escape
 from rltrace.trace.reader import Trace
 
-ROWS = ("--rows", "all", "--values", "module=*")
+EVERYTHING = ("--rows", "all", "--values", "module=*")
 
 
 def advise(parity: Parity, a: Trace, b: Trace) -> tuple[str, ...]:
@@ -29,8 +29,9 @@ def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
     unmeasured = [module for module in parity.compared if module.differing and module.distance is None]
     first = parity.first
     if unmeasured or (first is not None and first.several and not _has_rows_of_ops(a, b)):
-        for trace in (a,) if a is b else (a, b):
-            yield _record(trace)
+        paths = (None, None) if first is None else (first.path.a, first.path.b)
+        for trace, path in [(b, paths[1])] if a is b else [(a, paths[0]), (b, paths[1])]:
+            yield _record(trace, path)
     if first is not None and first.path.b is not None:
         selector = f"module={escape(first.path.b)}"
         yield _contributions(a, b)
@@ -51,10 +52,13 @@ def _has_rows_of_ops(*traces: Trace) -> bool:
     )
 
 
-def _record(trace: Trace) -> str:
-    """The same program once more, with all that a comparison by row can use."""
+def _record(trace: Trace, first: str | None) -> str:
+    """The same program once more, with rows and values of all modules, and with rows of the first one's ops."""
+    rows = EVERYTHING
+    if first is not None:
+        rows = ("--rows", "module=*", "--rows", f"op=*,module={escape(first)}", "--values", "module=*")
     file = f"{trace.path.name.removesuffix('.zarr')}-rows.zarr"
-    return f"{change_folder(trace)}{shlex.join(['rltrace', 'record', *ROWS, '-o', file, '--'])} {_command(trace)}"
+    return f"{change_folder(trace)}{shlex.join(['rltrace', 'record', *rows, '-o', file, '--'])} {_command(trace)}"
 
 
 def _command(trace: Trace) -> str:

@@ -108,7 +108,7 @@ def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
     order = (Reason.RNG, Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
     chosen = next((one for wanted in order for one in reasons if one[0] is wanted), (Reason.UNKNOWN, ""))
     names = ", ".join(dict.fromkeys(item.a[0].shown for item in suspects))
-    why = "their rows are of other lengths" if rows_known else "rows of ops, recorded with --rows all, tell which"
+    why = "their rows are of other lengths" if rows_known else "rows of ops tell which"
     because = f"one of {len(suspects)} ops ({names}; {why}){': ' if chosen[1] else ''}{chosen[1]}"
     return FirstOp(Pair(None, None), tuple(map(_told, suspects)), chosen[0], because)
 
