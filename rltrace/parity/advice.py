@@ -54,7 +54,7 @@ def _has_rows_of_ops(*traces: Trace) -> bool:
 
 def _record(trace: Trace, first: str | None) -> str:
     """The same program once more, with rows and values of all modules, and with rows of the first one's ops."""
-    rows = EVERYTHING
+    rows: tuple[str, ...] = EVERYTHING
     if first is not None:
         rows = ("--rows", "module=*", "--rows", f"op=*,module={escape(first)}", "--values", "module=*")
     file = f"{trace.path.name.removesuffix('.zarr')}-rows.zarr"
