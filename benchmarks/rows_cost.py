@@ -28,9 +28,10 @@ from rltrace.trace.reader import open_trace
 ARMS: dict[str, dict[str, Any]] = {
     "recorded": {},
     "with a selector that finds nothing": {"rows": "op=nosuch"},
-    "with rows of one module": {"rows": "module=*.head"},
-    "with rows of every forward": {"rows": "module=?*,phase=forward"},
-    "with rows of all modules' calls and ops": {"rows": "module=?*"},
+    "with rows of one module's calls": {"rows": "module=*.head"},
+    "with rows of all modules' calls": {"rows": "module=?*"},
+    "with rows of every forward's calls and ops": {"rows": ("module=?*", "module=?*,phase=forward,op=*")},
+    "with rows of all modules' calls and ops": {"rows": ("module=?*", "module=?*,op=*")},
     "with all rows": {"rows": "all"},
     "with all rows and all values": {"rows": "all", "values": "all"},
 }
