@@ -18,7 +18,7 @@ from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.parity.compare import Asked, Compared
-    from rltrace.parity.effects import Effects
+    from rltrace.parity.effects.effects import Effects
     from rltrace.parity.model import Parity, Required
     from rltrace.parity.opening import Given
     from rltrace.parity.require import Requirement
@@ -111,7 +111,7 @@ def command(
     """
     from rltrace.commands.terminal import can_open, show_parity
     from rltrace.parity.compare import compare
-    from rltrace.parity.effects import effects_of
+    from rltrace.parity.effects.effects import effects_of
     from rltrace.parity.opening import open_stretches
     from rltrace.parity.require import parse_requirement
 

@@ -20,9 +20,9 @@ from rltrace.errors import UsageError
 if TYPE_CHECKING:
     from rltrace.experiment.contributions import Module, Plan
     from rltrace.parity.compare import Asked, Compared
-    from rltrace.parity.contribution import Contributions
-    from rltrace.parity.effects import Effects
-    from rltrace.parity.gap import Gap
+    from rltrace.parity.effects.contribution import Contributions
+    from rltrace.parity.effects.effects import Effects
+    from rltrace.parity.effects.gap import Gap
     from rltrace.parity.opening import Given
     from rltrace.parity.stretch import Stretch
     from rltrace.trace.reader import Trace
@@ -94,7 +94,7 @@ def contribute(
 ) -> Contributions:
     """Make the runs. Raises UsageError where there is no gap to divide, or nothing to put in."""
     from rltrace.experiment.contributions import contributions
-    from rltrace.parity.effects import gap_between, names_of
+    from rltrace.parity.effects.effects import gap_between, names_of
     from rltrace.parity.opening import open_again
     from rltrace.parity.stretch import first_of_several
 
@@ -128,7 +128,7 @@ def contribute(
 
 def _choices(effects: Effects, routing: str | None) -> str:
     """Selector of what chose experts in A, where B's chose others; "": none did, or modules are asked for, not ops."""
-    from rltrace.parity.routers import TOPK
+    from rltrace.parity.effects.routers import TOPK
     from rltrace.select import Key, parse_selectors
 
     text = TOPK if routing is None else routing.partition("::")[0]
@@ -175,7 +175,7 @@ def _plan(wanted: Contributing, compared: Compared, given: tuple[Given, Given], 
 def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[str, ...]]:
     """What is tried, and what differs and is neither tried nor in or around what is."""
     from rltrace.experiment.contributions import Module
-    from rltrace.parity.contribution import chosen, related
+    from rltrace.parity.effects.contribution import chosen, related
     from rltrace.parity.stretch import works_itself
 
     parity = compared.parity

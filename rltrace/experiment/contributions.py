@@ -15,8 +15,8 @@ from pathlib import Path
 from rltrace.errors import RecordError
 from rltrace.experiment.folders import check_extent
 from rltrace.experiment.runs import Ended, Job, Runner
-from rltrace.parity.contribution import Contributions, Routed, Share, Trial
-from rltrace.parity.gap import Gap
+from rltrace.parity.effects.contribution import Contributions, Routed, Share, Trial
+from rltrace.parity.effects.gap import Gap
 from rltrace.select import escape
 
 Measure = Callable[[Path], Gap | str]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rltrace.parity.keying import Keying
-from rltrace.parity.known import known_rows, of_models, same_steps
+from rltrace.parity.judging.origins import origins_of
 from rltrace.parity.mapfile import Line, apply_map
 from rltrace.parity.measuring import Rows
-from rltrace.parity.missing import missing
 from rltrace.parity.model import Parity, RowsBy
 from rltrace.parity.modules import pair_modules
 from rltrace.parity.names import Naming, match_names
-from rltrace.parity.origins import origins_of
-from rltrace.parity.pairing import partners
 from rltrace.parity.results import Counted, count
+from rltrace.parity.rows.keying import Keying
+from rltrace.parity.rows.known import known_rows, of_models, same_steps
+from rltrace.parity.rows.missing import missing
+from rltrace.parity.rows.pairing import partners
 from rltrace.parity.stretch import Stretch
 from rltrace.parity.verdict import alone, assumed, disagreements, side_of, verdict_of
 from rltrace.row_keys import Numbers

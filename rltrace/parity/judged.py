@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rltrace.parity.gap import Gap
+from rltrace.parity.effects.gap import Gap
 from rltrace.parity.model import Parity, Required, Verdict
 from rltrace.parity.require import Requirement, found, holds
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from rltrace.diff.numbers.bits import FLOATS
 from rltrace.diff.numbers.distances import measure
-from rltrace.parity.grids import UNKNOWN
-from rltrace.parity.keying import KeyedRows
 from rltrace.parity.model import Distance
 from rltrace.parity.modules import PairedTensor
-from rltrace.parity.pairing import Table
+from rltrace.parity.rows.grids import UNKNOWN
+from rltrace.parity.rows.keying import KeyedRows
+from rltrace.parity.rows.pairing import Table
 from rltrace.parity.stretch import Stretch, flat_rows
 from rltrace.row_keys import Numbers
 from rltrace.trace import dtypes

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.model import Pair
-from rltrace.parity.keying import KeyedRows, Keying, Unkeyed
 from rltrace.parity.model import Apart
-from rltrace.parity.pairing import Pairs, Table, pair, table_of
+from rltrace.parity.rows.keying import KeyedRows, Keying, Unkeyed
+from rltrace.parity.rows.pairing import Pairs, Table, pair, table_of
 from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import ModuleCall, Part
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from math import isfinite
 
 from rltrace.errors import UsageError
-from rltrace.parity.gap import Gap
+from rltrace.parity.effects.gap import Gap
 
 
 class Required(StrEnum):

@@ -17,7 +17,7 @@ from rltrace.diff.model import Pair
 from rltrace.parity.measuring import Measured, Rows, larger, measure_tensors
 from rltrace.parity.model import Distance, ModuleResult, TensorResult
 from rltrace.parity.modules import PairedModule, PairedTensor
-from rltrace.parity.pairing import LAST
+from rltrace.parity.rows.pairing import LAST
 from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import Part
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rltrace.parity.grids import Grid
-from rltrace.parity.keying import KeyedRows, Keying
-from rltrace.parity.known import Known
-from rltrace.parity.missing import Missing
 from rltrace.parity.model import Disagreement, RowsBy, Side, Verdict
-from rltrace.parity.pairing import disagreeing
 from rltrace.parity.results import Counted
+from rltrace.parity.rows.grids import Grid
+from rltrace.parity.rows.keying import KeyedRows, Keying
+from rltrace.parity.rows.known import Known
+from rltrace.parity.rows.missing import Missing
+from rltrace.parity.rows.pairing import disagreeing
 from rltrace.parity.stretch import Stretch
 from rltrace.row_keys import NO_KEY
 from rltrace.trace.tensor_rows import Part

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from rltrace.parity.contribution import Contributions, Trial
+from rltrace.parity.effects.contribution import Contributions, Trial
 from rltrace.report.finding import wrapped
 from rltrace.report.style import Style
 from rltrace.report.telling import cut, sentence

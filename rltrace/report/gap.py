@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rltrace.parity.effects import Effects
-from rltrace.parity.gap import Gap
-from rltrace.parity.routing import Flip, Routing
+from rltrace.parity.effects.effects import Effects
+from rltrace.parity.effects.gap import Gap
+from rltrace.parity.effects.routing import Flip, Routing
 from rltrace.report.contribution import contribution_lines
 from rltrace.report.finding import wrapped
 from rltrace.report.style import Style

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rltrace.parity.effects import Effects
-from rltrace.parity.gap import Gap
-from rltrace.parity.routing import QUANTILES, Margins, Routing
+from rltrace.parity.effects.effects import Effects
+from rltrace.parity.effects.gap import Gap
+from rltrace.parity.effects.routing import QUANTILES, Margins, Routing
 from rltrace.report.contribution import contributions_json
 from rltrace.report.json import number_json
 

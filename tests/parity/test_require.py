@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rltrace.errors import UsageError
-from rltrace.parity.gap import Gap, measure
+from rltrace.parity.effects.gap import Gap, measure
 from rltrace.parity.require import Required, Requirement, holds, parse_requirement
 
 

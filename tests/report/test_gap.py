@@ -9,10 +9,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from rltrace.parity.contribution import Contributions, Routed, Share, Trial
-from rltrace.parity.effects import Effects
-from rltrace.parity.gap import measure
-from rltrace.parity.routing import Decisions, compare_decisions
+from rltrace.parity.effects.contribution import Contributions, Routed, Share, Trial
+from rltrace.parity.effects.effects import Effects
+from rltrace.parity.effects.gap import measure
+from rltrace.parity.effects.routing import Decisions, compare_decisions
 from rltrace.report.gap import effects_texts
 from rltrace.report.gap_json import effects_json
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.parity.forwards import forwards_of
-from rltrace.parity.grids import token_grids
-from rltrace.parity.keying import Keying
-from rltrace.parity.logprobs import Policy
-from rltrace.parity.pairing import partners
+from rltrace.parity.effects.logprobs import Policy
+from rltrace.parity.rows.forwards import forwards_of
+from rltrace.parity.rows.grids import token_grids
+from rltrace.parity.rows.keying import Keying
+from rltrace.parity.rows.pairing import partners
 from rltrace.parity.stretch import Stretch
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 from rltrace.trace.values import Value

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rltrace.parity.layouts import Layout, lie
-from rltrace.parity.layouts import layouts as readings_of
+from rltrace.parity.rows.layouts import Layout, lie
+from rltrace.parity.rows.layouts import layouts as readings_of
 from rltrace.row_keys import Numbers
 from rltrace.trace.keptrecords import axes_of
 

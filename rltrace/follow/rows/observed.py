@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rltrace.parity.grids import UNKNOWN, Grid
+from rltrace.parity.rows.grids import UNKNOWN, Grid
 from rltrace.row_keys import NO_KEY, Keys
 from rltrace.trace.tensor_rows import ModuleCall
 

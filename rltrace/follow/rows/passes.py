@@ -20,8 +20,8 @@ from rltrace.follow.rows.names import Names, root_of
 from rltrace.follow.rows.observed import Observed, grid_of
 from rltrace.follow.rows.table import NONE, OUTPUT, RowTable
 from rltrace.follow.rows.walks import Arguments, Given, OpenCall, Pass, Walk
-from rltrace.parity.forwards import INTEGERS, Forward, forwards_of
-from rltrace.parity.grids import Follower, first_position
+from rltrace.parity.rows.forwards import INTEGERS, Forward, forwards_of
+from rltrace.parity.rows.grids import Follower, first_position
 from rltrace.parity.stretch import Stretch
 from rltrace.record.layouts import Layouts, dtype_name
 from rltrace.record.memory.storages import address_of

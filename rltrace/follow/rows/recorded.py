@@ -16,8 +16,8 @@ import numpy as np
 from rltrace.follow.rows.names import root_of
 from rltrace.follow.rows.observed import Observed, grid_of
 from rltrace.follow.rows.table import NONE
-from rltrace.parity.forwards import forwards_of
-from rltrace.parity.grids import Grid, token_grids
+from rltrace.parity.rows.forwards import forwards_of
+from rltrace.parity.rows.grids import Grid, token_grids
 from rltrace.parity.stretch import Stretch, inputs_of, outputs_of
 from rltrace.trace.tensor_rows import KeptRows
 

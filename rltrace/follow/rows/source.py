@@ -19,10 +19,10 @@ from rltrace.follow.rows.lying import chosen, places, readings
 from rltrace.follow.rows.recorded import RecordedPasses, numbered_grids, observed_grids
 from rltrace.follow.rows.table import NONE, OUTPUT, RowTable, Source, Spot
 from rltrace.parity.finding import OF_OPS, around, finds_call, ops_in
-from rltrace.parity.forwards import forwards_of
-from rltrace.parity.grids import Grid
-from rltrace.parity.keying import KeyedRows, Keying, fold
-from rltrace.parity.layouts import Layout
+from rltrace.parity.rows.forwards import forwards_of
+from rltrace.parity.rows.grids import Grid
+from rltrace.parity.rows.keying import KeyedRows, Keying, fold
+from rltrace.parity.rows.layouts import Layout
 from rltrace.parity.stretch import Recorded, Stretch, outputs_of
 from rltrace.row_keys import NO_KEY
 from rltrace.select import Selector

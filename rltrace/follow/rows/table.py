@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.parity.layouts import Layout
+from rltrace.parity.rows.layouts import Layout
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.values import Value
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rltrace.follow.rows.content import Met
-from rltrace.parity.grids import UNKNOWN, Grid
+from rltrace.parity.rows.grids import UNKNOWN, Grid
 from rltrace.row_keys import Numbers
 
 Arguments = list[tuple[str, torch.Tensor]]

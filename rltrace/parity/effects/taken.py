@@ -1,7 +1,7 @@
 """The tokens of one side, in the order in which they were fed: which followed which, and which of them were taken.
 
 Owns what grids of keys tell of that; where log-probabilities of them stand is found elsewhere
-(``rltrace.parity.logprobs``).
+(``rltrace.parity.effects.logprobs``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.grids import Grid
+from rltrace.parity.rows.grids import Grid
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 
 NONE = -1

@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from rltrace.diff.model import Pair
-from rltrace.parity.firstop import FirstOp, first_op
-from rltrace.parity.keying import Keying
+from rltrace.parity.judging.firstop import FirstOp, first_op
 from rltrace.parity.measuring import row_words
 from rltrace.parity.model import ModuleResult, Origin, Reason
 from rltrace.parity.modules import PairedTensor
 from rltrace.parity.results import Counted, calls_of
+from rltrace.parity.rows.keying import Keying
 from rltrace.parity.stretch import Stretch
 from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import Part

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.grids import UNKNOWN, Grid
-from rltrace.parity.keying import KeyedRows, fold
+from rltrace.parity.rows.grids import UNKNOWN, Grid
+from rltrace.parity.rows.keying import KeyedRows, fold
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.tensor_rows import ModuleCall
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.parity.layouts import Layout, layouts, lie
+from rltrace.parity.rows.layouts import Layout, layouts, lie
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.forwards import INTEGERS
-from rltrace.parity.grids import Grid
-from rltrace.parity.layouts import Layout, Lying, layouts, lie, op_layouts
-from rltrace.parity.passes import covers
+from rltrace.parity.rows.forwards import INTEGERS
+from rltrace.parity.rows.grids import Grid
+from rltrace.parity.rows.layouts import Layout, Lying, layouts, lie, op_layouts
+from rltrace.parity.rows.passes import covers
 from rltrace.parity.stretch import Stretch, row_shape
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, OpRows, Part

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from spoken import PAD, VOCABULARY, Spoken, generate, logits, policies, train
 
 from rltrace.parity.compare import compare
-from rltrace.parity.effects import effects_of
-from rltrace.parity.gap import Gap
-from rltrace.parity.logprobs import gap_of_logits
+from rltrace.parity.effects.effects import effects_of
+from rltrace.parity.effects.gap import Gap
+from rltrace.parity.effects.logprobs import gap_of_logits
 
 PROMPTS = [[3, 4], [5, 6, 7], [5, 6, 7]]
 TAKEN = [[1, 2, 3, 4], [1, 8], [1, 9, 9]]

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.parity.gap import Gap, k3_terms, log_probabilities, measure
+from rltrace.parity.effects.gap import Gap, k3_terms, log_probabilities, measure
 
 probabilities = st.floats(-30, 0)
 
@@ -130,7 +130,7 @@ def test_log_probabilities_of_many_rows_are_those_of_each(monkeypatch: pytest.Mo
     logits = np.random.default_rng(0).normal(size=(23, 11)).astype(np.float32)
     tokens = np.arange(23) % 11
     whole = log_probabilities(logits, tokens)
-    monkeypatch.setattr("rltrace.parity.gap.BLOCK", 40)
+    monkeypatch.setattr("rltrace.parity.effects.gap.BLOCK", 40)
     np.testing.assert_array_equal(log_probabilities(logits, tokens), whole)
 
 

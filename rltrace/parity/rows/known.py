@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.parity.forwards import Forward, forwards_of, root_of
-from rltrace.parity.grids import Grid
 from rltrace.parity.model import RowsBy
-from rltrace.parity.observations import counted_grids, observation_grids
-from rltrace.parity.padding import grids_of
+from rltrace.parity.rows.forwards import Forward, forwards_of, root_of
+from rltrace.parity.rows.grids import Grid
+from rltrace.parity.rows.observations import counted_grids, observation_grids
+from rltrace.parity.rows.padding import grids_of
 from rltrace.parity.stretch import Stretch
 from rltrace.row_keys import NO_KEY, Keys
 

@@ -1,7 +1,7 @@
 """Where two programs' routers decided, found and paired: by module, by row, and by how manieth decision of a call.
 
 Owns finding the experts, weights and scores among what ops and modules gave, by what they are rather than by how one
-library calls them. What became of the decisions is for ``rltrace.parity.routing``.
+library calls them. What became of the decisions is for ``rltrace.parity.effects.routing``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.parity.effects.logprobs import Policy
+from rltrace.parity.effects.routing import Decisions, Routing, compare_decisions
+from rltrace.parity.effects.taken import NONE
 from rltrace.parity.finding import FLOATS, around, finds_call, ops_in
-from rltrace.parity.keying import Keyed, KeyedRows
-from rltrace.parity.logprobs import Policy
-from rltrace.parity.pairing import Table, pair, table_of
-from rltrace.parity.routing import Decisions, Routing, compare_decisions
+from rltrace.parity.rows.keying import Keyed, KeyedRows
+from rltrace.parity.rows.pairing import Table, pair, table_of
 from rltrace.parity.stretch import flat_rows
-from rltrace.parity.taken import NONE
 from rltrace.row_keys import Numbers
 from rltrace.select import Selector, parse_selectors
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.parity.forwards import Forward
-from rltrace.parity.grids import Grid, token_grids
-from rltrace.parity.keying import KeyedRows
-from rltrace.parity.layouts import Layout, lie
-from rltrace.parity.pairing import LAST, Table, disagreeing, pair, partners, table_of
+from rltrace.parity.rows.forwards import Forward
+from rltrace.parity.rows.grids import Grid, token_grids
+from rltrace.parity.rows.keying import KeyedRows
+from rltrace.parity.rows.layouts import Layout, lie
+from rltrace.parity.rows.pairing import LAST, Table, disagreeing, pair, partners, table_of
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
 
 Tokens = list[list[int]]

@@ -1,8 +1,8 @@
 """The log-probabilities of taken tokens on both sides, from the logits that the models gave.
 
 Owns finding the logits, which token was taken after each, and which of A is which of B. How far they lie apart is for
-``rltrace.parity.gap``; log-probabilities that the programs computed themselves are found in
-``rltrace.parity.selected``.
+``rltrace.parity.effects.gap``; log-probabilities that the programs computed themselves are found in
+``rltrace.parity.effects.selected``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.forwards import root_of
-from rltrace.parity.gap import Floats, Gap, log_probabilities, measure
-from rltrace.parity.grids import Grid
-from rltrace.parity.keying import KeyedRows, Keying
-from rltrace.parity.pairing import Table, pair, table_of
+from rltrace.parity.effects.gap import Floats, Gap, log_probabilities, measure
+from rltrace.parity.effects.taken import NONE, Tokens, tokens_of
+from rltrace.parity.rows.forwards import root_of
+from rltrace.parity.rows.grids import Grid
+from rltrace.parity.rows.keying import KeyedRows, Keying
+from rltrace.parity.rows.pairing import Table, pair, table_of
 from rltrace.parity.stretch import Stretch, flat_rows
-from rltrace.parity.taken import NONE, Tokens, tokens_of
 from rltrace.row_keys import Numbers
 from rltrace.select import escape
 from rltrace.trace.tensor_rows import ModuleCall, Part

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rltrace.parity.forwards import root_of
-from rltrace.parity.grids import UNKNOWN, Grid
+from rltrace.parity.rows.forwards import root_of
+from rltrace.parity.rows.grids import UNKNOWN, Grid
 from rltrace.parity.stretch import Stretch, came_from, inputs_of, outputs_of
 from rltrace.row_keys import NO_KEY, Keys
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall

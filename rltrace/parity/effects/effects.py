@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from rltrace.errors import UsageError
 from rltrace.parity.compare import Asked, Compared
-from rltrace.parity.contribution import Contributions
-from rltrace.parity.gap import Gap
-from rltrace.parity.keying import Keying
-from rltrace.parity.known import known_rows, same_steps
-from rltrace.parity.logprobs import Policy, gap_of_logits
-from rltrace.parity.pairing import partners
-from rltrace.parity.routers import DEFAULT, routing_of
-from rltrace.parity.routing import Routing
-from rltrace.parity.selected import gap_of_selected, parse_both
+from rltrace.parity.effects.contribution import Contributions
+from rltrace.parity.effects.gap import Gap
+from rltrace.parity.effects.logprobs import Policy, gap_of_logits
+from rltrace.parity.effects.routers import DEFAULT, routing_of
+from rltrace.parity.effects.routing import Routing
+from rltrace.parity.effects.selected import gap_of_selected, parse_both
+from rltrace.parity.rows.keying import Keying
+from rltrace.parity.rows.known import known_rows, same_steps
+from rltrace.parity.rows.pairing import partners
 from rltrace.parity.stretch import Stretch
 
 Names = Sequence[tuple[str, str]]

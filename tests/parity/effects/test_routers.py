@@ -11,7 +11,7 @@ from recorded import recorder
 from torch import nn
 
 from rltrace.parity.compare import compare
-from rltrace.parity.effects import Effects, effects_of
+from rltrace.parity.effects.effects import Effects, effects_of
 from rltrace.parity.opening import open_stretches, parse_given
 
 PROMPTS = torch.tensor([[3, 4, 5], [6, 7, 8]])

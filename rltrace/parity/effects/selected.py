@@ -14,13 +14,13 @@ from math import prod
 import numpy as np
 
 from rltrace.errors import UsageError
+from rltrace.parity.effects.gap import Floats, Gap, measure
+from rltrace.parity.effects.logprobs import Policy
+from rltrace.parity.effects.taken import NONE, Tokens
 from rltrace.parity.finding import Selected, selected_in
-from rltrace.parity.forwards import root_of
-from rltrace.parity.gap import Floats, Gap, measure
-from rltrace.parity.logprobs import Policy
-from rltrace.parity.pairing import LAST, Table, pair
+from rltrace.parity.rows.forwards import root_of
+from rltrace.parity.rows.pairing import LAST, Table, pair
 from rltrace.parity.stretch import Stretch
-from rltrace.parity.taken import NONE, Tokens
 from rltrace.row_keys import NO_KEY, Keys, Numbers
 from rltrace.select import Selector, parse_selectors
 from rltrace.trace.tensor_rows import ModuleCall

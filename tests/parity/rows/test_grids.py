@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rltrace.parity.forwards import Forward
-from rltrace.parity.grids import UNKNOWN, Grid, padding, token_grids
+from rltrace.parity.rows.forwards import Forward
+from rltrace.parity.rows.grids import UNKNOWN, Grid, padding, token_grids
 from rltrace.trace.tensor_rows import ModuleCall
 
 

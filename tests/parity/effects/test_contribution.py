@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spoken import Spoken
 
-from rltrace.parity.contribution import Contributions, Share, Trial, chosen, related
+from rltrace.parity.effects.contribution import Contributions, Share, Trial, chosen, related
 from rltrace.parity.stretch import works_itself
 from rltrace.trace.tensor_rows import Part
 

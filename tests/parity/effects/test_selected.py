@@ -15,11 +15,11 @@ from torch import nn
 
 from rltrace.errors import UsageError
 from rltrace.parity.compare import compare
-from rltrace.parity.gap import Gap
-from rltrace.parity.logprobs import Policy
+from rltrace.parity.effects.gap import Gap
+from rltrace.parity.effects.logprobs import Policy
+from rltrace.parity.effects.selected import Lying, element_tokens, gap_of_selected, parse_both
+from rltrace.parity.effects.taken import NONE, Tokens
 from rltrace.parity.opening import open_stretches, parse_given
-from rltrace.parity.selected import Lying, element_tokens, gap_of_selected, parse_both
-from rltrace.parity.taken import NONE, Tokens
 from rltrace.select import parse_selectors
 from rltrace.trace.tensor_rows import Part
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.parity.forwards import HIGHEST_FIRST_POSITION, Forward
+from rltrace.parity.rows.forwards import HIGHEST_FIRST_POSITION, Forward
 from rltrace.row_keys import NO_KEY, Keys, Numbers, Sequences, token_keys
 from rltrace.trace.tensor_rows import ModuleCall
 

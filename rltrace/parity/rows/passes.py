@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rltrace.parity.forwards import root_of
-from rltrace.parity.grids import Grid
+from rltrace.parity.rows.forwards import root_of
+from rltrace.parity.rows.grids import Grid
 from rltrace.parity.stretch import Stretch, came_from, inputs_of, outputs_of
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.parity.forwards import Forward
-from rltrace.parity.grids import Grid, token_grids
+from rltrace.parity.rows.forwards import Forward
+from rltrace.parity.rows.grids import Grid, token_grids
 from rltrace.row_keys import NO_KEY, Keys
 
 TRIED = 3

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.parity.routing import Decisions, Outcome, Routing, compare_decisions, margins, outcomes
+from rltrace.parity.effects.routing import Decisions, Outcome, Routing, compare_decisions, margins, outcomes
 
 
 def decided(scores: Any, k: int = 2, *, largest: bool = True) -> Decisions:

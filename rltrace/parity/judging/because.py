@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from rltrace.diff.judging.kernels import kernel_differences
+from rltrace.parity.judging.ops import OwnOp
 from rltrace.parity.model import Reason
-from rltrace.parity.ops import OwnOp
 
 
 def judged(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:

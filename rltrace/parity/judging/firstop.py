@@ -15,11 +15,11 @@ from rltrace.diff.aligning.sequences import Budget, BudgetExceededError, longest
 from rltrace.diff.model import Pair
 from rltrace.errors import HoleError
 from rltrace.identity import portable_key
-from rltrace.parity.because import judged
-from rltrace.parity.keying import Keyed, KeyedRows, Keying
+from rltrace.parity.judging.because import judged
+from rltrace.parity.judging.ops import OwnOp, computing, own_ops
 from rltrace.parity.model import ParityOp, Reason
-from rltrace.parity.ops import OwnOp, computing, own_ops
-from rltrace.parity.pairing import pair, table_of
+from rltrace.parity.rows.keying import Keyed, KeyedRows, Keying
+from rltrace.parity.rows.pairing import pair, table_of
 from rltrace.row_keys import Keys, Numbers
 from rltrace.trace.tensor_rows import ModuleCall, Part
 

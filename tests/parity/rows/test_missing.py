@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rltrace.parity.forwards import Forward
-from rltrace.parity.grids import token_grids
-from rltrace.parity.missing import missing
-from rltrace.parity.padding import grids_of
+from rltrace.parity.rows.forwards import Forward
+from rltrace.parity.rows.grids import token_grids
+from rltrace.parity.rows.missing import missing
+from rltrace.parity.rows.padding import grids_of
 from rltrace.trace.tensor_rows import ModuleCall
 
 

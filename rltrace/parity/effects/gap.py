@@ -1,7 +1,7 @@
 """How far two programs' log-probabilities of the same taken tokens or actions lie apart, and which of them carry it.
 
 Owns the numbers; whose log-probabilities they are, and which belong together, is found elsewhere
-(``rltrace.parity.logprobs``). Pure functions of NumPy arrays.
+(``rltrace.parity.effects.logprobs``). Pure functions of NumPy arrays.
 
 A is the policy that took the tokens (the generator), B the one that is trained on them. KL(A || B) is estimated from
 the tokens that A took by the estimators of Schulman, "Approximating KL Divergence" (2020), with r = p_B / p_A:
