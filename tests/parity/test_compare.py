@@ -393,6 +393,43 @@ def test_rows_without_tokens_are_known_by_what_was_handed_in(tmp_path: Path) -> 
     assert compared(path, asked=Asked(RowsBy.ORDER)).parity.verdict is Verdict.DIFFERS  # the order is another
 
 
+class RotaryEmbedding(nn.Module):
+    """Named like an embedding, and looks nothing up."""
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return x * position_ids[..., None]
+
+
+class Embedded(Scores):
+    """A model that is given embedded tokens, and where they stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotary = RotaryEmbedding()
+
+    def forward(self, observations: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+        assert position_ids is not None
+        return super().forward(observations) + self.rotary(observations, position_ids)[..., :2]
+
+
+def test_positions_are_no_token_ids(tmp_path: Path) -> None:
+    """A model that is given embedded tokens looks none up: the positions that all its sequences share are not taken for
+    their tokens, which would make rows of one sequence rows of another."""
+    embedded = torch.arange(24).reshape(2, 4, 3).float()
+    positions = torch.arange(4)[None]
+
+    def program() -> None:
+        model = Embedded()
+        with torch.no_grad():
+            for sequence in embedded:
+                model(sequence[None], positions)
+        model(embedded.flip(0), positions).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, Verdict.BITWISE)
+    assert next(module for module in parity.modules if module.path.a == "Embedded.head").rows == 8
+
+
 def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: Path) -> None:
     """After its rollout the generator asks the body alone about one more observation, which the trainer never sees:
     that is no second result for the last one."""

@@ -60,6 +60,8 @@ def _anchors(stretch: Stretch) -> Iterator[tuple[ModuleCall, KeptRows]]:
     given: dict[str, list[tuple[ModuleCall, KeptRows]]] = {}
     for call in stretch.calls:
         for tensor in _whole_numbers(call):
+            if _named(tensor, POSITIONS):
+                continue  # of a rotary embedding: a model that is given embedded tokens looks nothing else up
             if "embedding" in call.kind.lower():
                 looked_up.setdefault(call.module, []).append((call, tensor))
             elif _named(tensor, IDS):
