@@ -115,7 +115,9 @@ def contribute(
             return str(error)
 
     with _folder(wanted.runs) as folder:
-        plan = replace(_plan(wanted, compared, given, Path(folder)), routing=_choices(effects, routing))
+        map_file = Path(asked.map_name) if asked.lines else None
+        made = _plan(wanted, compared, given, Path(folder))
+        plan = replace(made, routing=_choices(effects, routing), map_file=map_file)
         runs = 2 * len(plan.modules) + 2 * bool(plan.routing)
         narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules put in")
         recorded = gap if step is None else gap_of(stretches[1])

@@ -60,6 +60,8 @@ class Plan:
     in_place: bool = False
     keep: bool = False
     """Keep the traces."""
+    map_file: Path | None = None
+    """Which module of the generator is which of the trainer, where their names do not tell."""
 
 
 def contributions(plan: Plan, recorded: Gap, measure: Measure, tell: Tell = lambda text: None) -> Contributions:
@@ -126,8 +128,9 @@ class _Experiment:
     def _put_in(self, name: str, selectors: Sequence[str], *more: str) -> Job:
         words = [word for selector in selectors for word in ("--inject", selector)]
         result = self._plan.output.absolute() / f"{name}.json"
+        names = () if self._plan.map_file is None else ("--map", str(self._plan.map_file.absolute()))
         verb = ("replay", str(self._plan.generator.absolute()))
-        return self._job(name, verb, ("--rows", *words, *more, "--result", str(result)))
+        return self._job(name, verb, ("--rows", *words, *names, *more, "--result", str(result)))
 
     def _job(self, name: str, verb: tuple[str, ...], options: tuple[str, ...]) -> Job:
         plan = self._plan

@@ -112,6 +112,23 @@ def test_each_module_removes_its_part(folder: Path, capsys: pytest.CaptureFixtur
     assert not (folder / "runs" / "folders").exists()
 
 
+RENAMED = PROGRAM.replace("Policy", "Trainer").replace("self.one, self.two", "self.first, self.second")
+RENAMED = RENAMED.replace("self.one(", "self.first(").replace("self.two(", "self.second(")
+RENAMED = RENAMED.replace("policy.one", "policy.first").replace("policy.two", "policy.second")
+
+
+def test_a_map_goes_along(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a map file says which module is which, rows are put in by it as well."""
+    (folder / "program.py").write_text(RENAMED)
+    recorded = recorder(folder)(_module(folder / "program.py").train, rows="all", values="module=*")
+    (folder / "names").write_text("Policy* = Trainer*\nPolicy.one = Trainer.first\nPolicy.two = Trainer.second\n")
+    command = "compare", "generate.zarr", str(recorded.path), "--map", "names", "--format", "json"
+    assert main([*command, "--contributions", "--most", "2", "--", sys.executable, "program.py"]) == 1
+    parts = json.loads(capsys.readouterr().out)["contributions"]
+    assert [one["module"] for one in parts["modules"]] == ["Trainer.first", "Trainer.second"]
+    assert parts["together"]["gap"] == 0.0 < parts["recorded"]
+
+
 LEARNING = (
     PROGRAM.replace(
         """if __name__ == "__main__":
