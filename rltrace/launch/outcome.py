@@ -80,7 +80,7 @@ def _look_through(path: Path, trace: Trace) -> Recorded:
         states=tuple(process.state for process in processes),
         births=len(trace.births),
         waiting=any(birth.state == "running" for birth in trace.births),
-        failures=(*_notes(path), *_broken_off(trace)),
+        failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
         values=sum(map(len, kept)) if any(kept) else None,
         left_out=tuple(by_reason(entry for values in kept for entry in values.left_out)),
         by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,

@@ -51,6 +51,7 @@ from rltrace.record.steps import Attempt, OptimizerState, StepCounter
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.streams import Streams
 from rltrace.record.thread_names import running_before
+from rltrace.trace.births import note_failure
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
 from rltrace.trace.writer import ProcessWriter
@@ -78,7 +79,7 @@ class Session:
         self._stopped = False
         self._finished = False
         self._closed = threading.Event()
-        self._trace = Path(options.trace)
+        self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._process.passed_by = self._passed_by
@@ -243,8 +244,11 @@ class Session:
         self._series.stop()
         self._keepers.stop()
         self._committer.give_up()
+        why = f"the recorder failed: {self._failure}"
         with contextlib.suppress(Exception):
-            self._writer.close("damaged", {"why": f"the recorder failed: {self._failure}"})
+            self._writer.close("damaged", {"why": why})
+        if not self._writer.ended and self._pid == os.getpid():  # the journal takes no more
+            note_failure(self._trace, self._token, why)
 
     def forked(self, number: int) -> Inheritance | None:
         """In a forked child, its parent's ``number``th: nothing here is its own; what it may begin with.

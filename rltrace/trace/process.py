@@ -152,6 +152,10 @@ class ProcessTrace:
             return self._ended
         return RUNNING if self.journal.alive else KILLED
 
+    def broke_off(self, why: str) -> None:
+        """Its recorder failed, and left word of that beside the journal, which could not take it."""
+        self._ended, self.exit = DAMAGED, {"why": why}
+
     @property
     def told_its_end(self) -> bool:
         """Whether its journal is whole and says that it ran to its end: then it had no rows but those told of."""

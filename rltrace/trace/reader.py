@@ -19,7 +19,7 @@ from rltrace.trace.files import MISSING, Folder, UnreadableError
 from rltrace.trace.heads import Head, birth_of, is_another, is_number, lost_records, parse_heads
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
 from rltrace.trace.plain import printable
-from rltrace.trace.process import NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
+from rltrace.trace.process import KILLED, NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
 from rltrace.trace.ran import Ran
 from rltrace.trace.records import check_launch, check_slice, number
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
@@ -221,7 +221,11 @@ class Trace:
         if self.slice:
             steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
             left_out = f"are not in this slice, which carries steps {steps}"
-        return ProcessTrace(self.folder, base, journal, left_out, self._ran.get(number))
+        process = ProcessTrace(self.folder, base, journal, left_out, self._ran.get(number))
+        failure = self._failure(process.token) if process.token is not None and process.state == KILLED else None
+        if failure is not None:
+            process.broke_off(failure)
+        return process
 
     def _has_rows(self, base: str) -> bool:
         return any(is_number(name) for name in self.folder.names(f"{base}/streams"))
@@ -251,7 +255,7 @@ class Trace:
         return Birth(token, record, NEVER_RECORDED, why)
 
     def _failure(self, token: str) -> str | None:
-        """Why the recorder could not start in a process; None: it left no word of that."""
+        """Why the recorder could not start in a process, or broke off; None: it left no word beside the journal."""
         if not self.folder.holds(f"{BIRTHS}/{token}.failed"):
             return None
         try:

@@ -69,6 +69,8 @@ class ProcessWriter:
         self._lock = threading.Lock()
         self._failure: str | None = None
         self._closed = False
+        self.ended = False
+        """Whether the journal says how the process ended."""
         self._streams: list[Chains] = []
         self._segments: list[int] = []
         self._tables = KeyTables()
@@ -209,6 +211,7 @@ class ProcessWriter:
                     end["generators"] = [f"{digest:016x}" for digest in generators]
                 end["parameters"] = [[k, f"{digest:016x}"] for k, digest in sorted((parameters or {}).items())]
                 self._journal.append([*records, end])
+                self.ended = True
             except OSError as error:
                 raise record_error(f"the end of {self.name} cannot be written", error) from error
 
