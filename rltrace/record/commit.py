@@ -20,13 +20,13 @@ from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
 from rltrace.record.process import ProcessState
 from rltrace.record.series import Series
 from rltrace.record.stream import StreamRecorder
-from rltrace.record.values.keeper import Keeper
 from rltrace.trace.rows import Rows, StepRecord
 from rltrace.trace.schema import SEGMENT_ROWS, Column, Kind, RowFlag
 from rltrace.trace.writer import ProcessWriter
 
 if TYPE_CHECKING:
     from rltrace.record.rows.keeper import RowKeeper
+    from rltrace.record.values.keeper import Keeper
 
 COMMIT_SECONDS: Final = 5.0
 MOST_SEGMENTS: Final = 4

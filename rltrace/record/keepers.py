@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import StreamRecorder
-from rltrace.record.values.keeper import Keeper
-from rltrace.trace.valuerecords import Asked
 
 if TYPE_CHECKING:
     from rltrace.record.rows.keeper import RowKeeper
+    from rltrace.record.values.keeper import Keeper
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,11 @@ def make_keepers(options: RecordOptions, process: ProcessState) -> Keepers:
     """What takes in that which the options ask for."""
     if not options.values and not options.rows:
         return Keepers(StreamRecorder)
+    from rltrace.record.values.keeper import Keeper
     from rltrace.record.values.keeping import KeepingStream
     from rltrace.record.values.wanted import NAMED
     from rltrace.select import Selector, parse_selectors
+    from rltrace.trace.valuerecords import Asked
 
     process.tables.remember(*NAMED)
     values = Keeper(Asked(options.values, options.values_inputs, options.values_limit))

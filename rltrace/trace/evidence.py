@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rltrace.trace.kernel_names import in_words
-
 Evidence = Mapping[str, object]
 
 KNOWN = ("library", "isa", "device")
@@ -32,6 +30,8 @@ def kernel_text(evidence: Evidence) -> str | None:
         ran = telling(list(map(str, names))) if isinstance(names, list) and names else [SILENT]
         return f"{', '.join(ran)}, {_threads(evidence.get('threads'))}"
     if isinstance(names, list) and names:
+        from rltrace.trace.kernel_names import in_words  # fifteen patterns, which a recorder needs none of
+
         return ", ".join(in_words(list(map(str, names))))
     words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
     rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in (*KNOWN, *SAID)]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +41,19 @@ from rltrace.trace.claims import claim_folder, claim_name, make_node
 from rltrace.trace.cut import split_segments
 from rltrace.trace.files import write_whole
 from rltrace.trace.journal import JournalWriter, first_digest
-from rltrace.trace.keptpack import KeptPacker, NewKept
-from rltrace.trace.keptrecords import AskedRows, asked_rows_record
 from rltrace.trace.packing import StepPacker
 from rltrace.trace.root import JOURNAL, create_trace, end_launch, record_error
 from rltrace.trace.rows import Rows, StepRecord, TableEntry
 from rltrace.trace.samplepack import SamplePacker
 from rltrace.trace.schema import MARK_ROWS, SEGMENT_CELLS
 from rltrace.trace.tables import KeyTables, pack_lines, table_line
-from rltrace.trace.valuepack import NewValues, ValuePacker
-from rltrace.trace.valuerecords import Asked, asked_record
 from rltrace.trace.waiting import WaitingSteps
+
+if TYPE_CHECKING:
+    from rltrace.trace.keptpack import KeptPacker, NewKept
+    from rltrace.trace.keptrecords import AskedRows
+    from rltrace.trace.valuepack import NewValues, ValuePacker
+    from rltrace.trace.valuerecords import Asked
 
 __all__ = ["ProcessWriter", "create_trace", "end_launch", "write_birth"]
 
@@ -78,8 +81,6 @@ class ProcessWriter:
         self._waiting = WaitingSteps()
         self._steps = StepPacker()
         self._samples = SamplePacker()
-        self._values = ValuePacker()
-        self._kept = KeptPacker()
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
 
@@ -117,14 +118,30 @@ class ProcessWriter:
         """Recording of ops began at ``row`` of the stream, for these steps (half open; None: to the end)."""
         self._append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})
 
+    @cached_property
+    def _values(self) -> ValuePacker:
+        from rltrace.trace.valuepack import ValuePacker  # most recordings keep none, and load none of it
+
+        return ValuePacker()
+
+    @cached_property
+    def _kept(self) -> KeptPacker:
+        from rltrace.trace.keptpack import KeptPacker
+
+        return KeptPacker()
+
     def keeps(self, asked: Asked) -> None:
         """Values are going to be kept; called before the first of them."""
+        from rltrace.trace.valuerecords import asked_record
+
         with self._lock, self._writing("values cannot be kept"):
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
             self._journal.append([asked_record(asked)])
 
     def keeps_rows(self, asked: AskedRows) -> None:
         """Rows of tensors are going to be kept; called before the first of them."""
+        from rltrace.trace.keptrecords import asked_rows_record
+
         with self._lock, self._writing("rows of tensors cannot be kept"):
             self._make_group("kept", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
             self._journal.append([asked_rows_record(asked)])
