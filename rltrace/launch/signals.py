@@ -15,7 +15,7 @@ import os
 import select
 import signal
 import subprocess
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
@@ -58,6 +58,9 @@ class Relay:
         self._child: subprocess.Popen[Any] | None = None
         self._missed: Counter[int] = Counter()
         """Signals that came before the child was there."""
+        self._waiting: deque[int] = deque()
+        """Signals whose turn has not come."""
+        self._is_passing_on = False
         self._before: dict[int, Any] = {}
         self._witness: Witness | None = None
         self._mask: set[int] | None = None
@@ -114,10 +117,20 @@ class Relay:
         if self._child is None:  # another thread of the launcher took it
             self._missed[number] = 1
             return
+        self._waiting.append(number)
+        while self._waiting and not self._is_passing_on:
+            self._is_passing_on = True  # one that comes in the middle of another would take the other's answer away
+            try:
+                while self._waiting:
+                    self._pass_on(self._waiting.popleft(), self._child)
+            finally:
+                self._is_passing_on = False
+
+    def _pass_on(self, number: int, child: subprocess.Popen[Any]) -> None:
         missed, self._missed[number] = self._missed[number], 0
         seen = self._witness is not None and self._witness.has_seen(number)
         if missed or not seen:
-            self._child.send_signal(number)
+            child.send_signal(number)
 
 
 def _waiting_signals(pid: int) -> set[int]:
@@ -153,7 +166,7 @@ class Witness:
         It reports a signal before it goes on to anything else: when it answers, it has told all it had got.
         """
         self._asked += 1
-        question = self._asked  # another signal may come, and ask, in the middle of this
+        question = self._asked
         with contextlib.suppress(OSError):  # it is gone
             os.write(self._questions, b"?")
             while self._answered < question:

@@ -107,6 +107,35 @@ def test_signal_while_the_program_is_started(moment: str, whom: str) -> None:
     assert (result.stdout, result.stderr) == ("SIGTERM\nSIGWINCH\n", "")
 
 
+MEANWHILE = """
+import os, signal, subprocess, sys
+from rltrace.launch import signals
+signals.WITNESS_SECONDS = 3600.0
+select, others = signals.select.select, [signal.SIGHUP]
+class Interrupted:
+    def select(*asked):
+        if others:
+            os.kill(os.getpid(), others.pop())
+        return select(*asked)
+signals.select = Interrupted
+with signals.Relay() as relay:
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=-1, text=True, preexec_fn=relay.in_child)
+    assert child.stdout.readline() == "ready\\n"
+    relay.to(child)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(child.stdout.readline(), child.stdout.readline(), sep="", end="")
+    child.kill()
+"""
+"""The launcher's part, signalled again while the witness is asked about the first; it waits as long as it takes."""
+
+
+def test_signal_while_another_is_passed_on(tmp_path: Path) -> None:
+    """Both arrive, in the order in which they came, and nobody waits for an answer that the other has taken."""
+    line = [sys.executable, "-c", MEANWHILE, COUNTING]
+    result = subprocess.run(line, capture_output=True, text=True, start_new_session=True, timeout=60)
+    assert (result.stdout, result.stderr) == ("SIGTERM\nSIGHUP\n", "")
+
+
 def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
     """Ctrl-C on a terminal: the program gets its one KeyboardInterrupt, cleans up, and the launcher ends like it."""
     code = (
