@@ -1,8 +1,8 @@
 """Digests of tensors on a device: its pages digested there, and what is left read back, of many tensors at once.
 
-Owns what crosses to the host and when. Whole pages are digested where they are (``device_digest``), eight bytes each
-come over; less than a page comes over as it is. Everything is enqueued on the current stream, behind what wrote the
-tensors and before what will overwrite them; the host waits once, at the end.
+Owns what crosses to the host and when. Whole pages are digested where they are (``rltrace.record.device``), eight bytes
+each come over; less than a page comes over as it is. Everything is enqueued on the current stream, behind what wrote
+the tensors and before what will overwrite them; the host waits once, at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch._C import TensorBase
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, digest_pages
-from rltrace.record.device_digest import page_digests, signed
+from rltrace.record.device import page_digests, signed
 
 PAGES_AT_ONCE = 4_096
 """Pages that are digested in one go, of one tensor or of several laid side by side: 64 MiB, and some times that beside

@@ -13,7 +13,7 @@ from torch import nn
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, reference, seed_of
 from rltrace.record import device_reading
-from rltrace.record.device_digest import page_digests
+from rltrace.record.device import page_digests
 from rltrace.record.device_reading import digest_on_device, digests_on_device
 from rltrace.record.digests import TensorDigests
 from rltrace.record.layouts import Layouts
