@@ -171,7 +171,7 @@ def _judged(
     compared: Compared, effects: Effects, given: tuple[Given, Given], requirements: Sequence[Requirement]
 ) -> Judged:
     from rltrace.parity.advice import advise
-    from rltrace.parity.judged import agrees, judge
+    from rltrace.parity.require import agrees, judge
     from rltrace.trace.reader import open_trace
 
     opened = open_trace(given[0].path)

@@ -10,7 +10,7 @@ import pytest
 
 from rltrace.errors import UsageError
 from rltrace.parity.effects.gap import Gap, measure
-from rltrace.parity.require import Required, Requirement, holds, parse_requirement
+from rltrace.parity.require import Measure, Requirement, holds, parse_requirement
 
 
 def gap_of(a: list[float], b: list[float]) -> Gap:
@@ -19,9 +19,9 @@ def gap_of(a: list[float], b: list[float]) -> Gap:
 
 def test_what_can_be_asked_for() -> None:
     """Bits, or a limit on the largest difference, the mean or the divergence; said back as it was asked."""
-    assert parse_requirement("bitwise") == Requirement(Required.BITWISE)
-    assert parse_requirement("logprob<1e-3") == Requirement(Required.LARGEST, 1e-3)
-    assert parse_requirement(" logprob-mean < 0.5 ") == Requirement(Required.MEAN, 0.5)
+    assert parse_requirement("bitwise") == Requirement(Measure.BITWISE)
+    assert parse_requirement("logprob<1e-3") == Requirement(Measure.LARGEST, 1e-3)
+    assert parse_requirement(" logprob-mean < 0.5 ") == Requirement(Measure.MEAN, 0.5)
     assert str(parse_requirement("kl<0.000001")) == "kl<1e-06"
 
 
