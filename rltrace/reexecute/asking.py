@@ -20,10 +20,11 @@ from typing import Any
 
 from rltrace.errors import RecordError, UsageError
 from rltrace.fingerprint.host import ACTING
-from rltrace.trace.process import RUNNING, ProcessTrace
+from rltrace.trace.process import ProcessTrace
 from rltrace.trace.ran import RanCall, ran_record
 from rltrace.trace.reader import Trace, open_trace
 from rltrace.trace.root import add_to_launch
+from rltrace.trace.states import RUNNING
 
 WITNESS = "rltrace.reexecute.witness"
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.arrays import SERIES, STEPS, ArraySpec
+from rltrace.trace.chunks import Counter, read_chunk
 from rltrace.trace.codec import CodecError
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.journal import Record
 from rltrace.trace.packing import StepPart, add_part, parse_part, rows_from_text
 from rltrace.trace.records import MOST
 from rltrace.trace.schema import Sample, Step
-from rltrace.trace.stream import Counter, read_chunk
 
 
 class Parted:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.arrays import KEPT_CALLS, KEPT_DIGESTS, KEPT_TENSORS, ArraySpec
+from rltrace.trace.chunks import Counter, missing_or_cut, read_chunk
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.keptrecords import MOST_AXES, ArrayPart, AskedRows, KeptPart
 from rltrace.trace.records import MOST
 from rltrace.trace.schema import DIGEST_CHUNK, Called, CallFlag, Kept, Owner, Phase
 from rltrace.trace.segment import ChunkFile
-from rltrace.trace.stream import Counter, read_chunk
 from rltrace.trace.tables import Table
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, OpRows, Part
 from rltrace.trace.valuerecords import LeftOut
@@ -116,12 +116,8 @@ class KeptTensors:
     def check_sizes(self) -> None:
         """Find the chunks that are missing or of another length, without reading any."""
         for file in self.files:
-            try:
-                size = self._folder.size(f"{self._base}/{file.key}")
-                if size != file.length:
-                    raise UnreadableError(f"has {size} bytes; {file.length} were written")
-            except UnreadableError as error:
-                self._miss(f"{self._base}/{file.key} {error}")
+            if (why := missing_or_cut(self._folder, self._base, file)) is not None:
+                self._miss(why)
 
     @property
     def files(self) -> Iterator[ChunkFile]:

@@ -1,6 +1,6 @@
-"""One process of a trace being read: its journal, and what follows from it.
+"""One process of a trace being read: its state, and what it wrote, read when it is asked for.
 
-Owns the rule that the journal's records decide what is visible, and the names of the states a process can be in.
+Owns what follows from what its journal tells (``rltrace.trace.told``), and which state the process is in.
 """
 
 from __future__ import annotations
@@ -14,41 +14,25 @@ from numpy.typing import NDArray
 
 from rltrace.trace.arrays import ROWS, TABLES
 from rltrace.trace.attempts import Attempts, Samples
+from rltrace.trace.chunks import Counter, read_chunk
 from rltrace.trace.files import Folder, UnreadableError
-from rltrace.trace.journal import Journal, Record
+from rltrace.trace.journal import Journal
 from rltrace.trace.kept import KeptTensors
-from rltrace.trace.keptrecords import AskedRows, KeptPart, add_kept, parse_asked_rows, parse_kept
 from rltrace.trace.packing import StepPart
-from rltrace.trace.plain import printable
 from rltrace.trace.ran import Ran, RanKernels
-from rltrace.trace.records import (
-    MOST,
-    MOST_STREAMS,
-    check_facts,
-    check_fields,
-    chunk_files,
-    number,
-    parse_generators,
-    parse_parameters,
-    parse_segment,
-)
+from rltrace.trace.records import MOST
 from rltrace.trace.root import JOURNAL
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Step
 from rltrace.trace.segment import ChunkFile
-from rltrace.trace.stream import Counter, StreamTrace, read_chunk
+from rltrace.trace.states import COMPLETE, DAMAGED, KILLED, NEVER_RECORDED, RUNNING, STOPPED
+from rltrace.trace.stream import StreamTrace
 from rltrace.trace.tables import Table, parse_tables
-from rltrace.trace.valuerecords import Asked, ValuePart, parse_asked, parse_values
-from rltrace.trace.valuerecords import add_part as add_values
+from rltrace.trace.told import LOST_RECORD, Told
 from rltrace.trace.values import Values
-
-RUNNING, COMPLETE, STOPPED, KILLED, DAMAGED = "running", "complete", "stopped", "killed", "damaged"
-NEVER_RECORDED = "never-recorded"
 
 MOST_TABLES = 1 << 28
 """Bytes of tables that are read of one process."""
-
-LOST_RECORD = "the journal's record of them is damaged"
 
 
 class TraceHole(NamedTuple):
@@ -73,41 +57,18 @@ class ProcessTrace:
         """Its folder in the trace, ``processes/N``."""
         self.ran = ran
         """What the libraries said that they ran; None: they were not asked."""
-        self.birth: Record = {}
-        self.facts: dict[str, object] = {}
-        """Of the machine and the process; the later of one name."""
-        self.level = ""
-        self.engine = ""
-        self.exit: Record | None = None
-        """What is known of the process's ending; None: it left no word."""
-        self.generators: tuple[int, ...] | None = None
-        """Digests of the generators' states as it ended, in the order of ``schema.GENERATORS``; None: not known."""
-        self.parameters: dict[int, int] = {}
-        """By the ordinal of an optimizer, the digest of its parameters as the process ended, where that is known."""
-        self.windows: list[tuple[int, int | None]] = []
-        """(first step, end step or None) of the recorded ops; empty: everything or nothing was."""
         self.journal = journal
         self.other_holes: list[str] = list(journal.damage)
         self._folder = folder
         self._slice = slice_
-        self._ended: str | None = None
-        self._for_now = False
-        """Whether that is how it ends only where no more rows follow."""
-        self._streams: dict[int, StreamTrace] = {}
         self._counter = Counter()
-        self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
-        """(first chunk, entries of each table so far, files)."""
         self._attempts = Attempts(folder, base, self._counter, self.other_holes, self._latest_end)
         self._samples = Samples(folder, base, self._counter, self.other_holes)
-        self.asked: Asked | None = None
-        """Which values were to be kept; None: none."""
-        self.value_parts: list[ValuePart] = []
-        """Where the values stand, commit by commit."""
-        self._asked_rows: AskedRows | None = None
-        self.kept_parts: list[KeptPart] = []
-        """Where rows of tensors stand, commit by commit."""
-        for at, record in enumerate(printable(journal.records) if journal.unprintable else journal.records):
-            self._take(at, record)
+        self._told = told = Told(
+            base, self.other_holes, self._new_stream, self._attempts, self._samples, sliced=slice_ is not None
+        )
+        told.take_all(journal)
+        self._take_over(told)
         if not self.other_holes:
             self._miss_records()
         self.record_damage = tuple(self.other_holes)
@@ -117,9 +78,33 @@ class ProcessTrace:
         for stream in self._streams.values():
             stream.check_sizes()
 
+    def _take_over(self, told: Told) -> None:
+        self.birth = told.birth
+        self.facts = told.facts
+        """Of the machine and the process; the later of one name."""
+        self.level, self.engine = told.level, told.engine
+        self.exit = told.exit
+        """What is known of the process's ending; None: it left no word."""
+        self.generators = told.generators
+        """Digests of the generators' states as it ended, in the order of ``schema.GENERATORS``; None: not known."""
+        self.parameters = told.parameters
+        """By the ordinal of an optimizer, the digest of its parameters as the process ended, where that is known."""
+        self.windows = told.windows
+        """(first step, end step or None) of the recorded ops; empty: everything or nothing was."""
+        self.table_records = told.table_records
+        """(first chunk, entries of each table so far, files)."""
+        self.asked = told.asked
+        """Which values were to be kept; None: none."""
+        self.value_parts = told.value_parts
+        """Where the values stand, commit by commit."""
+        self.kept_parts = told.kept_parts
+        """Where rows of tensors stand, commit by commit."""
+        self._ended = told.state
+        self._streams = told.streams
+
     @property
     def name(self) -> str:
-        return str(self.birth.get("name") or self.base)
+        return self._told.name
 
     @property
     def token(self) -> str | None:
@@ -222,7 +207,7 @@ class ProcessTrace:
         made = KeptTensors(
             self._folder,
             self.base,
-            self._asked_rows,
+            self._told.asked_rows,
             self.kept_parts,
             lambda: self.tables,
             lambda stream: self._streams[stream].rows if stream in self._streams else 0,
@@ -304,98 +289,5 @@ class ProcessTrace:
             return b"\n"
         return chunk.tobytes().partition(b"\0")[0]  # lines hold no zero byte, JSON escapes it
 
-    def _take(self, at: int, record: Record) -> None:
-        if self._for_now and record["type"] in ("commit", "steps"):  # it went on; facts it may tell on its way out
-            self._for_now, self._ended, self.exit = False, None, None
-        try:
-            take = getattr(self, f"_take_{record['type']}", None)
-            if take is not None:
-                take(record)
-        except (KeyError, ValueError, TypeError, OverflowError) as error:
-            self.other_holes.append(f"the journal's record {at} ({record['type']}) makes no sense: {error}")
-
-    def _take_birth(self, record: Record) -> None:
-        if self.birth:
-            raise ValueError("a process is born once")
-        check_fields(record, name=str, token=str)
-        self.birth = record
-
-    def _take_facts(self, record: Record) -> None:
-        check_fields(record, level=str, engine=str, facts=dict)
-        check_facts(record["facts"])
-        self.level, self.engine = record["level"], record["engine"]
-        self.facts.update(record["facts"])
-
-    def _take_stream(self, record: Record) -> None:
-        check_fields(record, name=str)
-        index, name = number(record, "stream", MOST_STREAMS), record["name"]
-        if any(stream.name == name for stream in self.streams):
-            raise ValueError(f"there is a stream {name} already")
-        self._stream(index).name = name
-
-    def _take_window(self, record: Record) -> None:
-        first, end = number(record, "first_step"), record["end_step"]
-        window = (first, None if end is None else number(record, "end_step"))
-        self._stream(number(record, "stream", MOST_STREAMS)).windows.append((*window, number(record, "row")))
-        if window not in self.windows:
-            self.windows.append(window)
-
-    def _take_commit(self, record: Record) -> None:
-        stream = self._stream(number(record, "stream", MOST_STREAMS))
-        segment = parse_segment(record, sliced=self._slice is not None)
-        last = stream.segments[-1].index if stream.segments else -1
-        if segment.first < stream.rows or segment.index <= last:
-            raise ValueError("its rows are there already")
-        if segment.first > stream.rows:
-            stream.add_hole(stream.rows, segment.first - stream.rows, LOST_RECORD)
-        stream.segments.append(segment)
-
-    def _take_tables(self, record: Record) -> None:
-        entries = {str(name): number(record["entries"], name) for name in record["entries"]}
-        chunk, files = number(record, "chunk"), chunk_files(record, "tables", TABLES)
-        if self.table_records and chunk < self.table_records[-1][0] + len(self.table_records[-1][2]):
-            raise ValueError("its chunks are there already")
-        self.table_records.append((chunk, entries, files))
-
-    def _take_steps(self, record: Record) -> None:
-        self._attempts.take(record)
-
-    def _take_series(self, record: Record) -> None:
-        self._samples.take(record)
-
-    def _take_keeps(self, record: Record) -> None:
-        self.asked = parse_asked(record)
-
-    def _take_values(self, record: Record) -> None:
-        add_values(self.value_parts, parse_values(record, sliced=self._slice is not None))
-
-    def _take_keeps_rows(self, record: Record) -> None:
-        self._asked_rows = parse_asked_rows(record)
-
-    def _take_kept(self, record: Record) -> None:
-        add_kept(self.kept_parts, parse_kept(record, sliced=self._slice is not None))
-
-    def _take_last(self, record: Record) -> None:
-        self._ended = self.exit = None
-        self._for_now = record["state"] is not None
-        if self._for_now:
-            self._take_ending(record)
-
-    def _take_ending(self, record: Record) -> None:
-        check_fields(record, state=str, exit=dict)
-        state = record["state"]
-        self._ended = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
-        self.exit = record["exit"]
-
-    def _take_end(self, record: Record) -> None:
-        self._take_ending(record)
-        self.generators = parse_generators(record)
-        self.parameters = parse_parameters(record)
-
-    def _stream(self, index: int) -> StreamTrace:
-        if index not in self._streams:
-            name = f"{self.name}/stream{index}"
-            self._streams[index] = StreamTrace(
-                name, index, self._folder, self.base, lambda: self._stored, self._slice, self._with_what_ran
-            )
-        return self._streams[index]
+    def _new_stream(self, name: str, index: int) -> StreamTrace:
+        return StreamTrace(name, index, self._folder, self.base, lambda: self._stored, self._slice, self._with_what_ran)

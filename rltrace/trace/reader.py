@@ -19,12 +19,13 @@ from rltrace.trace.files import MISSING, Folder, UnreadableError
 from rltrace.trace.heads import Head, birth_of, is_another, is_number, lost_records, parse_heads
 from rltrace.trace.journal import LARGEST, MAGIC, Journal, Record, parse_journal
 from rltrace.trace.plain import printable
-from rltrace.trace.process import KILLED, NEVER_RECORDED, RUNNING, ProcessTrace, TraceHole
+from rltrace.trace.process import ProcessTrace, TraceHole
 from rltrace.trace.ran import Ran
 from rltrace.trace.records import check_launch, check_slice, number
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
 from rltrace.trace.schema import FORMAT
 from rltrace.trace.segment import Segment
+from rltrace.trace.states import KILLED, NEVER_RECORDED, RUNNING
 from rltrace.trace.stream import StreamTrace
 from rltrace.trace.tables import Table
 

@@ -1,7 +1,7 @@
 """One stream of a trace being read: which rows there are, and the rows themselves, verified.
 
-Owns segments, marks and holes of a stream. A chunk counts as read only when the length and the digest of its encoded
-bytes are those the journal tells and its content agrees with the journal's counts; else its rows are a named hole.
+Owns segments, marks and holes of a stream. A chunk counts as read only when its content agrees with the journal's
+counts, too; else its rows are a named hole.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
 from rltrace.errors import HoleError, LeftOutError
-from rltrace.trace import codec
 from rltrace.trace.arrays import CELLS, ROWS, ArraySpec
+from rltrace.trace.chunks import Counter, missing_or_cut, read_chunk
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Column
@@ -38,30 +38,6 @@ TABLE_COLUMNS = {
     Column.SCALARS: "scalars",
     Column.KERNEL: "kernels",
 }
-
-
-class Counter:
-    """What was read from disk so far."""
-
-    def __init__(self) -> None:
-        self.chunks = 0
-        self.bytes = 0
-
-
-def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
-    """One chunk, verified. Raises UnreadableError saying what is wrong with it."""
-    key = f"{base}/{file.key}"
-    try:
-        encoded = folder.read(key, codec.longest(spec))
-        counter.chunks += 1
-        counter.bytes += len(encoded)
-        if len(encoded) != file.length:
-            raise UnreadableError(f"has {len(encoded)} bytes; {file.length} were written")
-        if xxh3_64_hexdigest(encoded) != file.digest:
-            raise UnreadableError("is not what was written")
-        return codec.decode(spec, encoded)
-    except codec.CodecError as error:
-        raise UnreadableError(f"cannot be used: {error}") from None
 
 
 class StreamTrace:
@@ -163,14 +139,8 @@ class StreamTrace:
         """Find the chunks that are missing or of another length, without reading any."""
         for segment in self.segments:
             for file in segment.files:
-                try:
-                    size = self._folder.size(f"{self._base}/{file.key}")
-                    if size == file.length:
-                        continue
-                    why = f"has {size} bytes; {file.length} were written"
-                except UnreadableError as error:
-                    why = str(error)
-                self.add_hole(segment.first, segment.rows, f"{self._base}/{file.key} {why}")
+                if (why := missing_or_cut(self._folder, self._base, file)) is not None:
+                    self.add_hole(segment.first, segment.rows, why)
 
     def miss_rows(self, stop: int, why: str) -> None:
         """Rows up to ``stop`` were there, and no segment is known that holds them."""

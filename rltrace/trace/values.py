@@ -20,10 +20,10 @@ from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.trace import dtypes
 from rltrace.trace.arrays import VALUE_BYTES, VALUE_INDEX
+from rltrace.trace.chunks import Counter, missing_or_cut, read_chunk
 from rltrace.trace.files import Folder, UnreadableError
 from rltrace.trace.schema import INDEX_CHUNK, LYING_SHIFT, VALUE_CHUNK, Held, LyingBit, ValueKind
 from rltrace.trace.segment import ChunkFile
-from rltrace.trace.stream import Counter, read_chunk
 from rltrace.trace.tables import Table
 from rltrace.trace.valuerecords import Asked, LeftOut, ValuePart
 
@@ -195,12 +195,8 @@ class Values:
     def check_sizes(self) -> None:
         """Find the chunks that are missing or of another length, without reading any."""
         for file in [file for part in self._parts for file in (*part.index_files, *part.files) if file is not None]:
-            try:
-                size = self._folder.size(f"{self._base}/{file.key}")
-                if size != file.length:
-                    raise UnreadableError(f"has {size} bytes; {file.length} were written")
-            except UnreadableError as error:
-                self._miss(f"{self._base}/{file.key} {error}")
+            if (why := missing_or_cut(self._folder, self._base, file)) is not None:
+                self._miss(why)
 
     def read_all(self) -> int:
         """Read every value, in the order in which they stand; returns how many could be. Damage is reported."""

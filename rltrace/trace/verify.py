@@ -33,11 +33,12 @@ from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import parse_birth
 from rltrace.trace.files import PARTIAL, UnreadableError
-from rltrace.trace.process import COMPLETE, RUNNING, STOPPED, ProcessTrace
+from rltrace.trace.process import ProcessTrace
 from rltrace.trace.proof import StreamProof
 from rltrace.trace.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.root import JOURNAL, PROCESSES, name_file
 from rltrace.trace.schema import Step
+from rltrace.trace.states import COMPLETE, RUNNING, STOPPED
 
 KEPT = (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
 

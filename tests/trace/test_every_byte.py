@@ -20,12 +20,12 @@ from written import WrittenProcess, check, followed
 
 from rltrace.errors import RltraceError
 from rltrace.trace.births import parse_birth
+from rltrace.trace.chunks import Counter, read_chunk
 from rltrace.trace.files import UnreadableError
 from rltrace.trace.journal import parse_journal
 from rltrace.trace.reader import open_trace
 from rltrace.trace.root import name_file
 from rltrace.trace.segment import ChunkFile
-from rltrace.trace.stream import Counter, read_chunk
 
 EVERY_BYTE = bool(os.environ.get("RLTRACE_EVERY_BYTE"))
 
