@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.judging.kernels import kernel_text
 from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
 from rltrace.diff.view import StreamView
-from rltrace.trace.evidence import whole_names
+from rltrace.trace.evidence import kernel_texts, whole_names
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import Column, Phase, Step
@@ -107,7 +106,7 @@ def make_finding(
         module=shown.module or None,
         site=stack[0] if stack else None,
         stack=stack,
-        kernel=Pair(kernel_text(a.kernel) if a else None, kernel_text(b.kernel) if b else None),
+        kernel=Pair(*kernel_texts(a.kernel if a else {}, b.kernel if b else {})),
         inputs_match=decided.inputs_match,
         outputs=_outputs(a, b),
         identical_before=identical_before,

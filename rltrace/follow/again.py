@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rltrace.diff.judging.kernels import kernel_differences
+from rltrace.diff.judging.kernels import kernel_differences, tells_what_ran
 from rltrace.diff.model import Cause, InputsMatch, Pair
 from rltrace.errors import UsageError
 from rltrace.follow.finding import Again
@@ -43,7 +43,7 @@ def cause_in_words(
         differences = kernel_differences(*kernels) if all(kernels) else []
         if differences:
             cause, because = Cause.KERNEL, f"{because}: another kernel ran ({', '.join(differences)})"
-        elif all(kernels):
+        elif all(map(tells_what_ran, kernels)):
             cause = Cause.SAME_KERNEL
             because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"
     if again is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.judging.kernels import kernel_differences
-from rltrace.trace.evidence import kernel_text
+from rltrace.diff.judging.kernels import is_another_grid, kernel_differences, seen_alike
+from rltrace.trace.evidence import geometry_text, kernel_text, kernel_texts, launches
 
 GUESS = {"library": "oneDNN", "isa": "auto", "threads": 2}
 ATEN = {"library": "ATen", "isa": "AVX2", "threads": 2}
@@ -22,6 +22,9 @@ JIT = {**GUESS, "names": ["oneDNN reorder jit:uni", "oneDNN eltwise jit:avx2"], 
         ({**GUESS, "names": [], "reported": []}, "neither oneDNN nor MKL says a word, 2 threads"),
         ({**ATEN, "names": [], "reported": []}, "ATen AVX2, 2 threads"),
         ({"names": ["ampere_sgemm_128x64_tn", "some_kernel"]}, "cuBLAS 128×64 fp32, some_kernel"),
+        ({"device": "cuda", "names": ["add", "add", "add", "mul"]}, "add ×3, mul"),
+        ({"device": "cuda", "names": [], "launches": []}, "cuda, no kernel was launched"),
+        ({"device": "cuda"}, "cuda"),
     ],
 )
 def test_in_words(evidence: dict[str, object], text: str | None) -> None:
@@ -49,9 +52,54 @@ def test_in_words(evidence: dict[str, object], text: str | None) -> None:
             ["instruction set AVX2 against default"],
         ),
         ({"names": ["one"]}, {"names": ["two"]}, ["kernels one against two"]),
+        ({"device": "cuda"}, {"device": "cuda", "names": ["one"], "launches": [[[1], [32]]]}, []),
+        ({"names": ["one", "two", "three"]}, {"names": ["one", "2", "three"]}, ["kernels two against 2"]),
+        ({"names": ["one"]}, {"names": ["one", "sum"]}, ["kernels one against one + sum"]),
+        ({"names": ["one"]}, {"names": []}, ["kernels one against nothing"]),
     ],
 )
 def test_what_differs(a: dict[str, object], b: dict[str, object], differences: list[str]) -> None:
     """A guess counts only where nobody was asked, and an answer only against an answer."""
     assert kernel_differences(a, b) == differences
     assert len(kernel_differences(b, a)) == len(differences)
+
+
+RANDN = "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4>(long)"
+
+
+def on_a_grid(blocks: int, *more: list[object]) -> dict[str, object]:
+    told = [[[blocks, 1, 1], [256, 1, 1]], *more]
+    return {"device": "cuda", "names": [RANDN] * len(told), "launches": told}
+
+
+def test_the_same_kernel_on_another_grid() -> None:
+    """Its name is the same, and how it was launched is evidence of its own; both sides tell their grid."""
+    a, b = on_a_grid(160), on_a_grid(232)
+    name = "distribution_elementwise_grid_stride_kernel<float>"
+    assert kernel_differences(a, b) == [f"{name} in 160 blocks of 256 threads against 232 blocks of 256 threads"]
+    assert is_another_grid(a, b) and not is_another_grid(a, a)
+    assert not is_another_grid(a, {**b, "device": "xpu"})
+    assert kernel_texts(a, b) == (f"{name} in 160 blocks of 256 threads", f"{name} in 232 blocks of 256 threads")
+    assert kernel_texts(a, a) == (name, name)
+    assert (seen_alike(a, a), seen_alike(a, b)) == (True, False)
+    two = [on_a_grid(1, [[2], [32]]), on_a_grid(3, [[4], [32]])]
+    assert kernel_differences(*two) == [f"{name} in 1 block of 256 threads against 3 blocks of 256 threads, and 1 more"]
+
+
+def test_grids_that_are_not_known_or_make_no_sense() -> None:
+    """Nothing is compared with them; copies have none."""
+    a = on_a_grid(160)
+    for odd in ({}, {"launches": None}, {"launches": []}, {"launches": [[1, 2]]}, {"launches": [["x", [1]]]}):
+        other = {"device": "cuda", "names": a["names"], **odd}
+        assert launches(other) is None
+        assert kernel_differences(a, other) == []
+    assert geometry_text(((), ())) == "? blocks of ? threads"
+    assert geometry_text(((32, 8, 1), (1, 1, 1))) == "32×8 blocks of 1 thread"
+
+
+def test_names_that_read_alike_are_told_in_more_words() -> None:
+    """Between the two sides of one difference, not only within one of them."""
+    names = [f"cutlass_80_tensorop_s1688gemm_128x64_16x6_{layout}_align4" for layout in ("tn", "nn")]
+    a, b = ({"names": [name]} for name in names)
+    assert kernel_text(a) == kernel_text(b)
+    assert kernel_texts(a, b) == (names[0], names[1])

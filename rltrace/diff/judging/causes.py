@@ -14,10 +14,16 @@ from rltrace.diff.findings import Decided, RowAt
 from rltrace.diff.generators import generators_text
 from rltrace.diff.judging.collectives import came_with, ranks_of
 from rltrace.diff.judging.inputs import Input, combined, input_is_equal, match_inputs, origin_of, same_bytes, writer_of
-from rltrace.diff.judging.kernels import kernel_differences, kernel_text
+from rltrace.diff.judging.kernels import (
+    is_another_grid,
+    kernel_differences,
+    kernel_text,
+    seen_alike,
+    tells_what_ran,
+)
 from rltrace.diff.judging.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
 from rltrace.diff.judging.pairs import Difference
-from rltrace.diff.judging.rules import choosing, chosen_text
+from rltrace.diff.judging.rules import behind_a_name, choosing, chosen_text
 from rltrace.diff.judging.scene import Scene
 from rltrace.diff.model import Cause, InputsMatch, Received
 from rltrace.trace.rows import Link
@@ -236,10 +242,11 @@ def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
     start = f"its inputs match and its outputs differ{same_state}"
     if another:
         return Decided(Cause.KERNEL, known, f"{start}: {another}")
-    if a.kernel and b.kernel:
+    known_a, known_b = tells_what_ran(a.kernel), tells_what_ran(b.kernel)
+    if known_a and known_b:
         why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_TRIED}"
         return Decided(Cause.SAME_KERNEL, known, why)
-    missing = "either side" if not a.kernel and not b.kernel else "A" if not a.kernel else "B"
+    missing = "either side" if not known_a and not known_b else "A" if not known_a else "B"
     return Decided(Cause.COMPUTATION, known, f"{start}; which kernel ran is not known on {missing}")
 
 
@@ -247,12 +254,15 @@ def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
     """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
     if differences:
-        chosen = chosen_text(a.op, a.kernel, b.kernel, scene.settings)
-        return f"another kernel ran ({', '.join(differences)}){chosen}"
-    if not scene.settings:
+        what = "the same kernel ran on another grid" if is_another_grid(a.kernel, b.kernel) else "another kernel ran"
+        return f"{what} ({', '.join(differences)}){chosen_text(a.op, a.kernel, b.kernel, scene.settings)}"
+    settings, what = scene.settings, "what selects kernels differs"
+    if seen_alike(a.kernel, b.kernel):
+        settings, what = behind_a_name(settings), "kernels of the same name ran, but what is behind a name differs"
+    if not settings:
         return None
-    first = choosing(a.op, a.kernel, b.kernel, scene.settings)
-    ranked = [*first, *(setting for setting in scene.settings if setting not in first)]
+    first = choosing(a.op, a.kernel, b.kernel, settings)
+    ranked = [*first, *(setting for setting in settings if setting not in first)]
     names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in ranked[:3])
-    more = "" if len(scene.settings) <= 3 else f" and {len(scene.settings) - 3} more"
-    return f"what selects kernels differs ({names}{more})"
+    more = "" if len(settings) <= 3 else f" and {len(settings) - 3} more"
+    return f"{what} ({names}{more})"

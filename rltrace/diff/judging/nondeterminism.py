@@ -83,7 +83,7 @@ def advice_text(finding: Finding) -> str | None:
     if finding.op is None or finding.cause not in (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION):
         return None
     kernels = [text for text in (finding.kernel.a, finding.kernel.b) if text]
-    device = CUDA if any(text.startswith(CUDA) for text in kernels) else CPU
+    device = CPU if all(text.endswith(("thread", "threads")) for text in kernels) else CUDA
     if device == CPU and kernels and all(text.endswith(ONE_THREAD) for text in kernels):
         return None
     known = known_of(finding.op, device)

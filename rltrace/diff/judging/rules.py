@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rltrace.diff.judging.kernels import is_another_grid
 from rltrace.diff.model import EnvironmentDifference
 from rltrace.trace.evidence import Evidence, whole_names
 
@@ -49,6 +50,12 @@ RESTATED = ("cpu.capability", "torch.threads")
 
 PROCESSOR = ("host.cpu", "host.isa")
 
+BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
+"""What chooses the grid of one and the same kernel."""
+
+BEHIND_A_NAME = ("torch.version", "torch.git", "torch.cuda", "torch.hip", "cuda.devices", "cuda.driver", "package.")
+"""What can make a GPU kernel of the same name another code, or another code's compilation."""
+
 
 def choosing(
     op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]
@@ -67,10 +74,17 @@ def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[Environmen
     return f", which {first.name.removeprefix('env.')} chooses: {first.a or 'unset'} against {first.b or 'unset'}"
 
 
+def behind_a_name(settings: Sequence[EnvironmentDifference]) -> tuple[EnvironmentDifference, ...]:
+    """Those of the settings that differ which can change what a GPU kernel does whose name is the same."""
+    return tuple(setting for setting in settings if setting.name.startswith(BEHIND_A_NAME))
+
+
 def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
     devices = {str(evidence["device"]) for evidence in (a, b) if evidence.get("device")}
     if devices:
         name = op.split(".")[1] if op.count(".") >= 2 else op
+        if is_another_grid(a, b):
+            yield from BY_MULTIPROCESSORS
         for operators, starts in ON_A_GPU:
             if name.startswith(operators):
                 yield from starts
