@@ -1,0 +1,57 @@
+"""Rows that mean nothing and are valid, for property tests of anything that stores or reads rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rltrace.identity import portable_key
+from rltrace.trace.rows import Rows, TableEntry
+from rltrace.trace.schema import TABLES, Column, Kind, RowFlag
+
+
+def random_rows(generator: np.random.Generator, first: int, count: int, entries: int = 8) -> Rows:
+    """Ids below ``entries``, cells as the counts say."""
+    columns = np.zeros((count, len(Column)), np.uint32)
+    columns[:, Column.KIND] = Kind.OP
+    for column in (Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE, Column.SCALARS, Column.KERNEL):
+        columns[:, column] = generator.integers(0, entries, count)
+    columns[:, Column.STEP] = np.sort(generator.integers(0, 5, count)) + first
+    columns[:, Column.FLAGS] = generator.integers(0, 2, count) * RowFlag.MARKED
+    for column in (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS):
+        columns[:, column] = generator.integers(0, 4, count)
+    _, integers, floats, digests = columns[:, Column.LINKS :].sum(axis=0)
+    return Rows(
+        first,
+        columns,
+        generator.integers(-3, np.repeat(first + np.arange(count), columns[:, Column.LINKS]) + 1) << 12,
+        generator.integers(-(1 << 40), 1 << 40, integers),
+        generator.standard_normal(floats),
+        generator.integers(0, 1 << 64, digests, dtype=np.uint64),
+    )
+
+
+def plain_entries(entries: int = 8) -> list[TableEntry]:
+    """``entries`` entries for every table, enough for ``random_rows``."""
+    return [
+        TableEntry(table, i, portable_key(table, i), _plain_payload(table, i))
+        for table in TABLES
+        for i in range(entries)
+    ]
+
+
+def _plain_payload(table: str, i: int) -> object:
+    match table:
+        case "structures" | "sites" | "scalars":
+            return []
+        case "layouts":
+            return ["float32", [i], [1], "cpu"]
+        case "frames":
+            return {"file": "train.py", "path": "/src/train.py", "line": i, "function": "train", "source": f"entry {i}"}
+        case "kernels":
+            return {"library": "ATen", "threads": i}
+        case "optimizers":
+            return {"ordinal": i, "class": "Adam"}
+        case "series":
+            return {"kind": "watch", "name": f"series {i}"}
+        case _:
+            return f"{table}{i}"
