@@ -28,7 +28,7 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import beside, window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
-from rltrace.record.compiler.compiled import keep_compiler_out
+from rltrace.record.compiler.compiled import compiler_kept_out
 from rltrace.record.compiler.stance import EagerStance
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine
@@ -95,6 +95,7 @@ class Session:
         closely = self._keepers.rows is not None
         self._instruments = Instruments(self._process, self._streams.modules_here, self.fail, closely=closely)
         self._modules = self._instruments.modules
+        self._compiler = compiler_kept_out(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
@@ -112,10 +113,9 @@ class Session:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def start(self, *, forked: bool = False) -> None:
-        """Begin: everything is installed when this returns. ``forked``: some of it was, by the parent."""
-        if not forked:
-            keep_compiler_out()
+    def start(self) -> None:
+        """Begin: everything is installed when this returns."""
+        self._compiler.watch()
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
@@ -225,6 +225,7 @@ class Session:
         self._steps.remove()
         if self._stance is not None:
             self._stance.end()
+        self._compiler.ignore()
         self._boundaries.ignore()
         self._instruments.remove(but_subclasses=but_subclasses)
         self._endings.ignore()
@@ -509,7 +510,7 @@ def end() -> None:
 def _start_forked(given: Inheritance, token: str, name: str | None) -> Session:
     session = Session(given.options, token, name, given.companion, given.engine)
     session.inherit(given.module_names)
-    session.start(forked=True)
+    session.start()
     current.session = session
     return session
 

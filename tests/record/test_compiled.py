@@ -15,6 +15,7 @@ from recorded import Record, Recorded
 from torch import nn
 
 from rltrace.follow.start import replay_block
+from rltrace.record.compiler import compiled
 from rltrace.record.compiler.compiled import MODULE
 from rltrace.record.compiler.inductor import draws, fingerprint, kernels
 from rltrace.trace.schema import Held, ValueKind
@@ -99,6 +100,25 @@ def whole_graph(backend: Any) -> list[torch.Tensor]:
     model = net()
     run = torch.compile(model, backend=backend, fullgraph=True, dynamic=True)
     return [run(torch.randn(size, 3)) for size in (2, 4, 7)]
+
+
+def test_the_compiler_is_kept_out_from_its_import_on(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that never loads it is not kept waiting; one that does has it pass over all code of the recorder."""
+    (tmp_path / "late_compiler.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(compiled, "COMPILER", "late_compiler")
+    monkeypatch.setattr(compiled, "_kept_out", weakref.WeakSet())
+    before = []
+
+    def program() -> None:
+        before.extend(compiled._kept_out)
+        __import__("late_compiler")
+
+    record(program)
+    assert not before
+    assert {sys.modules["rltrace.record.stream"], sys.modules["rltrace.record.module_calls"]} <= set(compiled._kept_out)
 
 
 @pytest.mark.parametrize("program", [whole_step, compiled_optimizer, made_within, whole_graph])

@@ -24,6 +24,8 @@ from rltrace.record.dispatch import as_if_dispatched, observer_here, under
 from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.record.process import ProcessState
 
+COMPILER: Final = "torch._dynamo"
+"""What looks into code; nothing is compiled before it has been imported."""
 MODULE: Final = "torch._inductor.output_code"
 NAME: Final = "inductor.compiled_graph"
 
@@ -110,12 +112,16 @@ class Regions:
         return found
 
 
-def keep_compiler_out() -> None:
-    """Have torch's compiler pass over all code of the recorder.
+def compiler_kept_out(fail: Callable[[Exception], None]) -> Imported:
+    """To be watched: has torch's compiler, once a program loads it, pass over all code of the recorder.
 
     Where it compiles a function in parts, it looks at everything that is called between them: also at what handles an
     op, or a hook. It would compile that, or give up the program's own code because of it.
     """
+    return Imported({COMPILER: _keep_out}, fail)
+
+
+def _keep_out(_compiler: ModuleType) -> None:
     skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
     for name, module in list(sys.modules.items()):
         if (name == "rltrace" or name.startswith("rltrace.")) and module not in _kept_out:
@@ -125,7 +131,7 @@ def keep_compiler_out() -> None:
 
 
 _kept_out: WeakSet[ModuleType] = WeakSet()
-"""Modules that the compiler passes over already: nothing undoes that, and to go through them takes 10 ms."""
+"""Modules that the compiler passes over already: nothing undoes that, and to go through them takes 5 ms."""
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
