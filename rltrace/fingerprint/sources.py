@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,7 +20,6 @@ Facts = dict[str, str | int | float | bool | None]
 MOST_FILES = 500
 LARGEST_FILE = 4 << 20
 _LIBRARY = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  to make paths absolute takes most of the time
-_NOT_THE_PROGRAM = ("site-packages", "dist-packages")
 _OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
 
 
@@ -50,10 +48,12 @@ def program_files() -> Iterator[tuple[str, str]]:
             yield lasting_name(path[len(root) :]), path
 
 
-@cache  # thousands of modules are asked about at the start, and again at the end
 def _is_not_the_programs(file: str) -> bool:
-    """Whether a module's file, as it stands or made absolute, is the standard library's, a package's, or no source."""
-    return not file.endswith(".py") or file.startswith(_LIBRARY) or any(part in file for part in _NOT_THE_PROGRAM)
+    """Whether a module's file, as it stands or made absolute, is the standard library's, a package's, or no source.
+
+    Asked of thousands of modules before the program's first op: so nothing is looped over.
+    """
+    return not file.endswith(".py") or file.startswith(_LIBRARY) or "site-packages" in file or "dist-packages" in file
 
 
 def _roots() -> list[str]:
