@@ -1,17 +1,17 @@
 """Names of GPU kernels, as they came out of profilers: what each tells, and what is made of it for people.
 
 The names are from public places: NVIDIA/cutlass#1025, #999, #2286 and pull request 896 (CUTLASS's own), from profiles
-in pytorch/pytorch#51382, #90204, microsoft/onnxruntime#9244, sgl-project/sglang#22353, karpathy/nanochat#105,
-GindaChen/nsys-ai#582, huggingface/blog#3408, CoffeeBeforeArch/nvbit_tools#1, and from published profiler tables of
-PyTorch programs on A100, H100 and B200.
+in pytorch/pytorch#51382, #75240, #90204, microsoft/onnxruntime#9244, sgl-project/sglang#22353, karpathy/nanochat#105,
+GindaChen/nsys-ai#582, huggingface/blog#3408, CoffeeBeforeArch/nvbit_tools#1, aiqm/torchani#518, and from published
+profiler tables of PyTorch programs on A100, H100, B200 and AMD's GPUs.
 """
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from rltrace.diff.judging.kernels import kernel_differences
+from rltrace.record.kernels.demangled import whole_name
 from rltrace.trace.evidence import kernel_text
 from rltrace.trace.kernel_names import LONGEST, in_words, read_name
 
@@ -67,6 +67,90 @@ PRODUCTS = [
     ("nvjet_tst_128x24_64x11_2x1_v_bz_TNT", "cuBLAS", "", "128×24", "bf16"),
     ("nvjet_sm90_hss_320x128", "cuBLAS", "sm90", "320×128", "fp16"),
     ("nvjet_sm100_tst_64x16_64x16_2x4_2cta_h_bz_splitK_TNT", "cuBLAS", "sm100", "64×16", "bf16"),
+    ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", "cuBLAS", "", "256×128", "fp16"),
+    ("nvjet_sss_tf32_128x256_TNT", "cuBLAS", "", "128×256", "tf32"),
+    ("nvjet_sm100_qqsss_128x128_128x8_2x4_2cta_h_bz_Avec32UE8M0_Bvec32UE8M0_TNT", "cuBLAS", "sm100", "128×128", "fp8"),
+    (
+        "cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_void_bf16_128x256x64_1x1x1_0_tnn_align8"
+        "_warpspecialized_pingpong_epi_tma",
+        "cutlass",
+        "sm90",
+        "128×256",
+        "bf16",
+    ),
+    (
+        "cutlass3x_sm90_tensorop_gemm_e4m3_e4m3_f32_f32_f32_128x128x128_2x1x1_0_tnn_align16",
+        "cutlass",
+        "sm90",
+        "128×128",
+        "fp8",
+    ),
+    (
+        "cutlass3x_sm90_tensorop_s64x128x8tf32gemm_f32_f32_f32_f32_f32_128x64x32_1x1x1_0_tnn_align4",
+        "cutlass",
+        "sm90",
+        "128×64",
+        "tf32",
+    ),
+    (
+        "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_tn_align8>"
+        "(cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_tn_align8::Params)",
+        "cutlass",
+        "sm80",
+        "16×16",
+        "bf16",
+    ),
+    (
+        "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::kernel::GemmUniversal<"
+        "cute::tuple<int, int, int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarp"
+        "Specialized<2, cute::tuple<cute::C<2>, cute::C<1>, cute::C<1> > >, cute::tuple<cute::C<128>, cute::C<256>,"
+        " cute::C<64> >, cutlass::bfloat16_t> > > >(at::cuda::detail::Params)",
+        "cutlass",
+        "sm90",
+        "128×256",
+        "bf16",
+    ),
+    (
+        "sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x32x16_stage1"
+        "_warpsize4x1x1_g1_tensor16x8x8_alignc4_execute_kernel__5x_cudnn",
+        "cuDNN",
+        "sm80",
+        "128×32",
+        "tf32",
+    ),
+    (
+        "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_64x64_16x10_nhwc_align4>"
+        "(cutlass_tensorop_s1688fprop_optimized_tf32_64x64_16x10_nhwc_align4::Params)",
+        "cuDNN",
+        "",
+        "64×64",
+        "tf32",
+    ),
+    ("maxwell_scudnn_128x64_relu_small_nn_v1", "cuDNN", "maxwell", "128×64", "fp32"),
+    (
+        "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1",
+        "cuDNN",
+        "volta",
+        "256×64",
+        "fp16",
+    ),
+    (
+        "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd"
+        "Sm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<176>,"
+        " cute::C<128> >, 128, cutlass::bfloat16_t, float, cutlass::arch::Sm90, false> > > >(flash::Params)",
+        "flash attention",
+        "sm90",
+        "128×176",
+        "bf16",
+    ),
+    (
+        "Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV_UserArgs_MT64x64x32_MI16x16x1_SN_LDSB0_AFC1_GSUAMB_GLS0_ISA1201_IU1_K1",
+        "Tensile",
+        "gfx1201",
+        "64×64",
+        "fp16",
+    ),
+    ("Cijk_Ailk_Bljk_SB_MT16x16x16_SE_AF0EM1_GSU1_ISA000_K1_WGM1", "Tensile", "", "16×16", "fp32"),
     (
         "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)",
         "memory-efficient attention",
@@ -110,6 +194,42 @@ OTHERS = [
         "splitKreduce_kernel<32 float>",
         "cuBLAS",
     ),
+    (
+        "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, __nv_bfloat16,"
+        " __nv_bfloat16, float, false, true, true, false, 6, false, cublasGemvParamsEx<int, cublasGemvTensorStrided"
+        "Batched<__nv_bfloat16 const>, float> >(cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<float> >)",
+        "gemvx::kernel<bfloat16>",
+        "cuBLAS",
+    ),
+    (
+        "void at::native::_scatter_gather_elementwise_kernel<256, 4, at::native::_cuda_scatter_gather_internal_kernel<"
+        "true, float, long>::operator()<at::native::ReduceAdd>(at::TensorIterator&, long, long, long,"
+        " at::native::ReduceAdd const&)::{lambda(int)#1}>(int, at::native::ReduceAdd)",
+        "_scatter_gather_elementwise_kernel<256 ReduceAdd float>",
+        "ATen",
+    ),
+    (
+        "void at::native::indexFuncLargeIndex<c10::BFloat16, long, unsigned int, 2, 2, -2, true, at::native::(anonymous"
+        " namespace)::ReduceAdd>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>, int, c10::BFloat16)",
+        "indexFuncLargeIndex<ReduceAdd bfloat16>",
+        "ATen",
+    ),
+    (
+        "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)2>,"
+        " at::native::<unnamed>::UnaryOpFunctor<c10::BFloat16, (int)2, (int)1, (int)1>, at::native::Copy<c10::BFloat16,"
+        " c10::BFloat16>>(T1, T2, T3...)",
+        "multi_tensor_apply_kernel<UnaryOpFunctor Copy bfloat16>",
+        "ATen",
+    ),
+    (
+        "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::DeviceScanPolicy<float, std::plus<float> >::"
+        "Policy900, float const*, float*, at_cuda_detail::cub::ScanTileState<float, true>, std::plus<float>,"
+        " at_cuda_detail::cub::NullType, int, float, false>(float const*, float*, int)",
+        "DeviceScanKernel<DeviceScanPolicy plus float>",
+        "CUB",
+    ),
+    ("[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]", "memory"),
+    ("__amd_rocclr_fillBufferAligned", "__amd_rocclr_fillBufferAligned", "memory"),
     ("triton_poi_fused__unsafe_view_gelu_mul_0", "triton_poi_fused__unsafe_view_gelu_mul_0", "Inductor"),
     (
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -160,8 +280,66 @@ def test_a_difference_of_kernels_in_a_sentence() -> None:
     assert kernel_text(a) == "cutlass 128×64 tf32"
 
 
-def test_torch_demangles() -> None:
-    """What a driver hands out mangled, torch puts into words; that is done where a name is recorded."""
-    mangled = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_"
-    told = read_name(torch._C._demangle(mangled))
-    assert told.short == "vectorized_elementwise_kernel<4 CUDAFunctor_add float>"
+MANGLED = [
+    (
+        "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
+        "vectorized_elementwise_kernel<4 CUDAFunctor_add float>",
+    ),
+    (
+        "_ZN7cutlass7Kernel2I68cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_tn_align8EEvNT_6ParamsE",
+        "cutlass 16×16 bf16",
+    ),
+    (
+        "_Z17gemv2T_kernel_valIiiffffLi128ELi16ELi4ELi4ELb0ELb1E18cublasGemvParamsExIi30cublasGemvTensorStridedBatched"
+        "IKfES3_S1_IfEfEEvT11_T4_S7_",
+        "gemv2T_kernel_val<float>",
+    ),
+    (
+        "_ZN3cub16DeviceScanKernelINS_15AgentScanPolicyILi128ELi15EiLNS_18BlockLoadAlgorithmE2ELNS_17CacheLoadModifierE0E"
+        "LNS_19BlockStoreAlgorithmE2ELNS_18BlockScanAlgorithmE2ENS_15MemBoundScalingILi128ELi15EiEEEEPKiPiNS_13ScanTile"
+        "StateIiLb1EEENS_3SumEiiEEvT0_T1_T2_iT3_T4_T5_",
+        "DeviceScanKernel<AgentScanPolicy BlockLoadAlgorithm>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mangled", "words"), MANGLED)
+def test_a_mangled_name_is_kept_as_c_writes_it(mangled: str, words: str) -> None:
+    """What a driver hands out mangled, torch puts into words where a name is recorded; ROCm's endings are gone."""
+    whole = whole_name(mangled)
+    assert not whole.startswith("_Z") and "(" in whole
+    assert read_name(whole).words == words
+    assert whole_name(f"{mangled}.kd") == whole
+
+
+@pytest.mark.parametrize("name", ["ampere_sgemm_128x64_tn", "_gdn_fla_recompute_w_packed_kernel", "_Znonsense", ""])
+def test_any_other_name_is_kept_as_it_is(name: str) -> None:
+    """Nothing is made of what is not mangled, or cannot be read."""
+    assert whole_name(name) == name
+
+
+PAIRS = [
+    ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", TF32, "cuBLAS 256×128 fp16 against cutlass 128×64 tf32"),
+    (
+        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT",
+        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
+        "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT against nvjet_sm90_tst_192x8_64x8_2x1_v_bz_splitK_TNT",
+    ),
+    ("ampere_sgemm_128x64_tn", TF32, "cuBLAS 128×64 fp32 against cutlass 128×64 tf32"),
+    (
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+        "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)",
+        "cuDNN attention 64×128 against memory-efficient attention 64×128 bf16",
+    ),
+    (
+        "Cijk_Ailk_Bljk_BBS_BH_Bias_MT128x128x16_ISA1201_K1",
+        "Cijk_Ailk_Bljk_BBS_BH_Bias_MT64x128x16_ISA1201_K1",
+        "Tensile 128×128 bf16 against Tensile 64×128 bf16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "told"), PAIRS)
+def test_two_names_in_a_sentence(a: str, b: str, told: str) -> None:
+    """Library, tile and precision of both where that tells them apart; else more of the names."""
+    assert kernel_differences({"names": [a]}, {"names": [b]}) == [f"kernels {told}"]
