@@ -1,0 +1,192 @@
+"""Stories of GPUs, told from traces with the names that their kernels have: what is blamed, and on what evidence.
+
+Names and grids are those of PyTorch's kernels on the GPUs of the reports (pytorch#75240, pytorch#194676,
+mujoco_playground#86); the grid of ``randn`` is what ``calc_execution_policy`` makes of a T4 and an L4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from programs import Do, Machine
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.model import Cause, Finding, InputsMatch
+
+Record = Callable[..., Machine]
+Kernel = tuple[tuple[str, object], ...]
+
+TF32 = (
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x6_tn_align4>"
+    "(cutlass_80_tensorop_s1688gemm_128x128_16x6_tn_align4::Params)"
+)
+FP32 = (
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x64_8x4_tn_align1>"
+    "(cutlass_80_simt_sgemm_256x64_8x4_tn_align1::Params)"
+)
+SCAN = (
+    "void at_cuda_detail::cub::DeviceScanInitKernel<at_cuda_detail::cub::ScanTileState<float, true> >"
+    "(at_cuda_detail::cub::ScanTileState<float, true>, int)",
+    "void at_cuda_detail::cub::DeviceScanKernel<at_cuda_detail::cub::DeviceScanPolicy<float, std::plus<float> >::"
+    "Policy800, float const*, float*, at_cuda_detail::cub::ScanTileState<float, true>, std::plus<float>,"
+    " at_cuda_detail::cub::NullType, int, float, false>(float const*, float*, int)",
+)
+NORMAL = (
+    "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4,"
+    " at::native::templates::cuda::normal_and_transform<float, float>(at::TensorIteratorBase&)::{lambda(float)#1}>"
+    "(long, at::PhiloxCudaState, float)"
+)
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+    "(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+
+
+def on_gpu(*names: str, blocks: int = 8) -> Kernel:
+    """Evidence as a profiler saw it."""
+    grids = [[[blocks, 1, 1], [256, 1, 1]] for _ in names]
+    return (("device", "cuda"), ("names", list(names)), ("launches", grids))
+
+
+NOT_SEEN: Kernel = (("device", "cuda"),)
+
+
+def program(op: str, kernel: Kernel, noise: str = "", then: str = "aten.argmax.default") -> list[Do]:
+    """Weights drawn and two steps; in the second, ``op`` computes what ``then`` turns into an action."""
+    steps: list[Do] = []
+    for step in range(2):
+        last = step == 1
+        ran = kernel if last else on_gpu(ADD)
+        steps += [
+            Do("outside", (), "o", noise=str(step)),
+            Do("aten.mul.Tensor", ("o", "w"), "h", 10, kernel=on_gpu(ADD), module="policy"),
+            Do(
+                op,
+                () if "rand" in op else ("h", "w"),
+                "y",
+                11,
+                kernel=ran,
+                noise=noise if last else "",
+                module="critic",
+            ),
+            Do(then, ("y",), "action", 12, kernel=on_gpu(ADD)),
+            Do("aten.add_.Tensor", ("w", "y"), "w", 13, kernel=on_gpu(ADD), floats=(1e-3,)),
+            Do("step"),
+        ]
+    return [Do("aten.randn.default", (), "w", 1, kernel=on_gpu(NORMAL)), *steps]
+
+
+def first_of(comparison: Comparison) -> Finding:
+    assert comparison.first_value is not None
+    return comparison.first_value
+
+
+def compared(record: Record, op: str, a: Kernel, b: Kernel, **how: Any) -> Comparison:
+    """The same program on two GPUs; it computes something else in B."""
+    noise, then = how.get("noise", "B"), how.get("then", "aten.argmax.default")
+    one = record(program(op, a, then=then), facts=how.get("facts_a"))
+    return compare(one.path, record(program(op, b, noise, then), facts=how.get("facts_b")).path)
+
+
+def test_the_critic_on_two_machines(record: Record) -> None:
+    """Story 1: what is installed chose another kernel for the critic; both are named, and so is what differs."""
+    facts = {"package.nvidia-cublas-cu12": "12.8.4.1", "cuda.devices": "NVIDIA GeForce RTX 4090 (sm_89)"}
+    found = compared(
+        record,
+        "aten.addmm.default",
+        on_gpu(TF32),
+        on_gpu(TF32.replace("128x128_16x6", "64x128_16x6")),
+        facts_a=facts,
+        facts_b={**facts, "package.nvidia-cublas-cu12": "12.6.4.1"},
+    )
+    first = first_of(found)
+    assert (first.cause, first.op, first.module) == (Cause.KERNEL, "aten.addmm.default", "critic")
+    assert first.inputs_match in (InputsMatch.READ, InputsMatch.LINKED)
+    assert (first.kernel.a, first.kernel.b) == ("cutlass 128×128 tf32", "cutlass 64×128 tf32")
+    assert "another kernel ran (kernels cutlass 128×128 tf32 against cutlass 64×128 tf32)" in first.because
+    assert first.because.endswith("which package.nvidia-cublas-cu12 chooses: 12.8.4.1 against 12.6.4.1")
+    assert [d.name for d in found.environment] == ["package.nvidia-cublas-cu12"]
+
+
+def test_a_scan_that_is_seen_as_another_action(record: Record) -> None:
+    """Story 9: ``cumsum`` on one GPU gives other sums; it is named, the sampled action only receives them."""
+    scan = on_gpu(*SCAN)
+    found = compared(record, "aten.cumsum.default", scan, scan, then="aten.searchsorted.Tensor")
+    first = first_of(found)
+    assert (first.cause, first.op) == (Cause.SAME_KERNEL, "aten.cumsum.default")
+    assert (
+        first.kernel.a == first.kernel.b == "DeviceScanInitKernel<float>, DeviceScanKernel<DeviceScanPolicy plus float>"
+    )
+    assert first.kernel_names.a == SCAN
+    assert found.first == first and not found.unordered
+    said = [note for note in found.notes if "does not promise" in note]
+    assert len(said) == 1 and "aten.cumsum.default" in said[0] and "no deterministic form" in said[0]
+
+
+def test_random_numbers_on_another_grid(record: Record) -> None:
+    """Story 10: the same kernel on more blocks draws other numbers from the same state: ``kernel``, not ``rng``."""
+    found = compared(
+        record,
+        "aten.randn.default",
+        on_gpu(NORMAL, blocks=160),
+        on_gpu(NORMAL, blocks=348),
+        noise="",
+        facts_a={"cuda.devices": "Tesla T4 (sm_75)", "cuda.multiprocessors": "40"},
+        facts_b={"cuda.devices": "NVIDIA L4 (sm_89)", "cuda.multiprocessors": "58"},
+    )
+    first = first_of(found)
+    assert (first.cause, first.op, first.step) == (Cause.KERNEL, "aten.randn.default", 1)
+    assert "the generator's state is the same" in first.because
+    assert "the same kernel ran on another grid" in first.because
+    assert "160 blocks of 256 threads against 348 blocks of 256 threads" in first.because
+    assert first.because.endswith("which cuda.multiprocessors chooses: 40 against 58")
+    assert first.kernel.a is not None and first.kernel.a.endswith("in 160 blocks of 256 threads")
+    assert first.kernel.b is not None and first.kernel.b.endswith("in 348 blocks of 256 threads")
+    assert first.kernel_names.a == first.kernel_names.b == (NORMAL,)
+
+
+def test_tf32_by_its_flag(record: Record) -> None:
+    """Story 11: the names tell the precision, and the flag that chose it is named with them."""
+    found = compared(
+        record,
+        "aten.mm.default",
+        on_gpu(FP32),
+        on_gpu(TF32),
+        facts_a={"flag.cuda.matmul.tf32": False, "flag.matmul_precision": "highest", "flag.cudnn.tf32": False},
+        facts_b={"flag.cuda.matmul.tf32": True, "flag.matmul_precision": "high", "flag.cudnn.tf32": True},
+    )
+    first = first_of(found)
+    assert first.cause is Cause.KERNEL
+    assert "kernels cutlass 256×64 fp32 against cutlass 128×128 tf32" in first.because
+    assert first.because.endswith("which flag.cuda.matmul.tf32 chooses: False against True")
+    names = [d.name for d in found.environment]
+    assert names == ["flag.cuda.matmul.tf32", "flag.cudnn.tf32", "flag.matmul_precision"]
+
+
+@pytest.mark.parametrize("unseen", ["a", "b", "both"])
+def test_where_no_profiler_looked(record: Record, unseen: str) -> None:
+    """A name on one side is no difference of kernels, and none on either no sameness: it is said to be unknown."""
+    seen = on_gpu(ADD)
+    a, b = (NOT_SEEN if unseen in (side, "both") else seen for side in ("a", "b"))
+    first = first_of(compared(record, "aten.index_add.default", a, b))
+    assert first.cause is Cause.COMPUTATION
+    where = "either side" if unseen == "both" else unseen.upper()
+    assert first.because.endswith(f"which kernel ran is not known on {where}")
+
+
+def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:
+    """A flag that differs has then chosen nothing here; another build of torch can have other code of that name."""
+    scatter = on_gpu("void at::native::_scatter_gather_elementwise_kernel<128, 8>(int)")
+    facts = {"flag.cuda.matmul.tf32": False, "env.CUBLAS_WORKSPACE_CONFIG": ":4096:8", "torch.version": "2.11.0"}
+    other = {**facts, "flag.cuda.matmul.tf32": True, "env.CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=other))
+    assert first.cause is Cause.SAME_KERNEL
+    assert first.because.endswith("(_scatter_gather_elementwise_kernel<128>); whether it repeats was not tried")
+    newer = {**other, "torch.version": "2.12.0"}
+    first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=newer))
+    assert first.cause is Cause.KERNEL
+    assert first.because.endswith(
+        "kernels of the same name ran, but what is behind a name differs (torch.version 2.11.0 against 2.12.0)"
+    )
