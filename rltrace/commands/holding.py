@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from rltrace.commands.console import narrate
@@ -23,7 +22,7 @@ def held_against(options: RecordOptions, a: Path, *, stop: bool) -> RecordOption
     path = os.path.abspath(a)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(options.trace):
         raise UsageError(f"{a} is the trace that the run is to be held against; give the recording another name")
-    return replace(options, level=level, first_step=first, end_step=end, against=path, stop=stop)
+    return options._replace(level=level, first_step=first, end_step=end, against=path, stop=stop)
 
 
 def teller(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callable[[], bool]:

@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGINT
@@ -76,7 +75,7 @@ def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, 
     """What the trace says of its launch; nothing secret, nothing under the home folder by its full path."""
     others = ("trace", "compile", "values", "row", "against", "stop")
     replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
-    told = {name: value for name, value in asdict(options).items() if not name.startswith(others + replays)}
+    told = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
     asked = told | options.extras()
     return {
         "command": masked_arguments(command),

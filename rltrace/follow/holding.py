@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Holding:
         self._watch = Watch(process, keeper, stop=options.stop)
 
     def joined(self, keepers: Keepers) -> Keepers:
-        return replace(keepers, make_stream=self._make_stream, values=self._keeper)
+        return keepers._replace(make_stream=self._make_stream, values=self._keeper)
 
     def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
         if not process.tables.remembered:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Replaying:
         self._follower = follower
 
     def joined(self, keepers: Keepers) -> Keepers:
-        return replace(keepers, make_stream=self._make_stream)
+        return keepers._replace(make_stream=self._make_stream)
 
     def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> StreamRecorder:
         if not process.tables.remembered:

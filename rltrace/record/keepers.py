@@ -6,9 +6,8 @@ Owns that nothing of it is loaded, and nothing of it runs, where it was not aske
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from rltrace.record.values.keeper import Keeper
 
 
-@dataclass(frozen=True)
-class Keepers:
+class Keepers(NamedTuple):
     """Those of one process."""
 
     make_stream: Callable[..., StreamRecorder]

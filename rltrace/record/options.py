@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rltrace.errors import UsageError
 from rltrace.privacy import home_as_tilde
@@ -32,8 +32,7 @@ def check_axes(axes: Iterable[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class RecordOptions:
+class RecordOptions(NamedTuple):
     """Options of one recording."""
 
     trace: str
@@ -114,7 +113,7 @@ class RecordOptions:
         return told
 
     def to_environment(self, environment: MutableMapping[str, str]) -> None:
-        environment[VARIABLE] = json.dumps(asdict(self))
+        environment[VARIABLE] = json.dumps(self._asdict())
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] = os.environ) -> RecordOptions | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -83,8 +83,7 @@ class OpPlan:
         return {**dict(zip(self.arguments, args, strict=False)), **(kwargs or {})}
 
 
-@dataclass(frozen=True)
-class WrittenPlaces:
+class WrittenPlaces(NamedTuple):
     """Places, among the tensors of a call in order, of those that are written."""
 
     all: tuple[int, ...]
@@ -93,8 +92,7 @@ class WrittenPlaces:
     factor: Factor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(NamedTuple):
     """The number that a call multiplies its first tensor by."""
 
     is_float: bool

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import linecache
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
 from rltrace.identity import frame_key, portable_path, site_key
 from rltrace.privacy import home_as_tilde
@@ -22,8 +21,7 @@ _NOT_THE_USERS: Final = ("torch/", "rltrace/", "typing_extensions.py")
 """Files, or folders of them, whose frames are internal. The last one wraps functions of torch that are deprecated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One interned frame."""
 
     number: int

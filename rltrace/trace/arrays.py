@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from rltrace.trace.schema import (
     CALL_CHUNK,
@@ -34,8 +34,7 @@ from rltrace.trace.schema import (
 )
 
 
-@dataclass(frozen=True)
-class ArraySpec:
+class ArraySpec(NamedTuple):
     """One array of the format."""
 
     name: str
@@ -47,7 +46,7 @@ class ArraySpec:
     """zstd level, chosen by measurement (docs/trace-format.md)."""
     order: tuple[int, ...] | None = None
     """Axes of a chunk in the order they are stored, where it is not the order of ``chunk``."""
-    attributes: Mapping[str, object] = field(default_factory=dict)
+    attributes: Mapping[str, object] = MappingProxyType({})
 
     @property
     def itemsize(self) -> int:

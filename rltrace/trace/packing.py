@@ -100,7 +100,7 @@ def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[np.uint64]
 
 
 def _cut(spec: ArraySpec, count: int) -> ArraySpec:
-    return replace(spec, chunk=(count, *spec.chunk[1:]))
+    return spec._replace(chunk=(count, *spec.chunk[1:]))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ FLAG_BITS = (1 << GENERATOR_SHIFT) - 1
 """What of ``Column.FLAGS`` is flags; above stands the number of a generator."""
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """Where one tensor input of a row came from, unpacked."""
 
     distance: int
@@ -183,8 +183,7 @@ def _offsets(counts: NDArray[np.uint32]) -> Offsets:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-@dataclass(frozen=True)
-class TableEntry:
+class TableEntry(NamedTuple):
     """One newly interned entry of a table."""
 
     table: str

@@ -6,6 +6,7 @@ Owns the agreement between the journal's counts, the rows and the cells; reads n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,7 @@ from rltrace.trace.rows import Rows
 from rltrace.trace.schema import MARK_ROWS, VALUE_FLAGS, Column, Origin, RowFlag
 
 
-@dataclass(frozen=True)
-class ChunkFile:
+class ChunkFile(NamedTuple):
     """A chunk as the journal names it."""
 
     key: str

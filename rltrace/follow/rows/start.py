@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Putting:
         """The stream that keeps rows, and puts A's in before."""
         made: Any = keepers.make_stream
         kind = partial(_KINDS[made.func], putter=self._putter, **made.keywords)
-        return replace(keepers, make_stream=kind)
+        return keepers._replace(make_stream=kind)
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(self._putter.account())]
@@ -79,7 +79,7 @@ def options_of(
     asked = next((p.values.asked for p in trace.processes if p.values), None)
     if asked is None:
         return options
-    return replace(options, values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)
+    return options._replace(values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)
 
 
 def start(options: RecordOptions, token: str) -> Session:

@@ -12,8 +12,7 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._ops import OpOverload
 
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from rltrace.record.session import Session
 
 
-@dataclass(frozen=True)
-class Inheritance:
+class Inheritance(NamedTuple):
     """What a child is given by the recording of its parent."""
 
     options: RecordOptions
@@ -120,7 +118,7 @@ class Forks:
         """In a child: wait for its first op, with what its parent's recording gave it, or the parent waited with."""
         waiting, self.child = self.child, None
         if given is None and waiting is not None and not waiting.begun:
-            given = replace(waiting.given, name=fork_name(waiting.given.name, self.number))
+            given = waiting.given._replace(name=fork_name(waiting.given.name, self.number))
         self.number = 0
         if given is not None:
             self.child = ForkedChild(given, start)
