@@ -15,9 +15,10 @@ import torch
 from rltrace.errors import HoleError
 from rltrace.follow.kinds import OUTSIDE, RESULT, Apart
 from rltrace.follow.plan import Injection, Number
-from rltrace.record.digests import WORDS, TensorDigests, is_compound
+from rltrace.record.digests import TensorDigests
 from rltrace.record.generators import generator_of, state_digest
 from rltrace.record.layouts import Layouts
+from rltrace.record.logical import WORDS, is_compound
 from rltrace.record.memory.storages import address_of
 from rltrace.record.plans import OpPlan
 from rltrace.record.results import results_of

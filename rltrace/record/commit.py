@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.record.keepers import Keepers
-from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
+from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT, Later
 from rltrace.record.process import ProcessState
 from rltrace.record.series import Series
 from rltrace.record.stream import StreamRecorder
@@ -27,6 +27,7 @@ from rltrace.trace.writer import ProcessWriter
 if TYPE_CHECKING:
     from rltrace.record.rows.keeper import RowKeeper
     from rltrace.record.values.keeper import Keeper
+    from rltrace.trace.launched import NewLaunched
 
 COMMIT_SECONDS: Final = 5.0
 MOST_SEGMENTS: Final = 4
@@ -44,6 +45,10 @@ class Committer:
     ) -> None:
         self.series: Series | None = None
         """Samples that are committed with the rows of the first stream, once there are any."""
+        self.taken: Callable[[int, Rows], None] | None = None
+        """Told of rows as they are committed, with the number of their stream; by whichever thread commits."""
+        self.full: Callable[[StreamRecorder], None] | None = None
+        """Told of a stream that has a segment's worth of rows, by its thread, in the middle of an op."""
         self._process = process
         self._writer = writer
         self._fail = fail
@@ -81,10 +86,12 @@ class Committer:
 
     def wake(self, stream: StreamRecorder) -> None:
         """``stream`` has a segment's worth of rows; waits only when the disk is far behind."""
+        if self.full is not None:
+            self.full(stream)
         self._wake.set()
         waiting = stream.row - self._taken[stream.number]
         stream.limit = stream.row + SEGMENT_ROWS // 16
-        if waiting > MOST_SEGMENTS * SEGMENT_ROWS:
+        if waiting > MOST_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
             with self._room:
                 self._room.wait_for(
                     lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
@@ -124,6 +131,18 @@ class Committer:
                 while self._commit(stream, number):
                     pass
 
+    def settle(self, stream: StreamRecorder, told: Callable[[], NewLaunched | None]) -> None:
+        """Commit every finished row of a stream, then what there is to tell of its rows."""
+        try:
+            with self._commits:
+                while self._commit(stream, stream.number):
+                    pass
+                launched = told()
+                if launched is not None:
+                    self._writer.commit(stream.number, None, self._process.tables.take(), launched=launched)
+        except Exception as error:
+            self._fail(error)
+
     def trim(self, stream: StreamRecorder) -> None:
         """Drop what an interrupted op has appended; called by the stream's own thread."""
         with self._commits:
@@ -133,6 +152,7 @@ class Committer:
             links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
             del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
             del stream.floats[floats:], stream.digests[digests:]
+            stream.drop_later(stream.row)
 
     def _run(self) -> None:
         try:
@@ -159,6 +179,8 @@ class Committer:
 
     def _commit(self, stream: StreamRecorder, number: int) -> bool:
         rows = self._take(stream, number)
+        if rows is not None and self.taken is not None:
+            self.taken(number, rows)
         steps = self._take_steps(number)
         values = self._values.take(number, self._taken[number]) if self._values is not None else None
         kept = self._kept_rows.take(number, self._taken[number]) if self._kept_rows is not None else None
@@ -183,7 +205,8 @@ class Committer:
     def _take(self, stream: StreamRecorder, number: int) -> Rows | None:
         """Finished rows off the front, at most a segment's worth. Each slice and each deletion is one atomic step."""
         first = self._taken[number]
-        count = min(stream.row - first, SEGMENT_ROWS)
+        end, came = self._came(stream, min(stream.row, first + SEGMENT_ROWS))
+        count = end - first
         if count <= 0:
             return None
         fixed = np.frombuffer(stream.fixed[: count * FIXED], dtype=np.uint32).reshape(count, FIXED)
@@ -200,11 +223,26 @@ class Committer:
             floats=np.frombuffer(stream.floats[:floats], dtype=np.float64),
             digests=np.frombuffer(stream.digests[:digests], dtype=np.uint64),
         )
+        _put_in(rows, came)
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
         del stream.floats[:floats], stream.digests[:digests]
         self._taken[number] = first + count
         stream.limit = max(first + count + SEGMENT_ROWS - 1, stream.row)
         return rows
+
+    def _came(self, stream: StreamRecorder, end: int) -> tuple[int, list[Later]]:
+        """The end of the rows before ``end`` whose digests are all known, and those of them that had to be awaited."""
+        came: list[Later] = []
+        while stream.later and stream.later[0].row < end:
+            awaited = stream.later.popleft()
+            if not self._process.readback.settle(awaited.pending, last=self._stopping):
+                stream.later.appendleft(awaited)
+                end = awaited.row
+                while came and came[-1].row >= end:
+                    stream.later.appendleft(came.pop())
+                break
+            came.append(awaited)
+        return end, came
 
     def _columns(self, stream: StreamRecorder, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The full columns of rows, from what the hot path kept of them and what follows from it."""
@@ -254,6 +292,15 @@ class Committer:
         ids = np.array(made, dtype=np.uint32)[inverse]
         ids[idle] = 0
         return ids
+
+
+def _put_in(rows: Rows, came: list[Later]) -> None:
+    """The digests that were awaited. A row with one that is not known may hold anything, as far as anybody can tell."""
+    for row, place, pending in came:
+        i = row - rows.first
+        rows.digests[rows.digest_offsets[i] + place] = pending.digest
+        if pending.unread:
+            rows.columns[i, Column.FLAGS] |= RowFlag.MARKED
 
 
 def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:

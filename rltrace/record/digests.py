@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_buffer, digest_pages
 from rltrace.record.device_reading import digest_on_device, digests_on_device
 from rltrace.record.layouts import Layout, Layouts
-
-OWN_WORK = "rltrace"
-"""What a profile shows around operators that the recorder runs for itself, so that they are taken for nobody else's."""
+from rltrace.record.logical import OWN_WORK as OWN_WORK
+from rltrace.record.logical import is_compound, is_subclass, logical_bytes, own_work
+from rltrace.record.readback.gate import is_captured
+from rltrace.record.readback.ways import waiting_allowed
 
 
 class TensorDigests:
@@ -28,7 +28,8 @@ class TensorDigests:
         self._layouts = layouts
 
     def of(self, tensor: torch.Tensor) -> int:
-        """Digest of any tensor. What has no bytes to read (meta, fake) has the digest of no bytes."""
+        """Digest of any tensor. What has no bytes to read (meta, fake) has the digest of no bytes; 0 where the program
+        is capturing a graph of the tensor's device, which nobody may ask then."""
         if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
             return self.with_layout(tensor, self._layouts.of(tensor))
         with torch._C.DisableTorchFunctionSubclass():  # a subclass's own __torch_function__ is the program's
@@ -54,7 +55,9 @@ class TensorDigests:
         """Its digest; 0 for one that has been put among those that are read back later."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
             return self.of(tensor)
-        with torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+        if is_captured(tensor.device):
+            return 0
+        with own_work():
             if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
                 return self.of(tensor)
             waiting.add(place, plain, self._layouts.of(tensor).seed)
@@ -68,10 +71,12 @@ class TensorDigests:
                 return _in_place(tensor, layout)
             except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
                 pass
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+        with own_work():
             return self._of_unusual(tensor, layout)
 
     def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
+        if is_captured(tensor.device):
+            return 0
         parts = _parts(tensor)
         if parts is not None:
             digests = [self.of(part) for part in parts]
@@ -83,7 +88,8 @@ class TensorDigests:
             return _without_memory(tensor, layout)
         if plain.device.type == "cpu":
             return digest_address(plain.data_ptr(), layout.nbytes, layout.seed)
-        return digest_on_device(plain, layout.seed)
+        with waiting_allowed(plain.device):
+            return digest_on_device(plain, layout.seed)
 
 
 class _Batches:
@@ -98,8 +104,8 @@ class _Batches:
 
     def read(self) -> Iterator[tuple[int, int]]:
         """(place, digest) of all."""
-        for waiting in self._waiting.values():
-            with torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+        for device, waiting in self._waiting.items():
+            with own_work(), waiting_allowed(device):
                 found = digests_on_device([plain for _, plain, _ in waiting], [seed for _, _, seed in waiting])
             yield from zip((place for place, _, _ in waiting), found, strict=True)
 
@@ -117,35 +123,6 @@ def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
     """Of nothing, of zeros that autograd never wrote down, or of a storage that was given back (FSDP)."""
     zeros = tensor._is_zerotensor()
     return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
-
-
-WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""An integer dtype for each size of element."""
-
-
-def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor of the logical bytes. Copied as integers: some dtypes cannot be copied, others warn."""
-    data = tensor.detach().resolve_neg().resolve_conj()
-    if data.is_contiguous():
-        return data
-    if data.dtype is torch.complex128:
-        data = torch.view_as_real(data)
-    return data.view(WORDS[data.element_size()]).contiguous()
-
-
-def is_compound(tensor: torch.Tensor) -> bool:
-    """Whether it is made up of other tensors, and has no logical bytes of its own."""
-    return _is_subclass(tensor) or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized
-
-
-def _is_subclass(tensor: torch.Tensor) -> bool:
-    kind = type(tensor)
-    return (
-        kind is not torch.Tensor
-        and kind is not torch.nn.Parameter
-        and hasattr(kind, "__torch_dispatch__")
-        and (kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl)
-    )
 
 
 def _has_memory(raw: torch.UntypedStorage) -> bool:
@@ -166,7 +143,7 @@ _SPARSE: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The dense tensors that make up a compound one; None for an ordinary tensor."""
-    if _is_subclass(tensor):
+    if is_subclass(tensor):
         return _inside(tensor)
     if tensor.is_nested:
         return list(tensor.unbind())

@@ -5,6 +5,7 @@ Owns the table "layouts" and the seed of each. Holds no tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import c_char
 from typing import Any
 
@@ -18,9 +19,9 @@ from rltrace.record.tables import Tables
 class Layout:
     """One (dtype, shape, strides, device)."""
 
-    __slots__ = ("dense", "id", "nbytes", "seed", "small")
+    __slots__ = ("dense", "id", "later", "nbytes", "seed", "small")
 
-    def __init__(self, number: int, seed: int, nbytes: int, dense: bool) -> None:
+    def __init__(self, number: int, seed: int, nbytes: int, dense: bool, later: bool) -> None:
         self.id = number
         self.seed = seed
         """Seed of the digest of such a tensor."""
@@ -28,15 +29,20 @@ class Layout:
         """Size of its logical bytes."""
         self.dense = dense
         """Its logical bytes lie in this process's memory one after the other (unless negated lazily); real numbers."""
-        self.small: Any = (c_char * nbytes).from_address if dense and 0 < nbytes <= PAGE_BYTES else None
+        self.later = later
+        """Its digest need not be waited for: it lies on a device from which digests are read back in batches."""
+        here = dense and not later
+        self.small: Any = (c_char * nbytes).from_address if here and 0 < nbytes <= PAGE_BYTES else None
         """For a dense tensor of at most one page: address to buffer."""
 
 
 class Layouts:
     """Interns layouts. The hot path looks up ``known`` itself, keyed as in ``of``: True stands for the CPU."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, later: Callable[[torch.device], bool] | None = None) -> None:
+        """``later``: whether digests are put off of tensors that lie on a device."""
         self._tables = tables
+        self._later = later
         self.known: dict[tuple[object, ...], Layout] = {}
 
     def of(self, tensor: torch.Tensor) -> Layout:
@@ -56,7 +62,8 @@ class Layouts:
         plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_complex()
         # a stride of 0 is also what a sparse tensor says of itself: such a layout may stand for either
         dense = plain and tensor.is_contiguous() and not tensor.is_quantized and 0 not in strides
-        made = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense)
+        later = self._later is not None and self._later(tensor.device)
+        made = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense, later)
         self.known[key] = made
         return made
 
@@ -69,13 +76,13 @@ class Layouts:
             found = self.known[key] = self._make(payload, tensor, dense=False)
         return found
 
-    def _make(self, payload: list[Any], tensor: torch.Tensor, dense: bool) -> Layout:
+    def _make(self, payload: list[Any], tensor: torch.Tensor, dense: bool, later: bool = False) -> Layout:
         numbers = [n for n in payload[1] if isinstance(n, int)]
         nbytes = tensor.dtype.itemsize
         for n in numbers:
             nbytes *= n
         number = self._tables.intern("layouts", portable_key("layout", *payload), payload)
-        return Layout(number, seed_of(payload[0], payload[1]), nbytes, dense)
+        return Layout(number, seed_of(payload[0], payload[1]), nbytes, dense, later)
 
 
 def shape_of(tensor: torch.Tensor) -> list[object]:

@@ -6,10 +6,13 @@ Owns these fields and the layout of the flat arrays. Reads no tensor.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from threading import get_ident
+from typing import NamedTuple
 
 from rltrace.record.modules import ModuleStack
 from rltrace.record.process import ProcessState
+from rltrace.record.readback import Pending
 from rltrace.record.sites import Anchor
 from rltrace.trace.schema import Kind, Origin, Phase, pack_link
 
@@ -35,6 +38,15 @@ UNKNOWN_READ = pack_link(Origin.UNKNOWN, read=True)
 OUTSIDE_READ = pack_link(Origin.OUTSIDE, read=True)
 
 
+class Later(NamedTuple):
+    """A digest that is yet to come."""
+
+    row: int
+    place: int
+    """Which of the row's digests, counted from 0."""
+    pending: Pending
+
+
 class OpenRows:
     """What a stream's rows are made in."""
 
@@ -55,6 +67,9 @@ class OpenRows:
         self.integers = array("q")
         self.floats = array("d")
         self.digests = array("Q")
+        self.later: deque[Later] = deque()
+        """Which of the digests are yet to come, in their order: of the rows that are not committed, and the one at
+        hand."""
         self.anchors: list[Anchor] = []
         self.modules = ModuleStack(process.module_names, self.anchors)
         self.phase = phase_bits(Phase.OTHER)

@@ -15,6 +15,7 @@ from rltrace.record.layouts import Layouts
 from rltrace.record.memory.storages import Storages
 from rltrace.record.modules import ModuleNames
 from rltrace.record.phases import Phases
+from rltrace.record.readback import ReadBack
 from rltrace.record.sites import Sites
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Phase
@@ -23,13 +24,17 @@ from rltrace.trace.schema import Phase
 class ProcessState:
     """Shared state of the streams of one process."""
 
-    def __init__(self, fail: Callable[[Exception], None], *, verify_inputs: bool = False) -> None:
+    def __init__(
+        self, fail: Callable[[Exception], None], *, verify_inputs: bool = False, readback: ReadBack | None = None
+    ) -> None:
         self.fail = fail
         """Called with an error of the recorder's own; recording ends, the program goes on."""
         self.passed_by: Callable[[str, int], None] = lambda stream, row: None
         """Called with a stream, and the row it is at, when an op first runs beside its thread."""
         self.tables = Tables()
-        self.layouts = Layouts(self.tables)
+        self.readback = readback or ReadBack()
+        """Digests of what lies on devices."""
+        self.layouts = Layouts(self.tables, self.readback.takes)
         self.digests = TensorDigests(self.layouts)
         self.calls = Calls(self.tables, self.layouts)
         self.verify_inputs = verify_inputs

@@ -10,6 +10,7 @@ from array import array
 import torch
 
 from rltrace.record.calls import Call
+from rltrace.record.deferring import Deferring
 from rltrace.record.layouts import Layout
 from rltrace.record.memory import storages as storage_rules
 from rltrace.record.memory.storages import View, pack_read, row_of
@@ -20,14 +21,13 @@ from rltrace.record.open_rows import (
     OVERWRITTEN,
     UNKNOWN,
     UNKNOWN_READ,
-    OpenRows,
 )
 from rltrace.record.plans import Factor, Role
 
 Tensor = torch.Tensor
 
 
-class Reading(OpenRows):
+class Reading(Deferring):
     """Links of inputs."""
 
     def _input(self, call: Call, tensor: Tensor, address: int, place: int) -> int:
@@ -68,7 +68,9 @@ class Reading(OpenRows):
             read = seen.get(view)
             if read is not None and read[0] == self.number and read[1] != row:  # twice in one op: read twice
                 return (row << 12) - read[2]
-        self._add_digest(self.process.digests.with_layout(tensor, layout))
+        if layout.later and self.process.readback.is_shut(tensor.device):
+            return UNKNOWN if writer is None else (row << 12) - writer if whole else MIXED
+        self._add_digest(self._digest_of(tensor, layout))
         self._digested += 1
         if trusted:
             if seen is None:
@@ -88,7 +90,9 @@ class Reading(OpenRows):
     def _unknown_input(self, tensor: Tensor, layout: Layout, address: int, view: View, place: int) -> int:
         """Memory that no recorded op wrote, seen for the first time."""
         storages = self.process.storages
-        self._add_digest(self.process.digests.with_layout(tensor, layout))
+        if layout.later and self.process.readback.is_shut(tensor.device):
+            return UNKNOWN
+        self._add_digest(self._digest_of(tensor, layout))
         self._digested += 1
         if not address:
             return UNKNOWN_READ

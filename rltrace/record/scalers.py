@@ -15,7 +15,8 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from rltrace.record.memory.identity_table import IdentityTable
-from rltrace.record.series import OnDevice, Series, is_captured, number_of, unseen
+from rltrace.record.readback.gate import is_captured
+from rltrace.record.series import OnDevice, Series, number_of, unseen
 
 Tensor = torch.Tensor
 

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from rltrace.identity import portable_key
+from rltrace.record.readback.gate import is_captured
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Sample
 
@@ -164,8 +165,3 @@ def _of_tensor(tensor: Tensor) -> float | OnDevice | None:
     if tensor.device.type == "cpu":
         return float(tensor.detach().item())
     return None if is_captured(tensor.device) else OnDevice(tensor)
-
-
-def is_captured(device: torch.device) -> bool:
-    """Whether what is done on this device now becomes part of a graph of the program's."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -49,6 +49,9 @@ __all__ = ["RowTaker", "StreamRecorder"]
 class StreamRecorder(Reading, Writing, Happening):
     """Rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
 
+    raised: list[int] | None = None
+    """Where there is such a list: for each op that has no row, since it raised, the row that would have been its."""
+
     # --- the hot path -----------------------------------------------------------------------------------------------
 
     def observe(
@@ -226,6 +229,8 @@ class StreamRecorder(Reading, Writing, Happening):
         try:
             if small is not None and type(out) is Tensor:
                 digest = xxh3_64_intdigest(small(out.data_ptr()), layout.seed)
+            elif layout.later:
+                digest = self._later(out, layout)
             else:
                 digest = self.process.digests.with_layout(out, layout)
         except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
@@ -258,7 +263,7 @@ class StreamRecorder(Reading, Writing, Happening):
         for item in tensors_in(out):
             self._fresh(item, plan, tensors, min(slot, SLOT_UNKNOWN))
             if slot in plan.scratch:
-                self.digests[-1] = 0
+                self._no_result()
             slot += 1
 
     def _take_back(self, tensors: list[Tensor], links: int, integers: int, floats: int) -> None:
@@ -266,6 +271,8 @@ class StreamRecorder(Reading, Writing, Happening):
 
         Counted from the end, since the committer may take from the front meanwhile.
         """
+        if self.raised is not None:
+            self.raised.append(self.row)
         for cells, count in (
             (self.links, links),
             (self.integers, integers),
@@ -274,6 +281,8 @@ class StreamRecorder(Reading, Writing, Happening):
         ):
             if count:
                 del cells[-count:]
+        if self._digested:
+            self.drop_later(self.row)
         for tensor in tensors:
             self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
 

@@ -6,18 +6,20 @@ what returns new memory only is in ``stream.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from rltrace.record.calls import Call
+from rltrace.record.deferring import Deferring
 from rltrace.record.memory import partial_writes
 from rltrace.record.memory import storages as storage_rules
 from rltrace.record.memory.overlaps import overlaps_another
 from rltrace.record.memory.storages import pack_writer
-from rltrace.record.open_rows import OUTSIDE, OpenRows
+from rltrace.record.open_rows import OUTSIDE
 from rltrace.record.plans import Role
+from rltrace.record.readback import Pending
 from rltrace.trace.schema import SLOT_UNKNOWN, RowFlag
 
 Tensor = torch.Tensor
@@ -25,7 +27,7 @@ _MARKED, _ALLOCATION, _OVERLAPPING = int(RowFlag.MARKED), int(RowFlag.ALLOCATION
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 
 
-class Writing(OpenRows):
+class Writing(Deferring):
     """Effects of ops."""
 
     def _written(
@@ -40,11 +42,18 @@ class Writing(OpenRows):
             self._sent(tensors[place] for place in call.written)
             return 0, 0
         slot, flags = -1, 0
+        several: Sequence[Pending | None] = ()
         for place in call.written:
             slot += 1
             tensor = tensors[place]
             layout = process.layouts.of(tensor) if plan.writes_out else call.layouts[place]  # out= may resize
-            self._add_digest(process.digests.with_layout(tensor, layout))
+            if layout.later:
+                several = several or self._put_off_written(call, tensors)
+                self._add_digest(
+                    self._expect(several[slot], tensor, layout) if several else self._later(tensor, layout)
+                )
+            else:
+                self._add_digest(process.digests.with_layout(tensor, layout))
             self._digested += 1
             address = storage_rules.address_of(tensor)
             if not address:
@@ -76,6 +85,13 @@ class Writing(OpenRows):
             if special.partial is None and special.mask is True and not special.external:
                 storages.no_longer_special(address)
         return slot + 1, flags
+
+    def _put_off_written(self, call: Call, tensors: list[Tensor]) -> Sequence[Pending | None]:
+        """Digests of all that was written, where all of it lies on one device; else of none."""
+        found, layouts = [tensors[place] for place in call.written], [call.layouts[place] for place in call.written]
+        if call.plan.writes_out or not all(layout.later for layout in layouts) or len({t.device for t in found}) > 1:
+            return ()
+        return self._put_off(found, layouts)
 
     def _copy_marks(self, source: Tensor, target: Tensor) -> bool:
         """``source``, partly unwritten, was copied into ``target``; True if that was so."""

@@ -17,8 +17,8 @@ from rltrace.follow.rows.lying import chosen, places, readings
 from rltrace.follow.rows.table import NONE, Found, RowTable, Spot, row_shape
 from rltrace.follow.rows.tally import Done
 from rltrace.follow.rows.walks import OpenCall, Pass
-from rltrace.record.digests import WORDS, is_compound
 from rltrace.record.layouts import dtype_name
+from rltrace.record.logical import WORDS, is_compound
 from rltrace.row_keys import NO_KEY, Numbers
 from rltrace.trace.keptrecords import axes_of
 

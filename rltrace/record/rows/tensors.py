@@ -14,12 +14,13 @@ import torch
 
 from rltrace.digest import digest_buffer
 from rltrace.digest.rows import row_digests
-from rltrace.record.digests import is_compound
 from rltrace.record.layouts import Layout, dtype_name
+from rltrace.record.logical import is_compound
 from rltrace.record.process import ProcessState
+from rltrace.record.readback.gate import is_captured
 from rltrace.record.rows.keeper import RowKeeper
-from rltrace.record.series import is_captured, unseen
-from rltrace.record.values.copies import COMPOUND, NO_MEMORY, NoBytesError, bytes_of, read_in_place
+from rltrace.record.series import unseen
+from rltrace.record.values.copies import CAPTURED, COMPOUND, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.record.values.keeper import Keeper
 from rltrace.trace.keptpack import Block, NewTensor
 from rltrace.trace.keptrecords import axes_of
@@ -39,7 +40,6 @@ COPIED: Final = 1 << 22
 CHANGED: Final = "something wrote to the tensor while its rows were being kept"
 WRAPPED: Final = "a tensor within a transform of functorch (vmap, grad) has no bytes of its own"
 TRACED: Final = "the program was being traced"
-CAPTURED: Final = "the program was being captured into a graph of a device"
 
 Tensor = torch.Tensor
 PLAIN = (Tensor, torch.nn.Parameter)

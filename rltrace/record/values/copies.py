@@ -12,12 +12,15 @@ from ctypes import c_char, string_at
 
 import torch
 
-from rltrace.record.digests import is_compound, logical_bytes
 from rltrace.record.layouts import Layout, dtype_name
+from rltrace.record.logical import is_compound, logical_bytes
+from rltrace.record.readback.gate import is_captured
+from rltrace.record.readback.ways import waiting_allowed
 from rltrace.trace import dtypes
 
 COMPOUND = "a tensor made of several (sparse, nested, quantized, a subclass) has no plain bytes"
 NO_MEMORY = "the tensor has no memory (meta, or its storage was given back)"
+CAPTURED = "the program was being captured into a graph of a device"
 NO_DTYPE = "its dtype has no bytes of its own"
 
 
@@ -74,6 +77,8 @@ def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
         raise NoBytesError(COMPOUND)
     if tensor.device.type == "meta":
         raise NoBytesError(NO_MEMORY)
+    if is_captured(tensor.device):
+        raise NoBytesError(CAPTURED)
     if not layout.nbytes:
         return b""
     if tensor._is_zerotensor():
@@ -81,4 +86,5 @@ def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
     plain = logical_bytes(tensor)
     if not plain.data_ptr():
         raise NoBytesError(NO_MEMORY)
-    return plain.cpu()
+    with waiting_allowed(plain.device):
+        return plain.cpu()
