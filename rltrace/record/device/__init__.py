@@ -1,8 +1,11 @@
-"""What the digest of a tensor is finished from, made where the tensor lies, on any device torch has. What is read back,
-and when, is decided elsewhere (``rltrace.record.device_reading``).
+"""Tensors condensed where they lie, on any device torch has, to what their digests are finished from on the host.
+
+What that is stands in ``condensed``, how it is made in ``by_operations`` and ``by_kernel``, which of the two makes it
+in ``choice``. What is condensed and read back, and when, is decided elsewhere.
 """
 
-from rltrace.record.device.by_operations import page_digests, signed
-from rltrace.record.device.condensing import condense, condensed_words, finished
+from rltrace.record.device.by_operations import page_digests
+from rltrace.record.device.choice import condense, facts
+from rltrace.record.device.condensed import condensed_words, finished, signed
 
-__all__ = ["condense", "condensed_words", "finished", "page_digests", "signed"]
+__all__ = ["condense", "condensed_words", "facts", "finished", "page_digests", "signed"]

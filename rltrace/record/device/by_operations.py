@@ -1,8 +1,8 @@
-"""The digests of whole pages by plain torch operations, so on any device torch has.
+"""Tensors condensed by plain torch operations, so on any device torch has.
 
 Owns the parallel form of one page of XXH3 (16 KiB): the sixteen blocks' multiply-and-add terms at once, then sixteen
-steps of scrambling over all pages together. Eight bytes a page cross to the host. Pure functions; no state beyond
-constants.
+steps of scrambling over all pages together. Works on so many pages at a time, so that what it needs beside the tensors
+is bounded. No state beyond constants.
 
 Unsigned 64-bit arithmetic is done on int64: addition and multiplication wrap alike, a logical shift is an arithmetic
 one with the upper bits masked off.
@@ -11,18 +11,88 @@ one with the upper bits masked off.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import torch
 
 from rltrace.digest.definition import PAGE_BYTES, SECRET
+from rltrace.record.device.condensed import WORD, bytes_of, condensed_words, signed, to_device
 
 _BLOCKS, _STRIPES, _LANES = PAGE_BYTES // 1024, 16, 8
 _PRIME32_1, _PRIME32_2, _PRIME32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 _PRIME64_1, _PRIME64_2, _PRIME64_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _PRIME64_4, _PRIME64_5, _PRIME_MX1 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5, 0x165667919E3779F9
-_START = (_PRIME32_3, _PRIME64_1, _PRIME64_2, _PRIME64_3, _PRIME64_4, _PRIME32_2, _PRIME64_5, _PRIME32_1)
+START = (_PRIME32_3, _PRIME64_1, _PRIME64_2, _PRIME64_3, _PRIME64_4, _PRIME32_2, _PRIME64_5, _PRIME32_1)
+
+
+PAGES_AT_ONCE = 4_096
+"""Pages that are digested in one go: 64 MiB, and some times that beside it while it is done."""
+
+ALONE = 256
+"""From so many pages on a tensor is digested where it lies; the pages of smaller ones are laid side by side first."""
+
+
+def condense(tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.Tensor, at: int) -> None:
+    """Enqueue on the current stream, without waiting: these tensors condensed, one after the other, into ``into``.
+
+    ``tensors``: contiguous, on one device, each under its seed. ``into``: int64 [words], contiguous, on that device;
+    written from word ``at`` on. Bytes that fill up a last word are left as they are.
+    """
+    pages: list[_Pages] = []
+    rests: list[tuple[torch.Tensor, torch.Tensor]] = []
+    as_bytes = into.view(torch.uint8)
+    for tensor, seed in zip(tensors, seeds, strict=True):
+        data = bytes_of(tensor)
+        whole = whole_pages(data)
+        if len(whole):
+            pages.append(_Pages(whole, seed, into[at : at + len(whole)]))
+        rest = data[len(whole) * PAGE_BYTES :]
+        if len(rest):
+            start = WORD * (at + len(whole))
+            rests.append((as_bytes[start : start + len(rest)], rest))
+        at += condensed_words(len(data))
+    for each in pages:
+        if len(each.words) >= ALONE:
+            for part, place in zip(each.words.split(PAGES_AT_ONCE), each.place.split(PAGES_AT_ONCE), strict=True):
+                place.copy_(page_digests(part, each.seed))
+    _side_by_side([each for each in pages if len(each.words) < ALONE])
+    if rests:
+        torch._foreach_copy_([place for place, _ in rests], [rest for _, rest in rests], non_blocking=True)
+
+
+def whole_pages(data: torch.Tensor) -> torch.Tensor:
+    """Bytes as int64 [whole pages, words of a page]; copied where their address is no word's."""
+    whole = len(data) // PAGE_BYTES
+    pages = data[: whole * PAGE_BYTES]
+    if pages.storage_offset() % WORD or pages.data_ptr() % WORD:  # a storage that another library lent begins anywhere
+        pages = pages.clone()
+    return pages.view(torch.int64).view(whole, PAGE_BYTES // WORD)
+
+
+class _Pages(NamedTuple):
+    """Whole pages of one tensor."""
+
+    words: torch.Tensor
+    """int64 [pages, words of a page]."""
+    seed: int
+    place: torch.Tensor
+    """Where their digests go, int64 [pages]."""
+
+
+def _side_by_side(waiting: Sequence[_Pages]) -> None:
+    """Digest the pages of many small tensors at once."""
+    while waiting:
+        taken, count = 0, 0
+        while taken < len(waiting) and count < PAGES_AT_ONCE:
+            count += len(waiting[taken].words)
+            taken += 1
+        now, waiting = waiting[:taken], waiting[taken:]
+        counts = [len(each.words) for each in now]
+        seeds = torch.tensor([signed(each.seed) for each in now]).repeat_interleave(torch.tensor(counts))
+        digests = page_digests(torch.cat([each.words for each in now]), to_device(seeds, now[0].words.device))
+        torch._foreach_copy_([each.place for each in now], list(digests.split(counts)), non_blocking=True)
 
 
 def page_digests(pages: torch.Tensor, seeds: int | torch.Tensor) -> torch.Tensor:
@@ -83,7 +153,7 @@ def _constants(device: torch.device) -> _Constants:
         words = torch.tensor(struct.unpack("<24q", SECRET), dtype=torch.int64, device=device)
         signs = torch.tensor([1, -1] * 12, dtype=torch.int64, device=device)
         places = torch.tensor([[s + lane for lane in range(_LANES)] for s in range(_STRIPES)], device=device)
-        start = torch.tensor([signed(v) for v in _START], dtype=torch.int64, device=device)
+        start = torch.tensor([signed(v) for v in START], dtype=torch.int64, device=device)
     return _Constants(words, signs, places, start)
 
 
@@ -99,9 +169,3 @@ def _unaligned(secret: torch.Tensor, at: int) -> torch.Tensor:
     first, byte = divmod(at, 8)
     low, high = secret[:, first : first + 8], secret[:, first + 1 : first + 9]
     return _shift(low, 8 * byte) | (high << (64 - 8 * byte))
-
-
-def signed(value: int) -> int:
-    """The int64 with the bits of this unsigned number."""
-    value &= 2**64 - 1
-    return value - 2**64 if value >= 2**63 else value

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.digest import PAGE_BYTES, digest_buffer
-from rltrace.record.device import condense, condensed_words, condensing, finished
+from rltrace.record.device import by_operations, condense, condensed_words, finished
 
 SIZES = (0, 1, 7, 8, 300, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES, 3 * PAGE_BYTES + 1_001)
 SEEDS = st.integers(0, 2**64 - 1)
@@ -42,8 +42,8 @@ def test_any_tensors_at_once(seeds: list[int], key: int, at: int) -> None:
 
 def test_more_pages_than_are_digested_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """However they are cut: those of one large tensor, and of many small ones."""
-    monkeypatch.setattr(condensing, "PAGES_AT_ONCE", 7)
-    monkeypatch.setattr(condensing, "ALONE", 5)
+    monkeypatch.setattr(by_operations, "PAGES_AT_ONCE", 7)
+    monkeypatch.setattr(by_operations, "ALONE", 5)
     generator = np.random.default_rng(3)
     data = [generator.integers(0, 256, n * PAGE_BYTES + n, dtype=np.uint8) for n in (4, 40, 4, 4, 4, 2, 5, 1)]
     expected = [digest_buffer(each, seed) for seed, each in enumerate(data)]
@@ -62,7 +62,7 @@ def test_what_is_read_as_words_begins_with_one() -> None:
     """A device reads no word across two; a storage that another library lent may begin anywhere."""
     lent = torch.frombuffer(bytearray(PAGE_BYTES + 8), dtype=torch.uint8, offset=1, count=PAGE_BYTES)
     assert lent.storage_offset() == 0 and lent.data_ptr() % 8
-    assert condensing.whole_pages(lent).data_ptr() % 8 == 0
+    assert by_operations.whole_pages(lent).data_ptr() % 8 == 0
 
 
 def test_a_whole_page_is_one_word() -> None:
