@@ -24,7 +24,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import rltrace
 from rltrace import fingerprint
-from rltrace.record.kernels.profiled import Event, events_of, join
+from rltrace.record.kernels.kineto import events_of
+from rltrace.record.kernels.profiled import Event, join
 from rltrace.trace.reader import open_trace
 from rltrace.trace.schema import Column, Kind
 
@@ -84,7 +85,7 @@ def capture(device: str, *, with_compiled: bool = False) -> dict[str, Any]:
     return {
         "provenance": provenance,
         "ops": ops,
-        "events": [list(vars(event).values()) for event in events_of(profiler)],
+        "events": [list(event) for event in events_of(profiler)],
     }
 
 
@@ -98,7 +99,7 @@ def recorded_ops(path: Path) -> list[str]:
 
 def events(captured: dict[str, Any]) -> list[Event]:
     """The events of a capture, as they were."""
-    return [Event(*fields[:7], grid=tuple(fields[7]), block=tuple(fields[8])) for fields in captured["events"]]
+    return [Event(*fields[:7], tuple(fields[7]), tuple(fields[8]), *fields[9:]) for fields in captured["events"]]
 
 
 def main() -> None:

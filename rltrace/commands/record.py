@@ -134,6 +134,7 @@ def command(
         rows=rows,
         row_axes=None if row_axes is None else parse_axes(row_axes),
         rows_limit=parse_size("--rows-limit", rows_limit),
+        kernels=asked,
         compile=compiled,
     )
     also = None

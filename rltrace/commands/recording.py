@@ -73,7 +73,7 @@ def _not_run_hint(program: str, found: Found) -> str:
 
 def _launch_record(command: Sequence[str], options: RecordOptions) -> dict[str, object]:
     """What the trace says of its launch; nothing secret, nothing under the home folder by its full path."""
-    others = ("trace", "compile", "values", "row", "against", "stop")
+    others = ("trace", "compile", "kernels", "values", "row", "against", "stop")
     replays = ("replay", "inject", "kinds", "only", "origins", "lockstep", "by_rows", "weights", "names")
     told = {name: value for name, value in options._asdict().items() if not name.startswith(others + replays)}
     asked = told | options.extras()

@@ -73,6 +73,7 @@ class _Record(ModuleType):
         rows: str | Iterable[str] = (),
         row_axes: Iterable[int] | None = None,
         rows_limit: int = 1 << 30,
+        kernels: tuple[int, int | None] | None = None,
         compile: str | None = None,
         force: bool = False,
     ) -> AbstractContextManager[None]:
@@ -82,8 +83,8 @@ class _Record(ModuleType):
         every input, whoever is known to have written it. ``values``: selectors of the ops whose results are kept in
         the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. ``rows``: selectors
         of the calls of modules and the ops of whose tensors a digest is kept for each row, counted along ``row_axes``
-        (all axes but the last), at most ``rows_limit`` bytes of them. With ``compile="eager"`` compiled functions run
-        op by op. Threads that run already are not recorded. Raises UsageError where something is in the way at
+        (all axes but the last), at most ``rows_limit`` bytes of them. ``kernels``: the steps, half open, in which
+        torch's profiler looks at what ops launch on a device. With ``compile="eager"`` compiled functions run op by op. Threads that run already are not recorded. Raises UsageError where something is in the way at
         ``path``, or a recording is under way.
         """
         from rltrace.record.library import record_block
@@ -99,6 +100,7 @@ class _Record(ModuleType):
             rows=rows,
             row_axes=row_axes,
             rows_limit=rows_limit,
+            kernels=kernels,
             compile=compile,
             force=force,
         )

@@ -36,6 +36,7 @@ def record_block(
     rows: str | Iterable[str],
     row_axes: Iterable[int] | None,
     rows_limit: int,
+    kernels: tuple[int, int | None] | None,
     compile: str | None,
     force: bool,
 ) -> Iterator[None]:
@@ -56,6 +57,8 @@ def record_block(
     parse_selectors(row_selectors)
     if row_selectors and level != "op":
         raise UsageError("rows are kept of ops and of calls of modules: they need level op")
+    if kernels is not None and level != "op":
+        raise UsageError("kernels are looked at op by op: they need level op")
     axes = None if row_axes is None else check_axes(row_axes)
     first, end = steps or (0, None)
     trace = Path(path).absolute()
@@ -71,6 +74,7 @@ def record_block(
         rows=row_selectors,
         row_axes=axes,
         rows_limit=rows_limit,
+        kernels=kernels,
         compile=compile,
     )
     with recording(options, force=force):

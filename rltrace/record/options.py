@@ -62,6 +62,10 @@ class RecordOptions(NamedTuple):
     rows_limit: int = 1 << 30
     """Bytes of rows' digests that each process keeps at most."""
 
+    kernels: tuple[int, int | None] | None = None
+    """First step in which the profiler looks at what is launched on a device, and first step after (None: to the end);
+    None: it does not."""
+
     compile: str | None = None
     """"eager": what the program compiles runs op by op; None: as the program has it."""
 
@@ -102,6 +106,8 @@ class RecordOptions(NamedTuple):
         if self.rows:
             axes = None if self.row_axes is None else list(self.row_axes)
             told |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
+        if self.kernels is not None:
+            told |= {"kernels": list(self.kernels)}
         if self.compile is not None:
             told |= {"compile": self.compile}
         if self.replay:
@@ -122,7 +128,8 @@ class RecordOptions(NamedTuple):
             return None
         found = json.loads(text)
         lists = {name: tuple(found.get(name, ())) for name in ("values", "rows", "inject")}
-        if found.get("row_axes") is not None:
-            lists["row_axes"] = tuple(found["row_axes"])
+        for name in ("row_axes", "kernels"):
+            if found.get(name) is not None:
+                lists[name] = tuple(found[name])
         options = RecordOptions(**{**found, **lists})
         return options if Path(options.trace).is_dir() else None

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -55,6 +55,9 @@ from rltrace.trace.births import note_failure
 from rltrace.trace.rows import StepRecord
 from rltrace.trace.schema import Phase
 from rltrace.trace.writer import ProcessWriter
+
+if TYPE_CHECKING:
+    from rltrace.record.kernels.cycles import Cycles
 
 
 class Session:
@@ -107,9 +110,18 @@ class Session:
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
         self._recording = False
+        self._cycles = self._make_cycles()
         self._facts: Mapping[str, fingerprint.Fact] = {}
         self._beside: list[str] = []
         """Streams beside which ops ran."""
+
+    def _make_cycles(self) -> Cycles | None:
+        """The profiler that looks at what is launched; None: nobody asked for it."""
+        if self.options.kernels is None:
+            return None
+        from rltrace.record.kernels.cycles import Cycles
+
+        return Cycles(self._process, self._streams, self._committer)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -179,6 +191,8 @@ class Session:
 
     def _exec(self, program: str | None) -> None:
         """Another program is about to take this process over; None: it could not."""
+        if self._cycles is not None and program is not None:
+            self._cycles.pause("another program was about to take the process over")
         self._end_for_now(None if program is None else "complete", {"exec": program})
 
     def _terminated(self) -> None:
@@ -261,12 +275,19 @@ class Session:
         self._finished = True
         atexit.unregister(self._at_exit)
         engine = self._streams.engine_here() or DispatchEngine()
+        if self._cycles is not None:
+            self._cycles.abandon()
         self._keepers.stop()
         self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
         self._answering.end()
         name = fork_name(self._writer.name, number)
         names = self._process.module_names
         return None if self._failure else Inheritance(self.options, name, names, engine, self._make_companion)
+
+    def before_fork(self) -> None:
+        """The process is about to fork: a child has no use for what the profiler has begun."""
+        if self._cycles is not None:
+            self._cycles.pause("the process was being forked")
 
     def inherit(self, module_names: ModuleNames) -> None:
         """Know the modules that the parent of this process has made."""
@@ -287,8 +308,11 @@ class Session:
         if self._process.step > 0:
             states = self._steps.generator_states()
             window.write_state(main, self._steps.optimizers(), self._modules.roots(), states)
+        self._move_profiler(self._process.step)
 
     def _end_rows(self, end_step: int | None) -> None:
+        if self._cycles is not None:
+            self._cycles.ignore()
         self._recording = False
         self._streams.leave()
         self._instruments.ignore()
@@ -380,6 +404,19 @@ class Session:
             self._begin_rows()
         elif self._recording and options.end_step is not None and step >= options.end_step:
             self._end_rows(step)
+        elif self._recording:
+            self._move_profiler(step)
+
+    def _move_profiler(self, step: int) -> None:
+        """Between two steps: the profiler begins, ends, or goes on in another cycle."""
+        cycles, asked = self._cycles, self.options.kernels
+        if cycles is None or asked is None:
+            return
+        first, end = asked
+        if first <= step and (end is None or step < end):
+            cycles.watch()
+        else:
+            cycles.ignore()
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -418,6 +455,8 @@ class Session:
     def environment_passed(self, environment: str, frame: FrameType) -> bool:
         """An environment was stepped or reset by the calling thread, in ``frame``; whether an evaluation did that."""
         stream = self._streams.here() if self._recording else None
+        if self._cycles is not None:
+            self._cycles.between_ops()
         return self._process.phases.environment_event(stream, environment, frame)
 
     def count_step(self) -> None:
@@ -447,6 +486,8 @@ class Session:
     def backward_begins(self, frame: FrameType) -> bool:
         """Every op of a backward pass has the stack of the call that started it."""
         stream = self._streams.here() if self._recording else None
+        if self._cycles is not None:
+            self._cycles.between_ops()
         self._process.phases.backward_begins(stream)
         self._boundaries.backward_begins()
         if stream is None:
@@ -516,6 +557,8 @@ def _start_forked(given: Inheritance, token: str, name: str | None) -> Session:
 
 
 def _before_fork() -> None:
+    if current.session is not None:
+        current.session.before_fork()
     if current.session is not None or forks.child is not None:
         forks.before()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._ops import OpOverload
@@ -76,6 +76,10 @@ class Streams:
     @property
     def main(self) -> StreamRecorder:
         return self._all[0]
+
+    @property
+    def others(self) -> Sequence[StreamRecorder]:
+        return self._all[1:]
 
     def open_main(self) -> None:
         """The stream of the thread that starts recording; the first one, always there."""

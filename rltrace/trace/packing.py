@@ -81,12 +81,12 @@ def steps_from_text(text: str, count: int) -> NDArray[np.uint64]:
     return rows_from_text(STEPS, text, count)
 
 
-def rows_to_text(spec: ArraySpec, rows: NDArray[np.uint64]) -> str:
+def rows_to_text(spec: ArraySpec, rows: NDArray[Any]) -> str:
     """A few rows of an array as a journal record holds them."""
     return b64encode(codec.encode(_cut(spec, len(rows)), np.ascontiguousarray(rows.T))).decode()
 
 
-def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[np.uint64]:
+def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[Any]:
     """The rows, shape [count, columns]. Raises CodecError where the text is none of so many."""
     spec = _cut(spec, count)
     if len(text) > codec.longest(spec) * 2:
@@ -95,8 +95,7 @@ def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[np.uint64]
         encoded = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise codec.CodecError(f"it is no base64: {error}") from None
-    rows: NDArray[np.uint64] = codec.decode(spec, encoded).T
-    return rows
+    return codec.decode(spec, encoded).T
 
 
 def _cut(spec: ArraySpec, count: int) -> ArraySpec:

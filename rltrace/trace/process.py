@@ -6,7 +6,7 @@ Owns what follows from what its journal tells (``rltrace.trace.told``), and whic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +99,8 @@ class ProcessTrace:
         """Where the values stand, commit by commit."""
         self.kept_parts = told.kept_parts
         """Where rows of tensors stand, commit by commit."""
+        self.launched = told.launched
+        """What a profiler saw launched for rows; falsy: none looked."""
         self._ended = told.state
         self._streams = told.streams
 
@@ -172,8 +174,9 @@ class ProcessTrace:
     def _kernels(self) -> RanKernels | None:
         return None if self.ran is None else RanKernels(self._stored["kernels"], self.ran.calls.values())
 
-    def _with_what_ran(self, rows: Rows) -> Rows:
-        return rows if self._kernels is None else self._kernels.put(rows, self._stored)
+    def _with_what_ran(self, stream: int, rows: Rows) -> Rows:
+        told = rows if self._kernels is None else self._kernels.put(rows, self._stored)
+        return self.launched.put(stream, told, self._stored["kernels"]) if self.launched else told
 
     @cached_property
     def _stored(self) -> Mapping[str, Table]:
@@ -290,4 +293,5 @@ class ProcessTrace:
         return chunk.tobytes().partition(b"\0")[0]  # lines hold no zero byte, JSON escapes it
 
     def _new_stream(self, name: str, index: int) -> StreamTrace:
-        return StreamTrace(name, index, self._folder, self.base, lambda: self._stored, self._slice, self._with_what_ran)
+        finish = partial(self._with_what_ran, index)
+        return StreamTrace(name, index, self._folder, self.base, lambda: self._stored, self._slice, finish)

@@ -359,6 +359,9 @@ RECORD_TYPES: Final = {
     " asked for",
     "kept": "calls, tensors, digests: of each array count, chunk, files, in a slice null for each file of digests that"
     " was left out; left_out: as of values",
+    "launched": "stream, first, rows, ids: base64 of what was launched for these rows, as ids in table kernels (0: no"
+    " more than is known already); unknown: [[why, stream, first, rows], …]; strays: [[name, by what, times], …] of"
+    " what was launched for no row",
     "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
     "replay_rows": "modules: what became of the rows that were meant for this process, in a replay by rows",
     "against": "tally, first: how this process compared with another trace, where it was held against one",

@@ -11,6 +11,7 @@ from rltrace.trace.arrays import TABLES
 from rltrace.trace.attempts import Attempts, Samples
 from rltrace.trace.journal import Journal, Record
 from rltrace.trace.keptrecords import AskedRows, KeptPart, add_kept, parse_asked_rows, parse_kept
+from rltrace.trace.launched import Launched
 from rltrace.trace.plain import printable
 from rltrace.trace.records import (
     MOST_STREAMS,
@@ -66,6 +67,7 @@ class Told:
         self.value_parts: list[ValuePart] = []
         self.asked_rows: AskedRows | None = None
         self.kept_parts: list[KeptPart] = []
+        self.launched = Launched()
         self._for_now = False
         """Whether that is how it ends only where no more rows follow."""
         self._damage = damage
@@ -150,6 +152,9 @@ class Told:
 
     def _take_kept(self, record: Record) -> None:
         add_kept(self.kept_parts, parse_kept(record, sliced=self._sliced))
+
+    def _take_launched(self, record: Record) -> None:
+        self.launched.take(record)
 
     def _take_last(self, record: Record) -> None:
         self.state = self.exit = None

@@ -52,6 +52,7 @@ from rltrace.trace.waiting import WaitingSteps
 if TYPE_CHECKING:
     from rltrace.trace.keptpack import KeptPacker, NewKept
     from rltrace.trace.keptrecords import AskedRows
+    from rltrace.trace.launched import NewLaunched
     from rltrace.trace.valuepack import NewValues, ValuePacker
     from rltrace.trace.valuerecords import Asked
 
@@ -168,12 +169,15 @@ class ProcessWriter:
         values: NewValues | None = None,
         samples: NDArray[np.uint64] | None = None,
         kept: NewKept | None = None,
+        launched: NewLaunched | None = None,
     ) -> None:
         """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
 
         ``samples``: what was added to series since, shape [n, len(Sample)]; their series are among the entries so far.
 
         ``kept``: calls that have ended and ops among the rows so far, and the rows of their tensors.
+
+        ``launched``: what is known of rows that are committed already.
 
         ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
         Raises RecordError; ``errno`` says why where the system did.
@@ -199,6 +203,10 @@ class ProcessWriter:
             records += self._write_steps(self._waiting.take(self._streams))
             if samples is not None and len(samples):
                 records += self._write_samples(samples)
+            if launched is not None:
+                from rltrace.trace.launched import launched_record
+
+                records.append(launched_record(launched))
             if records:
                 self._journal.append(records)
 

@@ -18,7 +18,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rltrace.record.kernels.profiled import BRACKET, Event, Launch, brackets, events_of, join
+from rltrace.record.kernels.kineto import events_of
+from rltrace.record.kernels.profiled import BRACKET, Event, Launch, brackets, join
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "capture_profile.py"
 

@@ -16,10 +16,11 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from torch._C._dynamo import eval_frame
+from torch._C._profiler import _RecordFunctionFast
 
 from rltrace.record.boundaries.imported import Imported
 from rltrace.record.compiler import inductor
-from rltrace.record.compiler.regions import Region, RegionInputs, RegionName
+from rltrace.record.compiler.regions import BRACKET, Region, RegionInputs, RegionName
 from rltrace.record.dispatch import as_if_dispatched, observer_here, under
 from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.record.process import ProcessState
@@ -76,7 +77,8 @@ class CompiledCalls:
                 except Exception as error:
                     fail(error)
                     return run()
-                return observer.observe(None, region, (), (given,))  # type: ignore[arg-type]  # called like one
+                with _RecordFunctionFast(BRACKET):
+                    return observer.observe(None, region, (), (given,))  # type: ignore[arg-type]  # called like one
 
         def undo() -> None:
             if graphs.__call__ is __call__:

@@ -8,11 +8,14 @@ made (``inductor.py``). Knows nothing of the compiler.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from rltrace.trace.evidence import Evidence
+
+BRACKET: Final = "rltrace region"
+"""What a profile shows around each call of a region, as it shows something of torch's own around each op."""
 
 _LET_GO = torch.empty(0)
 """Stands where a tensor was that nobody needs any more."""

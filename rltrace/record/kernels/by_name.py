@@ -14,6 +14,7 @@ import torch
 from rltrace.identity import portable_key
 from rltrace.record.compiler.regions import RegionName
 from rltrace.record.tables import Tables
+from rltrace.trace.evidence import Evidence
 
 _ONEDNN = ("convolution", "conv", "mkldnn", "gelu", "lstm", "gru_cell", "_thnn_fused")
 _BLAS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "addr", "ger", "matmul")
@@ -40,6 +41,8 @@ class Kernels:
         self._onednn = torch.backends.mkldnn.is_available()
         self._blas = "MKL" if torch.backends.mkl.is_available() else "BLAS"
         self._made: dict[tuple[str, int], int] = {}
+        self.payloads: dict[int, Evidence] = {}
+        """What was made, by its id."""
 
     def of(self, op_name: str, threads: int, device: str) -> int:
         """Id in table "kernels" of what runs ``op_name`` ("aten.addmm.default") on ``device`` now."""
@@ -49,15 +52,19 @@ class Kernels:
         key = (library, threads)
         found = self._made.get(key)
         if found is None:
-            payload = self._describe(library, threads)
-            found = self._made[key] = self._tables.intern("kernels", portable_key("kernel", payload), payload)
+            found = self._made[key] = self._intern(self._describe(library, threads))
         return found
 
     def _of_region(self, name: RegionName, threads: int, device: str) -> int:
         payload = dict(name.evidence)
         if device == "cpu":
             payload |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": threads}
-        return self._tables.intern("kernels", portable_key("kernel", payload), payload)
+        return self._intern(payload)
+
+    def _intern(self, payload: Evidence) -> int:
+        made = self._tables.intern("kernels", portable_key("kernel", payload), payload)
+        self.payloads[made] = payload
+        return made
 
     def library(self, op_name: str) -> str:
         """The library that computes an op on a CPU, as far as its name tells."""
