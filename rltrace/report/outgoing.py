@@ -72,7 +72,8 @@ class Outgoing:
             case EnvironmentDifference():
                 return self._difference(thing)
             case tuple() | list():
-                return type(thing)(self._of(item) for item in thing)
+                items = [self._of(item) for item in thing]
+                return type(thing)._make(items) if hasattr(thing, "_make") else type(thing)(items)
             case Mapping():
                 return {self._of(key): self._of(value) for key, value in thing.items()}
         return self._fields(thing) if is_dataclass(thing) else thing

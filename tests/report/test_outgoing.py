@@ -9,8 +9,12 @@ import pytest
 
 from rltrace.diff import compare
 from rltrace.diff.model import Comparison, EnvironmentDifference
+from rltrace.report.html.page import html_page
+from rltrace.report.markdown import comparison_markdown
+from rltrace.report.material import gather
 from rltrace.report.outgoing import NOTHING, Asked, Outgoing, left_out, outgoing_comparison
 from rltrace.testing import TraceBuilder
+from rltrace.trace.schema import Kind
 
 HOMES = "/" + "home"
 
@@ -114,6 +118,20 @@ def test_a_whole_comparison(tmp_path: Path) -> None:
     assert shown.environment[0].a == "…/topology.xml"
     assert shown.environment[0].b == "…/topology.xml (what differs is not shown)"
     assert str(tmp_path) in repr(outgoing_comparison(found, Asked(host=True)))
+
+
+def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> None:
+    """What an environment returned, with its cells by name, stands on the page and in the Markdown as any op does."""
+    for name in ("a", "b"):
+        builder = TraceBuilder(tmp_path / f"{name}.zarr")
+        seen = {"observation": name}
+        builder.event(Kind.ENVIRONMENT_STEP, "environment 0", owner="Walk", counts={"step": 1}, digests=seen)
+        builder.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
+        builder.finish()
+    material = gather(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert material.comparison.first_value is not None and material.comparison.first_value.boundary is not None
+    assert "observation" in html_page(material)
+    assert "observation" in comparison_markdown(material.comparison)
 
 
 def test_a_reader_is_told_what_is_missing() -> None:
