@@ -57,6 +57,9 @@ NO_KERNEL = (
     "torch.interop_threads",
 )
 
+NO_ENVIRONMENT = frozenset({THREADS_BESIDE, "digest.device"})
+"""Facts of the recording: rows beside which others ran, and how the recorder came by digests, equal either way."""
+
 ORDER = (
     *SELECTS_KERNELS,
     "env.",
@@ -82,7 +85,7 @@ def environment_differences(
     """Every fact that differs in a pair of processes; what holds for several is said once, of the first."""
     found: dict[tuple[str, str | None, str | None], EnvironmentDifference] = {}
     for number, (a, b) in enumerate(pairs):
-        for name in sorted({*a.facts, *b.facts} - {THREADS_BESIDE}):  # has numbers of rows, which are no environment
+        for name in sorted({*a.facts, *b.facts} - NO_ENVIRONMENT):
             value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
             if value_a != value_b and (name, value_a, value_b) not in found:
                 shown = name if number == 0 else f"{name} ({a.name})"

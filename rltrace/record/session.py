@@ -25,7 +25,7 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
-from rltrace.record import beside, window
+from rltrace.record import beside, device, window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
 from rltrace.record.compiler.compiled import compiler_kept_out
@@ -213,7 +213,7 @@ class Session:
 
     def _write_facts(self) -> None:
         """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
-        self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts)}
+        self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts), **device.facts()}
         self._writer.facts(self.options.level, self._engine_name(), self._facts)
 
     def _passed_by(self, stream: str, row: int) -> None:
