@@ -61,13 +61,13 @@ def _choose(device: torch.device) -> Condense:
 def _by_kernel(device: torch.device) -> tuple[Condense, str]:
     from rltrace.digest.gpu.compiling import UnavailableError, compiled
     from rltrace.record.device import by_kernel
-    from rltrace.record.device.launching import Launcher
+    from rltrace.record.device.launching import Launcher, constants
 
     if device.type != "cuda" or torch.version.hip is not None:
         raise UnavailableError("the kernels are for CUDA")
     major, minor = torch.cuda.get_device_capability(device)
     binaries = compiled(10 * major + minor)
-    condense = partial(by_kernel.condense, Launcher(device, binaries))
+    condense = partial(by_kernel.condense, Launcher(device.index, constants(device), binaries))
     if not agrees(condense, device):
         raise UnavailableError(f"{binaries.compiler} made kernels that come to something else")
     return condense, binaries.compiler

@@ -27,32 +27,35 @@ POINTER = "O"
 class Launcher:
     """Launches the kernels on one device."""
 
-    def __init__(self, device: torch.device, binaries: Binaries) -> None:
-        """Raises what torch raises where it cannot load them."""
-        with torch.cuda.device(device), torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():
-            self._constants = constants(device)
-            self._one = _Kernel(device, binaries.kernels["condense_one"], SIGNATURES["condense_one"])
-            self._many = _Kernel(device, binaries.kernels["condense_many"], SIGNATURES["condense_many"])
-        self._at = self._constants.data_ptr()
+    def __init__(self, index: int, constants: torch.Tensor, binaries: Binaries) -> None:
+        """``index``: of the device. ``constants``: on it. Raises what torch raises where it cannot load them."""
+        self._constants = constants
+        self._at = constants.data_ptr()
+        with torch.cuda.device(index):
+            self._one = _Kernel(index, binaries.kernels["condense_one"], SIGNATURES["condense_one"])
+            self._many = _Kernel(index, binaries.kernels["condense_many"], SIGNATURES["condense_many"])
 
     def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
+        """As ``by_kernel.Launches``."""
         programs = pages + -(-rest // CHUNK_BYTES)
         self._one.launch(programs, (address, pages, rest, seed, into, self._at))
 
     def many(self, table: torch.Tensor) -> None:
+        """As ``by_kernel.Launches``."""
         self._many.launch(len(table), (table.data_ptr(), self._at))
 
 
 def constants(device: torch.device) -> torch.Tensor:
     """What the kernels read besides the tensors: the words of the secret, then the lanes' start values."""
-    return torch.tensor([*struct.unpack("<24q", SECRET), *map(signed, START)], dtype=torch.int64, device=device)
+    with torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():
+        return torch.tensor([*struct.unpack("<24q", SECRET), *map(signed, START)], dtype=torch.int64, device=device)
 
 
 class _Kernel:
     """One kernel, on one device."""
 
-    def __init__(self, device: torch.device, binary: Binary, signature: tuple[str, ...]) -> None:
-        self._device: int = device.index
+    def __init__(self, index: int, binary: Binary, signature: tuple[str, ...]) -> None:
+        self._device = index
         self._shared = binary.shared
         self._types = "".join(LETTERS[each] for each in signature) + POINTER * binary.nulls
         self._nulls = (None,) * binary.nulls
@@ -61,7 +64,7 @@ class _Kernel:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(binary.code)
             file.flush()
-            loaded = launcher._load_kernel(file.name, binary.name, binary.shared, device.index)
+            loaded = launcher._load_kernel(file.name, binary.name, binary.shared, index)
         self._function = loaded[-3]  # behind the module's handle, where torch gives one; then registers and spills
         self.registers, self.spills = loaded[-2:]
 
