@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from rltrace.diff.model import Finding, Pair, Site
 from rltrace.report.style import Style
-from rltrace.report.telling import INPUTS, STEP_OUTPUTS, cut, ordinal, rows, sentence, when
+from rltrace.report.telling import INPUTS, apart, cut, noun, ordinal, rows, sentence, when
 
 __all__ = ["INPUTS", "MOST_OUTPUTS", "WIDTH", "cut", "finding_lines", "ordinal", "sentence", "wrapped"]
 
@@ -21,7 +21,7 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
     """A heading, and a line for each thing that is known."""
     yield style.bold(title)
     if finding.op is not None:
-        yield f"  {'event ' if finding.boundary else 'op    '}   {style.bold(finding.op)}"
+        yield f"  {noun(finding):<8} {style.bold(finding.op)}"
         yield f"  row      {rows(finding)} of {finding.stream}"
     yield from wrapped(when(finding), "           ", "  when     ")
     if finding.module:
@@ -37,31 +37,27 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
 
 def _evidence(finding: Finding) -> Iterator[str]:
     """What ran, and the digests of what it returned."""
-    if finding.op is None:
-        for name, pair in zip(STEP_OUTPUTS, finding.outputs, strict=False):
-            if pair.a != pair.b:
-                yield from _pair(name, pair)
+    if finding.op is None or finding.boundary is not None:
+        for name, pair in apart(finding)[:MOST_CELLS]:
+            yield from _pair(name, pair)
     elif finding.a_index is None or finding.b_index is None:
         kernel = finding.kernel.a or finding.kernel.b
         if kernel:
             yield from wrapped(kernel, "           ", "  kernel   ")
-    elif finding.boundary is not None:
-        for name, pair in finding.boundary.cells[:MOST_CELLS]:
-            yield from _pair(name, pair)
     else:
         yield from _pair("kernel", finding.kernel)
-        yield from _outputs(finding.outputs)
+        yield from _outputs(finding)
 
 
-def _outputs(outputs: tuple[Pair[str], ...]) -> Iterator[str]:
+def _outputs(finding: Finding) -> Iterator[str]:
     """Of several outputs, those that differ, and how many do."""
-    differing = [k for k, pair in enumerate(outputs) if pair.a != pair.b]
-    if not differing and outputs:
+    differing = apart(finding)
+    if not differing and finding.outputs:
         yield "  output   equal on both sides"
-    for k in differing[:MOST_OUTPUTS]:
-        yield from _pair("output", outputs[k])
-    if len(outputs) > 1 and differing:
-        yield f"           ({len(differing):,} of {len(outputs):,} outputs differ)"
+    for name, pair in differing[:MOST_OUTPUTS]:
+        yield from _pair(name, pair)
+    if len(finding.outputs) > 1 and differing:
+        yield f"           ({len(differing):,} of {len(finding.outputs):,} outputs differ)"
 
 
 def _site_lines(site: Site, label: str) -> Iterator[str]:

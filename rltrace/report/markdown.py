@@ -17,14 +17,15 @@ from rltrace.report.telling import (
     HEADLINES,
     INPUTS,
     NO_FACT,
-    STEP_OUTPUTS,
     alike,
+    apart,
     before_it,
     cut,
     hole_text,
     hunks_text,
     lag,
     marked_text,
+    noun,
     place,
     rows,
     sentence,
@@ -43,6 +44,7 @@ MOST = 20
 """Entries of a list; the JSON report has all of them."""
 
 MOST_FINDINGS, MOST_PROCESSES, MOST_FRAMES, MOST_COMMANDS = 5, 5, 30, 6
+MOST_OUTPUTS, MOST_CELLS = 2, 8
 
 LONGEST_COMMAND = 2000
 """Characters; a command that is cut cannot be run."""
@@ -123,7 +125,7 @@ def _findings(comparison: Comparison) -> Lines:
 def _finding(finding: Finding, is_main: bool) -> Lines:
     paired = finding.a_index is not None and finding.b_index is not None
     if finding.op is not None:
-        yield f"- op: {code(finding.op)}, row {rows(finding)} of {code(finding.stream)}"
+        yield f"- {noun(finding)}: {code(finding.op)}, row {rows(finding)} of {code(finding.stream)}"
     yield f"- when: {prose(when(finding))}"
     if finding.module:
         yield f"- module: {code(finding.module)}"
@@ -131,25 +133,21 @@ def _finding(finding: Finding, is_main: bool) -> Lines:
         yield f"- at: {code(f'{finding.site.file}:{finding.site.line}')} in {code(finding.site.function)}"
     why = "" if is_main else f". {prose(sentence(finding.because))}"  # the report begins with it
     yield f"- cause: **{finding.cause.value}**{why}"
-    if finding.op is not None and paired:
+    if finding.op is not None and paired and finding.boundary is None:
         yield f"- inputs: {INPUTS[finding.inputs_match]}"
     if paired:
         yield from _pair("kernel", finding.kernel)
     elif finding.kernel.a or finding.kernel.b:
         yield f"- kernel: {code(finding.kernel.a or finding.kernel.b or '')}"
-    yield from _outputs(finding, paired)
+    yield from _outputs(finding)
 
 
-def _outputs(finding: Finding, paired: bool) -> Lines:
-    if finding.op is None:
-        for name, pair in zip(STEP_OUTPUTS, finding.outputs, strict=False):
-            if pair.a != pair.b:
-                yield from _pair(name, pair)
-        return
-    differing = [pair for pair in finding.outputs if pair.a != pair.b] if paired else []
-    for pair in differing[:2]:
-        yield from _pair("output", pair)
-    if len(finding.outputs) > 1 and differing:
+def _outputs(finding: Finding) -> Lines:
+    is_op = finding.op is not None and finding.boundary is None
+    differing = apart(finding)
+    for name, pair in differing[: MOST_OUTPUTS if is_op else MOST_CELLS]:
+        yield from _pair(prose(name), pair)
+    if is_op and len(finding.outputs) > 1 and differing:
         yield f"  - {len(differing):,} of {len(finding.outputs):,} outputs differ"
 
 

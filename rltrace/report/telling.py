@@ -6,8 +6,9 @@ Owns words, not how they are laid out. Pure functions over the objects of ``rltr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 
-from rltrace.diff.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Structure, Verdict
+from rltrace.diff.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Structure, Verdict
 
 HEADLINES = {
     Verdict.IDENTICAL: "IDENTICAL",
@@ -29,6 +30,21 @@ NO_FACT = "No recorded fact of machine, settings, packages and source files diff
 
 STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
 """What the digests of a finding without an op are of."""
+
+
+def noun(finding: Finding) -> str:
+    """What stands in its row: an op, or an environment's event, a checkpoint."""
+    return "op" if finding.boundary is None else "event"
+
+
+def apart(finding: Finding) -> list[tuple[str, Pair[str]]]:
+    """What both sides gave and is not the same, by name: outputs, an event's cells, digests at the end of a step."""
+    if finding.boundary is not None:
+        return list(finding.boundary.cells)
+    if finding.op is not None and (finding.a_index is None or finding.b_index is None):
+        return []
+    names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
+    return [(name, pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
 
 
 def shown_finding(comparison: Comparison) -> Finding | None:

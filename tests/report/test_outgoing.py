@@ -130,8 +130,10 @@ def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> No
         builder.finish()
     material = gather(tmp_path / "a.zarr", tmp_path / "b.zarr")
     assert material.comparison.first_value is not None and material.comparison.first_value.boundary is not None
-    assert "observation" in html_page(material)
-    assert "observation" in comparison_markdown(material.comparison)
+    page, text = html_page(material), comparison_markdown(material.comparison)
+    assert "<dt>event</dt>" in page and "<dt>observation</dt>" in page and "[step]" in page
+    assert "--values" not in page  # of an event no tensors can be kept
+    assert "- event: `environment-step`" in text and "- observation: A " in text and "inputs" not in text
 
 
 def test_a_reader_is_told_what_is_missing() -> None:

@@ -14,9 +14,9 @@ from rltrace.report.html.values import values_part
 from rltrace.report.material import Material, Source, shown_inputs
 from rltrace.report.oplist import OpInput, OpLine
 from rltrace.report.pair import OpPair, PairedInput
-from rltrace.report.telling import INPUTS, STEP_OUTPUTS, before_it, rows, sentence, shown_finding, titled_findings, when
+from rltrace.report.telling import INPUTS, apart, before_it, noun, rows, sentence, shown_finding, titled_findings, when
 
-MOST_OTHERS, MOST_STACKS, MOST_OUTPUTS = 20, 3, 4
+MOST_OTHERS, MOST_STACKS, MOST_OUTPUTS, MOST_CELLS = 20, 3, 4, 8
 
 
 def finding_sections(material: Material) -> Iterator[Element]:
@@ -32,7 +32,12 @@ def finding_sections(material: Material) -> Iterator[Element]:
             _code(finding, with_stack=number < MOST_STACKS),
         ]
         if full is not None:
-            content += [_op(full, material.sources), values_part(material.values, material.to_record)]
+            is_op = finding.boundary is None
+            content += (
+                [_op(full, material.sources), values_part(material.values, material.to_record)]
+                if is_op
+                else [_event(full)]
+            )
         if number == MOST_OTHERS - 1:
             content.append(more(len(findings) - MOST_OTHERS, "findings"))
         yield section(name, title, content, class_="long")
@@ -43,14 +48,14 @@ def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Content:
     evidence = list(_evidence(finding, paired))
     before = before_it(finding) if is_main and comparison.verdict is Verdict.DIVERGED else None
     return facts(
-        ("op", el("strong", code(finding.op)) if finding.op else None),
+        (noun(finding), el("strong", code(finding.op)) if finding.op else None),
         ("row", [rows(finding), muted(" of "), code(finding.stream)] if finding.op else None),
         ("when", when(finding)),
         ("module", code(finding.module) if finding.module else None),
         ("at", place(finding.site) if finding.site else None),
         ("cause", [el("strong", finding.cause.value), None if before else f". {sentence(finding.because)}"]),
         ("repeats", _repeats(finding)),
-        ("inputs", INPUTS[finding.inputs_match] if finding.op and paired else None),
+        ("inputs", INPUTS[finding.inputs_match] if finding.op and paired and finding.boundary is None else None),
         *evidence,
         ("before", before),
     )
@@ -64,17 +69,13 @@ def _repeats(finding: Finding) -> str | None:
 
 def _evidence(finding: Finding, paired: bool) -> Iterator[tuple[str, Content]]:
     """What ran, and digests of what it returned; without an op, what differs at the end of the step."""
-    if finding.op is None:
-        for name, pair in zip(STEP_OUTPUTS, finding.outputs, strict=False):
-            if pair.a != pair.b:
-                yield name, both(pair)
-        return
+    is_op = finding.op is not None and finding.boundary is None
     kernel = finding.kernel if paired else Pair(one := finding.kernel.a or finding.kernel.b, one)
     yield "kernel", both(kernel) if paired else (code(kernel.a) if kernel.a else None)
-    differing = [pair for pair in finding.outputs if pair.a != pair.b] if paired else []
-    for pair in differing[:MOST_OUTPUTS]:
-        yield "output", both(pair)
-    if len(finding.outputs) > 1 and differing:
+    differing = apart(finding)
+    for name, pair in differing[: MOST_OUTPUTS if is_op else MOST_CELLS]:
+        yield name, both(pair)
+    if is_op and len(finding.outputs) > 1 and differing:
         yield "outputs", f"{len(differing):,} of {len(finding.outputs):,} differ"
 
 
@@ -84,6 +85,21 @@ def _code(finding: Finding, with_stack: bool) -> Content:
         el("pre", el("code", source)) if source else None,
         frames(finding.stack) if with_stack and len(finding.stack) > 1 else None,
     ]
+
+
+def _event(pair: OpPair) -> Content:
+    """All that an event tells on both sides, what is evidence alone in brackets."""
+    a, b = (() if line is None or line.event is None else line.event.cells for line in (pair.a, pair.b))
+    cells = [{cell.name: cell for cell in side} for side in (a, b)]
+    listed = [
+        row(
+            f"[{name}]" if cell.is_evidence else name,
+            *(code(side[name].text) if name in side else "–" for side in cells),
+        )
+        for name, cell in {**cells[1], **cells[0]}.items()
+    ]
+    head = (("told", None), ("A", None), ("B", None))
+    return table(head, listed, "What the event tells; in brackets what is evidence alone") if listed else None
 
 
 # --- the op in full -------------------------------------------------------------------------------------------------
