@@ -46,7 +46,7 @@ _KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TRITON_CACHE_DIR", "TRITO
 """Variables that the process gets, and those with which a program names other assemblers."""
 
 _PROGRAM = (
-    "import sys; sys.path[:0] = sys.argv[2:]; from rltrace.digest.gpu.compiling import answer; answer(sys.argv[1])"
+    "import sys; sys.path += sys.argv[2:]; from rltrace.digest.gpu.compiling import answer; answer(sys.argv[1])"
 )
 
 
@@ -83,7 +83,7 @@ def compiled(architecture: int) -> Binaries:
     if getattr(sys, "frozen", False) or not sys.executable:
         raise UnavailableError("this program has no Python interpreter to compile in")
     folders = [_folder_of(rltrace), _folder_of(xxhash), _folder_of_triton()]
-    command = [sys.executable, "-I", "-c", _PROGRAM, str(architecture), *dict.fromkeys(folders)]
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(architecture), *dict.fromkeys(folders)]
     variables = {k: v for k, v in os.environ.items() if k in _KEPT or re.fullmatch(r"TRITON_PTXAS\w*_PATH", k)}
     try:
         done = subprocess.run(
