@@ -42,6 +42,7 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/digest_speed.py
+	$(BIN)/python benchmarks/device_digest.py
 	$(BIN)/python benchmarks/trace_io.py
 	$(BIN)/python benchmarks/diff_speed.py
 	$(BIN)/python benchmarks/tui_speed.py

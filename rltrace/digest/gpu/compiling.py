@@ -8,10 +8,13 @@ there ends nothing else. What Triton has compiled once it finds again in its own
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,9 +48,7 @@ _PARAMETER = re.compile(r"\.param (\.\w+)( \.ptr)?")
 _KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TRITON_CACHE_DIR", "TRITON_HOME")
 """Variables that the process gets, and those with which a program names other assemblers."""
 
-_PROGRAM = (
-    "import sys; sys.path += sys.argv[2:]; from rltrace.digest.gpu.compiling import answer; answer(sys.argv[1])"
-)
+_PROGRAM = "import sys; sys.path += sys.argv[2:]; from rltrace.digest.gpu.compiling import answer; answer(sys.argv[1])"
 
 
 class UnavailableError(Exception):
@@ -97,10 +98,18 @@ def compiled(architecture: int) -> Binaries:
         )
         told = json.loads(done.stdout or b"{}")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"compiling failed: {type(error).__name__}") from None
+        raise UnavailableError(f"compiling for sm_{architecture} failed: {type(error).__name__}") from None
     if "compiler" not in told:
-        raise UnavailableError(f"compiling failed: {told.get('error') or f'status {done.returncode}'}")
+        raise UnavailableError(
+            f"compiling for sm_{architecture} failed: {told.get('error') or _ending(done.returncode)}"
+        )
     return Binaries(told["compiler"], {name: _from_text(kernel) for name, kernel in told["kernels"].items()})
+
+
+def _ending(status: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-status).name  # LLVM aborts where it does not know a GPU
+    return f"status {status}"
 
 
 def _folder_of(module: ModuleType) -> str:
@@ -122,6 +131,7 @@ def answer(architecture: str) -> None:
     """In the process of its own: compile, and write what came of it to standard output."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers print goes where nobody reads it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # and one that aborts leaves nothing behind
     try:
         told = _compile_somewhere(int(architecture))
     except Exception as error:
