@@ -17,8 +17,9 @@ from rltrace.digest.gpu import CHUNK_BYTES
 from rltrace.record.device.by_operations import PAGES_AT_ONCE
 from rltrace.record.device.condensed import WORD, bytes_of, condensed_words, signed, to_device
 
-ONE_BY_ONE = 3
-"""Up to so many tensors have a launch each; more of them one together, for which a table is copied to the device."""
+ONE_BY_ONE = 12
+"""Up to so many tensors have a launch each. More of them have one together, whose table takes the host about as long to
+make and to send as so many launches (docs/benchmarks.md)."""
 
 ALONE = 256
 """From so many pages on a tensor has a launch of its own: a table of its pages would be long, and saves nothing."""
@@ -51,24 +52,22 @@ def condense(
 ) -> None:
     """Enqueue on the current stream, without waiting: as ``by_operations.condense``."""
     jobs = []
+    few = len(tensors) <= ONE_BY_ONE
     place = into.data_ptr() + WORD * at
     for tensor, seed in zip(tensors, seeds, strict=True):
         size = tensor.numel() * tensor.element_size()
         pages, rest = divmod(size, PAGE_BYTES)
-        job = Job(tensor.data_ptr(), pages, rest, signed(seed), place)
-        if pages and job.address % WORD:
-            _condense_copied(launches, tensor, job)
+        address = tensor.data_ptr()
+        if pages and address % WORD:
+            _condense_copied(launches, tensor, Job(address, pages, rest, signed(seed), place))
+        elif few or pages >= ALONE:
+            if size:
+                launches.one(address, pages, rest, signed(seed), place)
         elif size:
-            jobs.append(job)
+            jobs.append(Job(address, pages, rest, signed(seed), place))
         place += WORD * condensed_words(size)
-    together = [job for job in jobs if job.pages < ALONE]
-    if len(together) <= ONE_BY_ONE:
-        together = []
-    for job in jobs:
-        if not together or job.pages >= ALONE:
-            launches.one(*job)
-    if together:
-        launches.many(to_device(torch.from_numpy(programs(together)), into.device))
+    if jobs:
+        launches.many(to_device(torch.from_numpy(programs(jobs)), into.device))
 
 
 def programs(jobs: Sequence[Job]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

@@ -78,10 +78,10 @@ def agrees(condense: Condense, device: torch.device) -> bool:
     with torch.inference_mode(mode=False), torch._C._DisableTorchDispatch():
         words = torch.arange(5 * PAGE_BYTES // 8, device=device) * 0x1E3779B97F4A7C15  # all different
         data = words.view(torch.uint8)
-        ends = ((0, 9), (8, 3 * PAGE_BYTES + 1_777), (1, PAGE_BYTES + 2), (0, PAGE_BYTES), (16, 5_000))
+        ends = ((8, 3 * PAGE_BYTES + 1_777), (0, 9), (1, PAGE_BYTES + 2), (0, PAGE_BYTES), (16, 5_000)) * 3
         tensors = [data[start:end] for start, end in ends]
-        seeds = [0, 1, 2**63, 2**64 - 1, 0x123456789ABCDEF0]
-        for count in (2, len(tensors)):
+        seeds = [0x123456789ABCDEF1 * k % 2**64 for k in range(len(tensors))]
+        for count in (1, len(tensors)):  # in a launch of its own, and together
             expected = torch.full((sum(condensed_words(len(each)) for each in tensors[:count]),), -1, device=device)
             found = expected.clone()
             by_operations.condense(tensors[:count], seeds[:count], expected, 0)
