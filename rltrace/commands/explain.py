@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rltrace.commands.console import emit, narrate
 from rltrace.commands.repro import find, prepare, told
+
+if TYPE_CHECKING:
+    from rltrace.experiment.settings import Op
+    from rltrace.reexecute.command import Side
+    from rltrace.reexecute.recorded import RecordedOp
 
 
 @click.command(name="explain")
@@ -20,6 +27,7 @@ from rltrace.commands.repro import find, prepare, told
 @click.option(
     "--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this only; A=1,B=2 sets both; repeatable."
 )
+@click.option("--everything", is_flag=True, help="On a GPU, also what no rule links with the op.")
 @click.option("--import", "imports", multiple=True, metavar="MODULE", help="Registers the op, if torch does not.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -29,6 +37,7 @@ def command(
     text: str | None,
     times: int,
     asked: tuple[str, ...],
+    everything: bool,
     imports: tuple[str, ...],
     form: str,
     quiet: bool,
@@ -36,15 +45,17 @@ def command(
     """Run one op on its recorded inputs under every setting that can change its kernel here, and say whose bits come.
 
     Of TRACE and B it is the first op that differs, or the one that --at names. Each setting gets a process of its own:
-    threads, instruction sets of ATen, MKL and oneDNN, deterministic algorithms; on a GPU, TF32. Where none gives a
-    side's bits, pairs of those that changed something are tried, 24 at most. One of the traces must hold what the op
-    read (rltrace record --values SELECTOR --values-inputs, or rltrace record --against).
+    threads, instruction sets of ATen, MKL and oneDNN, deterministic algorithms, the alignment of its inputs; on a GPU,
+    precision, libraries, workspaces and back ends, as far as they are linked with the op. Where none gives a side's
+    bits, pairs of those that changed something are tried, 24 at most. One of the traces must hold what the op read
+    (rltrace record --values SELECTOR --values-inputs, or rltrace record --against).
 
     \b
       rltrace explain a.zarr b.zarr
       rltrace explain a.zarr --at 'op=addmm,step=3,nth=0'
     """
-    from rltrace.experiment.explain import Setting, explain, is_missing, pairs, parse_setting, settings
+    from rltrace.experiment.explain import explain, is_missing, pairs
+    from rltrace.experiment.settings import Grid, Setting, parse_setting, settings
     from rltrace.fingerprint.host import machine
     from rltrace.reexecute.folder import SCRIPT, write_folder
     from rltrace.report.explain import explain_json, explain_lines
@@ -52,9 +63,12 @@ def command(
     chosen = [parse_setting(setting) for setting in asked]
     a, b = find(trace, text, other)
     op, sides = prepare(a, b, imports)
-    on_gpu = any(tensor.device != "cpu" for tensor in op.case.tensors)
-    has = str(machine()["host.isa"] or "").split()
-    tries = [Setting(), *chosen] if chosen else settings(has, [s.threads for s in sides.values()], on_gpu=on_gpu)
+    if chosen:
+        grid = Grid([Setting(), *chosen])
+    else:
+        has = str(machine()["host.isa"] or "").split()
+        threads = [side.threads for side in sides.values()]
+        grid = settings(_asked_of(op), has, threads, other=_otherwise(sides), everything=everything)
 
     def tell(setting: Setting) -> None:
         if not quiet:
@@ -62,11 +76,35 @@ def command(
 
     with tempfile.TemporaryDirectory(prefix="rltrace-explain-") as folder:
         write_folder(Path(folder), op, sides, told(a, b), imports)
-        tried = list(explain(Path(folder) / SCRIPT, tries, times, tell))
+        tried = list(explain(Path(folder) / SCRIPT, grid.tries, times, tell))
         if not chosen and any(is_missing(side, tried) for side in sides):
             tried += explain(Path(folder) / SCRIPT, pairs(tried), times, tell)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     if form == "json":
-        emit(json.dumps(explain_json(op.name, places, list(sides), tried), indent=2))
+        emit(json.dumps(explain_json(op.name, places, list(sides), tried, grid.left_out), indent=2))
     else:
-        emit("\n".join(explain_lines(op.name, places, list(sides), tried)))
+        emit("\n".join(explain_lines(op.name, places, list(sides), tried, grid.left_out)))
+
+
+def _asked_of(op: RecordedOp) -> Op:
+    from rltrace.experiment.settings import Op
+
+    tensors = op.case.tensors
+    return Op(
+        op.name,
+        frozenset(tensor.dtype for tensor in tensors),
+        on_gpu=any(tensor.device != "cpu" for tensor in tensors),
+        has_inputs=any(tensor.span for tensor in tensors),
+        aligned=not any(op.case.alignments),
+    )
+
+
+def _otherwise(sides: Mapping[str, Side]) -> str:
+    """The other side, where it was run under other settings than the first; else ""."""
+    first, *rest = sides
+
+    def under(side: Side) -> tuple[object, ...]:
+        lying = side.alignments if side.alignments is not None else sides[first].alignments
+        return side.threads, side.deterministic, dict(side.environment), dict(side.switches), lying
+
+    return next((name for name in rest if under(sides[name]) != under(sides[first])), "")

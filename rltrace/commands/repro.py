@@ -73,7 +73,13 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
     Raises UsageError, HoleError.
     """
     from rltrace.reexecute.folder import side_of
-    from rltrace.reexecute.recorded import MissingValuesError, import_modules, recorded_op, results_of_row
+    from rltrace.reexecute.recorded import (
+        MissingValuesError,
+        alignments_of,
+        import_modules,
+        recorded_op,
+        results_of_row,
+    )
     from rltrace.report.at import selector_of
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python itself would have it
@@ -89,7 +95,10 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
             raise UsageError(f"{error}\n{_how_to_record(a, selector_of(a))}") from None
     sides = {"a": a} | ({} if b is None else {"b": b})
     return op, {
-        name: side_of(at.process, at.rows, results_of_row(at.rows, 0), _kernel(at)) for name, at in sides.items()
+        name: side_of(
+            at.process, at.rows, results_of_row(at.rows, 0), _kernel(at), alignments_of(at.process, at.stream, at.row)
+        )
+        for name, at in sides.items()
     }
 
 

@@ -8,8 +8,13 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rltrace.diff.model import Cause, Finding, Hole
+from rltrace.diff.model import Cause, Finding, Hole, Pair
 from rltrace.trace.reader import Trace
+
+OF_COMPUTING = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
+
+ON_A_GPU = "cuda"
+"""What is known of the kernel of an op on a GPU where no profiler looked."""
 
 OF_VALUES = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION, Cause.OUTSIDE, Cause.RNG}
 
@@ -73,6 +78,30 @@ def window_names(a: Trace, b: Trace, ending: str = "window") -> tuple[str, str]:
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Find out whether a finding is the cause, where it is of values that can be put in."""
     return (shlex.join(["rltrace", "confirm", str(a.path), str(b.path)]),) if finding.cause in OF_VALUES else ()
+
+
+def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
+    """Run the op of a finding under other settings, where a trace holds what it read."""
+    if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
+        return ()
+    if not any(
+        _holds_inputs(*side) for side in ((a, finding.stream, finding.a_index), (b, finding.stream, finding.b_index))
+    ):
+        return ()
+    return (shlex.join(["rltrace", "explain", str(a.path), str(b.path)]),)
+
+
+def _holds_inputs(trace: Trace, name: str, row: int) -> bool:
+    """Whether the trace holds inputs of a row."""
+    found = ((process, stream) for process in trace.processes for stream in process.streams if stream.name == name)
+    return any(process.values.inputs(stream.index, row) for process, stream in found)
+
+
+def name_kernels(a: Trace, b: Trace, finding: Finding, step_a: int, step_b: int) -> tuple[str, ...]:
+    """Record the step with the kernels of the GPU, where none of its are known."""
+    if finding.cause is not Cause.COMPUTATION or Pair(ON_A_GPU, ON_A_GPU) != finding.kernel:
+        return ()
+    return _window_commands(a, b, step_a, step_b, "kernels", "--kernels", "window")
 
 
 def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

@@ -338,8 +338,8 @@ class _Comparing:
                 return ()
             if not decisive.op:
                 return ()
-            closer = advice.confirm(self.a, self.b, decisive) + advice.look_closer(self.a, self.b, decisive)
-            return self._settle_inputs(decisive) + closer
+            closer = advice.confirm(self.a, self.b, decisive) + advice.explain(self.a, self.b, decisive)
+            return self._settle_inputs(decisive) + closer + advice.look_closer(self.a, self.b, decisive)
         if holes:
             again = advice.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
             return advice.verify(self.a, self.b, holes) + again
@@ -348,13 +348,14 @@ class _Comparing:
         return ()
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:
-        """What would settle a verdict for which not every input was read on both sides."""
+        """What would settle a verdict for which not every input was read on both sides, or no kernel was seen."""
         rests = {InputsMatch.LINKED: FROM_INPUTS, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(decisive.inputs_match, ())
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
-        if decisive.cause not in rests or result is None or decisive.a_index is None or decisive.b_index is None:
+        if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()
         steps = row_at(result.a, decisive.a_index).step, row_at(result.b, decisive.b_index).step
-        return advice.settle_inputs(self.a, self.b, *steps)
+        kernels = advice.name_kernels(self.a, self.b, decisive, *steps)
+        return kernels or (advice.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
 
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}

@@ -134,13 +134,19 @@ _FLAGS: dict[str, Any] = {
     "matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
     # torch.backends.cuda.matmul.allow_tf32 and its like may warn when both old and new settings were used
     "cuda.matmul.tf32": lambda torch: torch._C._get_cublas_allow_tf32(),
-    "cuda.matmul.fp16_reduced": lambda torch: torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
-    "cuda.matmul.bf16_reduced": lambda torch: torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
+    # torch._C gives a pair from 2.10 on, of which this is the first: with split-k or without
+    "cuda.matmul.fp16_reduced": lambda torch: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+    "cuda.matmul.fp16_split_k": lambda torch: _matmul(torch).allow_fp16_reduced_precision_reduction_split_k,
+    "cuda.matmul.bf16_reduced": lambda torch: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+    "cuda.matmul.bf16_split_k": lambda torch: _matmul(torch).allow_bf16_reduced_precision_reduction_split_k,
     "cuda.matmul.fp16_accumulation": lambda torch: torch._C._get_cublas_allow_fp16_accumulation(),
     "cuda.blas": lambda torch: str(torch._C._get_blas_preferred_backend()).rpartition(".")[2],
     "cuda.linalg": lambda torch: str(torch._C._get_linalg_preferred_backend()).rpartition(".")[2],
     "cudnn.benchmark_limit": lambda torch: torch._C._cuda_get_cudnn_benchmark_limit(),
     "cuda.matmul.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "matmul"),
+    "precision": lambda torch: torch._C._get_fp32_precision_getter("generic", "all"),
+    "cuda.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "all"),
+    "cuda.rnn.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "rnn"),
     "cuda.conv.precision": lambda torch: torch._C._get_fp32_precision_getter("cuda", "conv"),
     "mkldnn.conv.precision": lambda torch: torch._C._get_fp32_precision_getter("mkldnn", "conv"),
     "mkldnn.matmul.precision": lambda torch: torch._C._get_fp32_precision_getter("mkldnn", "matmul"),
@@ -150,6 +156,7 @@ _FLAGS: dict[str, Any] = {
     "cudnn.benchmark": lambda torch: torch._C._get_cudnn_benchmark(),
     "cudnn.deterministic": lambda torch: torch._C._get_cudnn_deterministic(),
     "cudnn.tf32": lambda torch: torch._C._get_cudnn_allow_tf32(),
+    "cudnn.depthwise_kernel": lambda torch: torch._C._get_cudnn_depthwise_kernel(),
     "sdp.flash": lambda torch: torch._C._get_flash_sdp_enabled(),
     "sdp.mem_efficient": lambda torch: torch._C._get_mem_efficient_sdp_enabled(),
     "sdp.math": lambda torch: torch._C._get_math_sdp_enabled(),
@@ -158,7 +165,14 @@ _FLAGS: dict[str, Any] = {
     "mkldnn.tf32": lambda torch: torch._C._get_onednn_allow_tf32(),
     "cpu.fp16_reduced": lambda torch: torch._C._get_cpu_allow_fp16_reduced_precision_reduction(),
     "sdp.cudnn": lambda torch: torch._C._get_cudnn_sdp_enabled(),
+    "sdp.fa3": lambda torch: torch._C._get_fa3_sdp_enabled(),
+    "sdp.overrideable": lambda torch: torch._C._get_overrideable_sdp_enabled(),
+    "sdp.rocm": lambda torch: str(torch._C._get_rocm_fa_preferred_backend()).rpartition(".")[2],
 }
+
+
+def _matmul(torch: Any) -> Any:
+    return torch.backends.cuda.matmul
 
 
 def cuda() -> Facts:

@@ -1,7 +1,7 @@
 """What a ``repro.py`` does: reads its command line, takes settings on, calls the op and says whose bits came out.
 
-Part of rltrace, and copied into every folder that ``rltrace repro`` writes; needs torch and NumPy, and ``digest.py``
-and ``rerun.py`` beside it. Owns the settings and the words.
+Part of rltrace, and copied into every folder that ``rltrace repro`` writes; needs torch and NumPy, and ``digest.py``,
+``rerun.py`` and ``switches.py`` beside it. Owns the settings and the words.
 """
 
 from __future__ import annotations
@@ -14,14 +14,26 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rltrace.reexecute.rerun import SECONDS, TIMES, Case, Generator, Outcome, Tensor, in_words, logical_bytes, repeat
+from rltrace.reexecute.rerun import (
+    SECONDS,
+    TIMES,
+    Case,
+    Generator,
+    Outcome,
+    Tensor,
+    aligned,
+    in_words,
+    logical_bytes,
+    repeat,
+)
+from rltrace.reexecute.switches import SWITCHES, standing, throw
 
 SHOWN = 8
 """Results that are named, those that some side recorded aside."""
@@ -36,6 +48,10 @@ class Side:
     deterministic: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that choose kernels, as they were set."""
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    """Those of torch that stood otherwise than in a fresh process (``switches``)."""
+    alignments: tuple[int, ...] | None = None
+    """Address of each storage of its inputs modulo 64; None: not known."""
     torch: str = ""
     processor: str = ""
     kernel: str = ""
@@ -68,19 +84,20 @@ def main(
     threads = options.threads or (None if options.omp_threads else as_.threads)
     if threads:
         torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(options.deterministic or as_.deterministic)
-    if options.tf32:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.tf32 == "on"
+    wanted = _switches(options, as_)
+    throw(wanted)
     _check_devices({tensor.device for tensor in tensors} | ({generator[0]} if generator else set()))
     with np.load(Path(sys.argv[0]).absolute().parent / "inputs.npz") as inputs:
         storages = [inputs[f"storage_{i}"] for i in range(int(inputs["storages"]))]
         spec = None if generator is None else Generator(generator[0], inputs["generator"], generator[1])
         case = Case(call, tensors, storages, inputs["alignments"].tolist(), written, returned, spec)
+    case = _lying(case, options.alignment, as_)
     if options.kernels:
         _let_libraries_speak(case)
     seconds = SECONDS if options.times is None else math.inf
     found = repeat(case, options.times or TIMES, _memo(_fingerprint), seconds)
-    print(json.dumps(_as_json(name, found, sides)) if options.json else _as_text(name, found, sides))
+    here = _here(wanted, case.alignments)
+    print(json.dumps(_as_json(name, found, sides, here)) if options.json else _as_text(name, found, sides, here))
 
 
 def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
@@ -92,12 +109,51 @@ def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
     parser.add_argument("--tf32", choices=["on", "off"], help="TF32 in matrix products and convolutions on a GPU")
     for option, variable in VARIABLES.items():
         parser.add_argument(f"--{option.replace('_', '-')}", metavar="VALUE", help=f"{variable}, from the start")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other variable, or a switch of torch's"
+    )
+    parser.add_argument("--alignment", type=int, choices=(4, 8, 16, 32, 64), help="of inputs; default: as recorded")
     parser.add_argument("--kernels", action="store_true", help="print first what oneDNN and MKL say of one call")
     parser.add_argument("--json", action="store_true", help="print one object")
     options = parser.parse_args()
     if options.times is not None and options.times < 1:
         parser.error("--times: once is the least")
+    for text in options.set:
+        name, equals, _ = text.partition("=")
+        if not equals or not (name in SWITCHES or name.isupper()):
+            parser.error(f"--set {text}: write NAME=VALUE, a variable or one of {', '.join(SWITCHES)}")
     return options
+
+
+def _switches(options: argparse.Namespace, as_: Side) -> dict[str, Any]:
+    """All that are thrown, with what they are thrown to."""
+    wanted: dict[str, Any] = dict(as_.switches)
+    wanted["deterministic_algorithms"] = options.deterministic or as_.deterministic
+    if options.tf32:
+        wanted["tf32"] = options.tf32
+    for text in options.set:
+        name, _, value = text.partition("=")
+        if name in SWITCHES:
+            wanted[name] = value
+    for name, parts in PARTS.items():  # as it is asked for, not as the parts were recorded
+        if name in wanted:
+            wanted = {key: value for key, value in wanted.items() if key not in parts}
+    return wanted
+
+
+PARTS = {
+    "tf32": ("matmul_precision", "cuda.matmul.tf32", "cuda.matmul.precision", "cudnn.tf32", "cuda.conv.precision"),
+    "sdp": ("sdp.flash", "sdp.mem_efficient", "sdp.math", "sdp.cudnn"),
+}
+"""Switches that say several things at once, and those that say one of them."""
+
+
+def _lying(case: Case, alignment: int | None, as_: Side) -> Case:
+    """Its inputs where they are to lie: at that alignment and no higher one, or as they lay in that run."""
+    if alignment is not None:
+        return replace(case, alignments=aligned(case, alignment))
+    known = as_.alignments
+    return case if known is None or len(known) != len(case.storages) else replace(case, alignments=known)
 
 
 def _environment(options: argparse.Namespace, sides: Mapping[str, Side]) -> dict[str, str | None]:
@@ -107,6 +163,8 @@ def _environment(options: argparse.Namespace, sides: Mapping[str, Side]) -> dict
         others = {name for side in sides.values() for name in side.environment}
         wanted = {name: sides[options.as_].environment.get(name) for name in sorted(others)}
     asked = {variable: getattr(options, option) for option, variable in VARIABLES.items()}
+    more = (text.partition("=")[::2] for text in options.set)
+    asked |= {name: value for name, value in more if name not in SWITCHES}
     return wanted | {variable: value for variable, value in asked.items() if value is not None}
 
 
@@ -160,7 +218,9 @@ def _memo(fingerprint: Callable[[torch.Tensor], str]) -> Callable[[torch.Tensor]
     return of
 
 
-def _as_json(name: str, found: Mapping[Outcome, int], sides: Mapping[str, Side]) -> dict[str, Any]:
+def _as_json(
+    name: str, found: Mapping[Outcome, int], sides: Mapping[str, Side], here: Mapping[str, Any]
+) -> dict[str, Any]:
     times = sum(found.values())
     return {
         "schema": "rltrace.rerun/1",
@@ -171,26 +231,34 @@ def _as_json(name: str, found: Mapping[Outcome, int], sides: Mapping[str, Side])
             {"digests": outcome, "count": count, "is": [side for side in sides if sides[side].results == outcome]}
             for outcome, count in found.items()
         ],
-        "here": _here(),
+        "here": dict(here),
     }
 
 
-def _here() -> dict[str, Any]:
+def _here(switches: Mapping[str, Any], alignments: Sequence[int]) -> dict[str, Any]:
+    """What it ran under: of the switches those that were thrown, as they stand."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "environment": {name: os.environ[name] for name in VARIABLES.values() if name in os.environ},
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(CHOOSING)},
+        "switches": standing([*switches]),
+        "alignments": list(alignments),
     }
 
 
-def _as_text(name: str, found: Mapping[Outcome, int], sides: Mapping[str, Side]) -> str:
-    here = _here()
+CHOOSING = ("ATEN_", "CUBLAS", "CUDNN_", "DISABLE_ADDMM_CUDA_LT", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "TORCH_")
+"""How variables begin that are told of."""
+
+
+def _as_text(name: str, found: Mapping[Outcome, int], sides: Mapping[str, Side], here: Mapping[str, Any]) -> str:
     settings = [f"{here['threads']} thread{'s' if here['threads'] != 1 else ''}", f"torch {here['torch']}"]
     settings.append(f"CPU capability {here['cpu_capability']}")
     settings += ["deterministic algorithms"] if here["deterministic"] else []
-    settings += [f"{variable}={value}" for variable, value in here["environment"].items()]
+    switches = {name: value for name, value in here["switches"].items() if name != "deterministic_algorithms"}
+    settings += [f"{name}={value}" for name, value in (*here["environment"].items(), *switches.items())]
+    settings += [f"inputs {alignment} bytes past a multiple of 64" for alignment in sorted({*here["alignments"]} - {0})]
     lines = [name, f"  {', '.join(settings)}", f"  {in_words(found)}"]
     recorded = [side.results for side in sides.values()]
     ranked = sorted(found.items(), key=lambda item: (item[0] not in recorded, -item[1]))

@@ -1,9 +1,9 @@
 """The folder in which one op leaves the house: a script, its inputs, and what the script needs.
 
-Owns which files stand in it. ``command.py`` and ``rerun.py`` are this package's own, ``digest.py`` the digest's slow
-and obvious implementation (``rltrace.digest.reference``), all as they are but for where they import from: shorter ones
-made for the folder would be second ones to keep right. Tensors are kept as the bytes of their storages, so dtypes that
-NumPy lacks and inputs that are each other's memory come through.
+Owns which files stand in it. ``command.py``, ``rerun.py`` and ``switches.py`` are this package's own, ``digest.py`` the
+digest's slow and obvious implementation (``rltrace.digest.reference``), all as they are but for where they import from:
+shorter ones made for the folder would be second ones to keep right. Tensors are kept as the bytes of their storages, so
+dtypes that NumPy lacks and inputs that are each other's memory come through.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rltrace.digest import PAGE_BYTES, definition, reference
 from rltrace.fingerprint.host import ACTING
-from rltrace.reexecute import command, rerun
+from rltrace.reexecute import command, rerun, switches
 from rltrace.reexecute.command import Side
 from rltrace.reexecute.recorded import RecordedOp
 from rltrace.reexecute.script import script
@@ -41,10 +41,17 @@ def write_folder(
     (folder / SCRIPT).write_text(script(op, sides, told, imports, SCRIPT), encoding="utf-8")
     (folder / "command.py").write_text(_alone(inspect.getsource(command)), encoding="utf-8")
     (folder / "rerun.py").write_text(inspect.getsource(rerun), encoding="utf-8")
+    (folder / "switches.py").write_text(inspect.getsource(switches), encoding="utf-8")
     (folder / "digest.py").write_text(digest_source(), encoding="utf-8")
 
 
-def side_of(process: ProcessTrace, rows: Rows, results: tuple[str, ...], kernel: str) -> Side:
+def side_of(
+    process: ProcessTrace,
+    rows: Rows,
+    results: tuple[str, ...],
+    kernel: str,
+    alignments: tuple[int, ...] | None = None,
+) -> Side:
     """What was recorded of a row's op, and the settings that its process told of."""
     facts = process.facts
     evidence = process.tables["kernels"].payloads[rows.columns[0, Column.KERNEL]]
@@ -55,17 +62,29 @@ def side_of(process: ProcessTrace, rows: Rows, results: tuple[str, ...], kernel:
         threads if isinstance(threads, int) else None,
         bool(facts.get("flag.deterministic_algorithms")),
         {name: str(value) for name, value in sorted(named.items()) if name.startswith(ACTING) and value is not None},
+        _thrown(facts),
+        alignments,
         str(facts.get("torch.version") or ""),
         str(facts.get("host.cpu") or ""),
         kernel,
     )
 
 
+def _thrown(facts: Mapping[str, object]) -> dict[str, object]:
+    """Switches that stood otherwise than they stand here, in a process that has thrown none."""
+    names = [name for name in switches.SWITCHES if name != "deterministic_algorithms"]
+    recorded = {name: facts[f"flag.{name}"] for name in names if switches.fits(name, facts.get(f"flag.{name}"))}
+    here = switches.standing([*recorded])
+    return {name: value for name, value in recorded.items() if str(here.get(name)).lower() != str(value).lower()}
+
+
 def _alone(text: str) -> str:
-    """The source of a module that imports from a neighbour, for where the two lie side by side."""
-    line = f"from {rerun.__name__} import "
-    assert line in text
-    return text.replace(line, "from rerun import ")
+    """The source of a module that imports from neighbours, for where they lie side by side."""
+    for neighbour in (rerun, switches):
+        line = f"from {neighbour.__name__} import "
+        assert line in text
+        text = text.replace(line, f"from {neighbour.__name__.rpartition('.')[2]} import ")
+    return text
 
 
 _TENSOR_DIGEST = '''

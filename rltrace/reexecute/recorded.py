@@ -132,6 +132,17 @@ def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
     return memory
 
 
+def alignments_of(process: ProcessTrace, stream: StreamTrace, row: int) -> tuple[int, ...] | None:
+    """Address of each storage of a row's inputs modulo 64; None where nobody wrote down how they lay."""
+    lying = process.values.lying(stream.index, row)
+    if not lying and not process.values.inputs(stream.index, row):
+        return None
+    try:
+        return tuple(lay_out(layouts_of(process, stream.read(row, row + 1)), lying).alignments)
+    except UsageError:
+        return None
+
+
 def layouts_of(process: ProcessTrace, rows: Rows) -> list[Layout]:
     """Of the tensor arguments of the first of these rows. Raises UsageError where one has no plain bytes."""
     structure: Any = process.tables["structures"].payloads[rows.columns[0, Column.STRUCTURE]]

@@ -104,6 +104,16 @@ def repeat(
     return found
 
 
+def aligned(case: Case, alignment: int) -> tuple[int, ...]:
+    """Alignments at which every storage begins at a multiple of so many bytes and of no higher power of two, or of its
+    tensors' own size where that is more.
+    """
+    sizes = [1] * len(case.storages)
+    for tensor in case.tensors:
+        sizes[tensor.storage] = max(sizes[tensor.storage], getattr(torch, tensor.dtype).itemsize)
+    return tuple(max(alignment, size) % ALIGNMENT for size in sizes)
+
+
 def build(case: Case) -> list[torch.Tensor]:
     """The tensor arguments, in fresh memory."""
     devices = {tensor.storage: tensor.device for tensor in case.tensors}

@@ -79,6 +79,8 @@ def _side(side: Side) -> str:
     parts += [f"threads={side.threads}"] if side.threads else []
     parts += ["deterministic=True"] if side.deterministic else []
     parts += [f"environment={dict(side.environment)!r}"] if side.environment else []
+    parts += [f"switches={dict(side.switches)!r}"] if side.switches else []
+    parts += [f"alignments={side.alignments!r}"] if side.alignments is not None and any(side.alignments) else []
     parts += [
         f"{name}={value!r}"
         for name, value in (("torch", side.torch), ("processor", side.processor), ("kernel", side.kernel))

@@ -29,6 +29,7 @@ from rltrace.reexecute.kinds import Found, look_through
 from rltrace.reexecute.memory import Memory, lay_out
 from rltrace.reexecute.recorded import find_operator, layouts_of
 from rltrace.reexecute.rerun import Case, Tensor, build
+from rltrace.reexecute.switches import throw
 from rltrace.reexecute.verbose import Said, parse
 from rltrace.trace import dtypes
 from rltrace.trace.evidence import telling
@@ -38,13 +39,8 @@ from rltrace.trace.schema import Column
 LARGEST = 1 << 30
 """Bytes of inputs above which a call is not made again."""
 
-FLAGS = {
-    "flag.mkldnn.enabled": torch._C._set_mkldnn_enabled,
-    "flag.mkldnn.deterministic": torch._C._set_mkldnn_deterministic,
-    "flag.matmul_precision": torch.set_float32_matmul_precision,
-    "flag.deterministic_algorithms": torch.use_deterministic_algorithms,
-}
-"""Switches of the recorded process that these libraries are chosen by, and how they are thrown."""
+THROWN = ("deterministic_algorithms", "matmul_precision", "mkldnn.enabled", "mkldnn.deterministic")
+"""Switches of the recorded process that these libraries are chosen by."""
 
 
 class Libraries:
@@ -183,10 +179,10 @@ def main() -> None:
     processes = {int(process.base.rpartition("/")[2]): process for process in trace.processes}
     traces = {number: processes[number] for number in asked["processes"]}
     facts = next(iter(traces.values())).facts
-    for name, throw in FLAGS.items():
-        if name in facts:
+    for name in THROWN:
+        if f"flag.{name}" in facts:
             with suppress(RuntimeError, ValueError, TypeError):
-                throw(facts[name])  # type: ignore[operator]
+                throw({name: facts[f"flag.{name}"]})
     steps = None if asked["steps"] is None else range(*asked["steps"])
     with open(sys.argv[2], "a", encoding="utf-8") as out:  # noqa: PTH123
         answer(traces, steps, set(asked["skip"]), out)

@@ -14,8 +14,10 @@ REFUSED = "does not have a deterministic implementation"
 """What torch's error says where ``torch.use_deterministic_algorithms(True)`` finds no form to choose."""
 
 
-def explain_json(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried]) -> dict[str, Any]:
-    """``at``: where the op stands in each trace."""
+def explain_json(
+    op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
+) -> dict[str, Any]:
+    """``at``: where the op stands in each trace; ``left_out``: settings that no rule links with the op."""
     return {
         "schema": SCHEMA,
         "op": op,
@@ -35,11 +37,14 @@ def explain_json(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Se
             }
             for one in tried
         ],
+        "left_out": list(left_out),
         "found": list(conclusions(sides, tried)),
     }
 
 
-def explain_lines(op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
+def explain_lines(
+    op: str, at: Mapping[str, str], sides: Sequence[str], tried: Sequence[Tried], left_out: Sequence[str] = ()
+) -> Iterator[str]:
     """What was tried, a line each, and what follows."""
     yield f"{op}  ({', '.join(f'{place} in {side.upper()}' for side, place in at.items())})"
     width = max((len(str(one.setting)) for one in tried), default=0)
@@ -47,6 +52,8 @@ def explain_lines(op: str, at: Mapping[str, str], sides: Sequence[str], tried: S
         yield f"  {one.setting!s:<{width}}  {_outcome(one, sides)}{_ran(one)}"
     yield ""
     yield from conclusions(sides, tried)
+    if left_out:
+        yield f"Not tried, as no rule links them with this op (--everything does): {', '.join(left_out)}."
 
 
 def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:

@@ -55,14 +55,20 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
         "inputs.npz",
         "repro.py",
         "rerun.py",
+        "switches.py",
     ]
     text = Path("out/repro.py").read_text()
     assert "Tensor('bfloat16', (4, 4), (4, 1), storage=0)" in text
     assert "torch.ops.aten.exp.default(t[0])" in text
     assert "in softmax" in text
-    done = script(folder, "out/repro.py", "--json", "--times", "3", "--cpu-capability", "default")
+    more = ["--set", "cudnn.benchmark=on", "--set", "CUBLAS_WORKSPACE_CONFIG=:16:8", "--set", "sdp=math"]
+    more += ["--tf32", "on", "--alignment", "16"]
+    done = script(folder, "out/repro.py", "--json", "--times", "3", "--cpu-capability", "default", *more)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
+    switches = {"cudnn.benchmark": True, "deterministic_algorithms": False, "sdp": "math", "tf32": True}
+    assert (told["here"]["switches"], told["here"]["alignments"]) == (switches, [16])
+    assert told["here"]["environment"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     found = Recorded(folder / "a.zarr")
     assert told["results"] == [{"digests": [f"{found.named('exp')[1].outputs[0]:016x}"], "count": 3, "is": ["a"]}]
     assert (told["schema"], told["repeats"], told["times"]) == ("rltrace.rerun/1", True, 3)

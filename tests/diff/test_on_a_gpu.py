@@ -170,8 +170,10 @@ def test_where_no_profiler_looked(record: Record, unseen: str) -> None:
     """A name on one side is no difference of kernels, and none on either no sameness: it is said to be unknown."""
     seen = on_gpu(ADD)
     a, b = (NOT_SEEN if unseen in (side, "both") else seen for side in ("a", "b"))
-    first = first_of(compared(record, "aten.index_add.default", a, b))
+    found = compared(record, "aten.index_add.default", a, b)
+    first = first_of(found)
     assert first.cause is Cause.COMPUTATION
+    assert any("--kernels window" in command for command in found.advice) == (unseen == "both")
     where = "either side" if unseen == "both" else unseen.upper()
     assert first.because.endswith(f"which kernel ran is not known on {where}")
 

@@ -13,7 +13,8 @@ import torch
 
 import rltrace
 from rltrace.commands.repro import find, prepare
-from rltrace.experiment.explain import Tried, explain, pairs, parse_setting
+from rltrace.experiment.explain import Tried, explain, pairs
+from rltrace.experiment.settings import parse_setting
 from rltrace.reexecute.folder import SCRIPT, write_folder
 from rltrace.report.at import locate
 from rltrace.report.explain import conclusions, explain_json

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rltrace.errors import UsageError
-from rltrace.experiment.explain import Setting, Tried, is_missing, pairs, parse_setting, settings
+from rltrace.experiment.explain import Tried, is_missing, pairs
+from rltrace.experiment.settings import OF, SWITCHES, Op, Setting, parse_setting, settings
 from rltrace.report.explain import conclusions, explain_json, explain_lines
 
 A, B, C = ("a" * 16,), ("b" * 16,), ("c" * 16,)
@@ -19,18 +20,72 @@ def tried(setting: str, *results: tuple[str, ...]) -> Tried:
 
 
 def test_what_is_worth_a_try() -> None:
-    """What the processor cannot do is left out; recorded thread counts are in; on a GPU it is other things."""
-    words = [str(setting) for setting in settings(["avx", "avx2"], [3, None], on_gpu=False)]
+    """What the processor cannot do is left out; recorded thread counts are in; nothing else is left out on a CPU."""
+    grid = settings(Op("aten.mm.default", frozenset({"float32"})), ["avx", "avx2"], [3, None])
+    words = [str(setting) for setting in grid.tries]
     assert words[0] == "as it is here"
     assert {"threads=1", "threads=3", "deterministic", "MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=avx2"} <= set(words)
+    assert {"mkldnn.enabled=off", "alignment=16", "alignment=4"} <= set(words)
     assert not [word for word in words if "512" in word]
     assert len(words) == len(set(words))
-    on_gpu = [str(setting) for setting in settings([], [1], on_gpu=True)]
-    assert on_gpu[-2:] == ["tf32=on", "tf32=off"]
-    assert not [word for word in on_gpu if "MKL" in word]
+    assert grid.left_out == []
 
 
-@pytest.mark.parametrize("text", ["MKL_CBWR=AVX2", "threads=2", "deterministic"])
+def on_gpu(name: str, *dtypes: str, everything: bool = False) -> tuple[set[str], set[str]]:
+    """What is tried for an op on a GPU, and what is left out."""
+    grid = settings(Op(name, frozenset(dtypes), on_gpu=True), ["avx2"], [1], everything=everything)
+    return {str(setting) for setting in grid.tries}, set(grid.left_out)
+
+
+def test_what_is_worth_a_try_on_a_gpu() -> None:
+    """Other things; those that are linked with the operator and its dtypes, and the rest is told."""
+    tried, left_out = on_gpu("aten.addmm.default", "float32")
+    assert {"tf32=on", "tf32=off", "NVIDIA_TF32_OVERRIDE=0", "cuda.blas=cublaslt", "DISABLE_ADDMM_CUDA_LT=1"} <= tried
+    assert {"CUBLAS_WORKSPACE_CONFIG=:4096:8", "CUBLASLT_WORKSPACE_SIZE=32768", "deterministic"} <= tried
+    assert {"cudnn.benchmark", "sdp", "cuda.linalg", "cuda.matmul.bf16_reduced"} <= left_out
+    assert not [word for word in tried if "MKL" in word or "threads" in word]
+    half, _ = on_gpu("aten.mm.default", "bfloat16")
+    assert {"cuda.matmul.bf16_reduced=off"} <= half and "tf32=on" not in half
+    conv, _ = on_gpu("aten.convolution_backward.default", "float32")
+    assert {"cudnn.benchmark=on", "cudnn.deterministic=on", "cudnn.enabled=off", "tf32=off"} <= conv
+    attention, _ = on_gpu("aten._scaled_dot_product_flash_attention.default", "bfloat16")
+    assert {"sdp=flash", "sdp=mem_efficient", "sdp=math", "sdp=cudnn"} <= attention
+    assert "cuda.linalg=magma" in on_gpu("aten.linalg_qr.default", "float32")[0]
+
+
+def test_nothing_is_left_out_of_an_operator_that_no_rule_knows() -> None:
+    """Of another library than ATen, everything is tried; so it is where that is asked for."""
+    everything, left_out = on_gpu("aten.add.Tensor", "float32", everything=True)
+    assert left_out == set()
+    assert on_gpu("mine.fused.default", "float32") == (everything, left_out)
+    tried, left_out = on_gpu("aten.add.Tensor", "float32")
+    assert tried == {"as it is here", "deterministic", "alignment=16", "alignment=4"}
+    assert {name.partition("=")[0] for name in everything - tried} == left_out
+
+
+def test_the_settings_of_the_other_run() -> None:
+    """All at once come first, where they are others; inputs that lay off are tried where an allocator puts them."""
+    grid = settings(Op("aten.add.Tensor", aligned=False), [], [1], other="b")
+    assert [str(setting) for setting in grid.tries[:2]] == ["as it is here", "the settings of B"]
+    assert grid.tries[1].options == ("--as", "b")
+    assert "alignment=64" in map(str, grid.tries)
+    nothing = settings(Op("aten.randn.default", has_inputs=False), [], [1])
+    assert not [setting for setting in nothing.tries if setting.name == "alignment"]
+    found = [tried("", A), Tried(Setting(OF, "b"), 5, ((B, 5, ("b",)),))]
+    assert list(conclusions(["a", "b"], found))[1] == "With the settings of B this machine gives B's bits."
+    assert pairs(found) == []
+
+
+def test_every_switch_is_one_of_the_scripts() -> None:
+    """What may be written is what the process that runs the op can throw."""
+    from rltrace.reexecute import switches
+
+    assert {*switches.SWITCHES} - {"deterministic_algorithms", "tf32"} == SWITCHES
+
+
+@pytest.mark.parametrize(
+    "text", ["MKL_CBWR=AVX2", "threads=2", "deterministic", "cudnn.benchmark=on", "CUBLAS_WORKSPACE_CONFIG=:16:8"]
+)
 def test_a_setting_by_name(text: str) -> None:
     assert str(parse_setting(text)) == text
     assert parse_setting(text).options

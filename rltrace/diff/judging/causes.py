@@ -21,6 +21,7 @@ from rltrace.diff.judging.kernels import (
     seen_alike,
     tells_what_ran,
 )
+from rltrace.diff.judging.lying import alignments_text
 from rltrace.diff.judging.opening import digests_of, held_before_the_window, is_opening, was_equal_when_the_window_began
 from rltrace.diff.judging.pairs import Difference
 from rltrace.diff.judging.rules import behind_a_name, choosing, chosen_text
@@ -71,7 +72,7 @@ def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
         return Judged(a, b, strangers)
     if difference.structure or difference.arguments:
         return Judged(a, b, Decided(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
-    return Judged(a, b, _noting_region(_noting_overlap(_of_kernel(scene, a, b, known), a, b), a))
+    return Judged(a, b, _noting_region(_noting_memory(_of_kernel(scene, a, b, known), a, b), a))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -212,12 +213,13 @@ def _event(a: RowAt, b: RowAt) -> tuple[Cause, str] | None:
     return None if kind == Kind.OP else (Cause.UNKNOWN, f"the {a.op} differs")
 
 
-def _noting_overlap(decided: Decided, a: RowAt, b: RowAt) -> Decided:
+def _noting_memory(decided: Decided, a: RowAt, b: RowAt) -> Decided:
     """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
-    if not (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
-        return decided
-    why = f"{decided.because}; it writes memory that it reads as well (source and destination overlap), so its result"
-    return replace(decided, because=f"{why} depends on the order in which a kernel goes through it")
+    why = decided.because + alignments_text(a, b)
+    if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
+        why += "; it writes memory that it reads as well (source and destination overlap), so its result depends on the"
+        why += " order in which a kernel goes through it"
+    return replace(decided, because=why)
 
 
 def _noting_region(decided: Decided, a: RowAt) -> Decided:

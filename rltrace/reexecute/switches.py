@@ -1,0 +1,151 @@
+"""Switches of torch that choose kernels: how each one stands, and how it is thrown. Needs torch, nothing else.
+
+Part of rltrace, and copied as it is into every folder that ``rltrace repro`` writes. The names are those of the facts
+that a trace holds of them (``flag.cudnn.benchmark``), but for ``tf32`` and ``sdp``, each of which throws several. What
+a library reads when it is loaded is a variable, and none of these (``command``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+ON_OFF = ("on", "off")
+BACK_ENDS = ("flash", "mem_efficient", "math", "cudnn")
+"""Of ``scaled_dot_product_attention``."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One of them. ``read`` and ``throw`` raise where this torch has no such switch, or was built without it."""
+
+    values: Sequence[str]
+    """What may be written; empty: anything."""
+    read: Callable[[], Any]
+    throw: Callable[[Any], Any]
+    """Takes a bool where the values are on and off, else the word."""
+
+
+def _on_off(read: Callable[[], Any], throw: Callable[[bool], Any]) -> Switch:
+    return Switch(ON_OFF, read, throw)
+
+
+def _product_flag(name: str) -> Switch:
+    matmul = torch.backends.cuda.matmul
+    return _on_off(lambda: getattr(matmul, name), lambda on: setattr(matmul, name, on))
+
+
+def _precision(backend: str, op: str) -> Switch:
+    """As newer versions of torch have it, beside the flags that were there before."""
+    return Switch(
+        ("ieee", "tf32", "bf16", "none"),
+        lambda: torch._C._get_fp32_precision_getter(backend, op),
+        lambda word: torch._C._set_fp32_precision_setter(backend, op, word),
+    )
+
+
+def _library(kind: str, *values: str) -> Switch:
+    """A preferred library; the names that torch gives them back by are those of an enumeration."""
+
+    def ask(*wanted: str) -> Any:
+        return getattr(torch.backends.cuda, f"preferred_{kind}_library")(*wanted)
+
+    return Switch(values, lambda: str(ask()).rpartition(".")[2].lower(), ask)
+
+
+def _of_torch(name: str) -> Switch:
+    return _on_off(lambda: getattr(torch._C, f"_get_{name}")(), lambda on: getattr(torch._C, f"_set_{name}")(on))
+
+
+def _tf32(on: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
+
+
+def _one_back_end(wanted: str) -> None:
+    for name in BACK_ENDS:
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(name == wanted)
+
+
+def _back_end(name: str) -> Switch:
+    cuda = torch.backends.cuda
+    return _on_off(lambda: getattr(cuda, f"{name}_sdp_enabled")(), lambda on: getattr(cuda, f"enable_{name}_sdp")(on))
+
+
+def _of_module(module: Any, name: str, values: Sequence[str] = ON_OFF) -> Switch:
+    return Switch(values, lambda: getattr(module, name), lambda value: setattr(module, name, value))
+
+
+SWITCHES: Mapping[str, Switch] = {
+    "deterministic_algorithms": _on_off(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    # those that say it for several before those that say it for one
+    "matmul_precision": Switch(
+        ("highest", "high", "medium"), torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    ),
+    "tf32": _on_off(lambda: torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32, _tf32),
+    "cuda.matmul.tf32": _product_flag("allow_tf32"),
+    "cuda.matmul.precision": _precision("cuda", "matmul"),
+    "cuda.matmul.fp16_reduced": _product_flag("allow_fp16_reduced_precision_reduction"),
+    "cuda.matmul.bf16_reduced": _product_flag("allow_bf16_reduced_precision_reduction"),
+    "cuda.matmul.fp16_accumulation": _product_flag("allow_fp16_accumulation"),
+    "cuda.blas": _library("blas", "default", "cublas", "cublaslt", "ck"),
+    "cuda.linalg": _library("linalg", "default", "cusolver", "magma"),
+    "cudnn.enabled": _of_module(torch.backends.cudnn, "enabled"),
+    "cudnn.benchmark": _of_module(torch.backends.cudnn, "benchmark"),
+    "cudnn.deterministic": _of_module(torch.backends.cudnn, "deterministic"),
+    "cudnn.tf32": _of_module(torch.backends.cudnn, "allow_tf32"),
+    "cuda.conv.precision": _precision("cuda", "conv"),
+    "cudnn.depthwise_kernel": _of_module(torch.backends.cudnn, "depthwise_kernel", ()),
+    "mkldnn.enabled": _of_torch("mkldnn_enabled"),
+    "mkldnn.deterministic": _of_torch("mkldnn_deterministic"),
+    "mkldnn.matmul.precision": _precision("mkldnn", "matmul"),
+    "mkldnn.conv.precision": _precision("mkldnn", "conv"),
+    "sdp": Switch(BACK_ENDS, lambda: ",".join(n for n in BACK_ENDS if SWITCHES[f"sdp.{n}"].read()), _one_back_end),
+    **{f"sdp.{name}": _back_end(name) for name in BACK_ENDS},
+    "sdp.math_reduced": _of_torch("math_sdp_allow_fp16_bf16_reduction"),
+}
+"""In the order in which several are thrown."""
+
+
+def throw(settings: Mapping[str, Any]) -> None:
+    """Throw these. Raises ValueError where a name or a value is none; what torch refuses it raises itself."""
+    for name in (*SWITCHES, *settings):
+        if name in settings:
+            switch = SWITCHES.get(name)
+            if switch is None:
+                raise ValueError(f"torch has no switch {name} that is known here")
+            switch.throw(_value(name, switch, settings[name]))
+
+
+def fits(name: str, value: Any) -> bool:
+    """Whether this is a switch, and what it can be thrown to."""
+    try:
+        _value(name, SWITCHES[name], value)
+    except (KeyError, ValueError):
+        return False
+    return value is not None
+
+
+def _value(name: str, switch: Switch, given: Any) -> Any:
+    if switch.values == ON_OFF:
+        word = {True: "on", False: "off"}.get(given, given) if isinstance(given, bool) else given
+        if word not in ON_OFF:
+            raise ValueError(f"{name} is on or off, not {given}")
+        return word == "on"
+    word = str(given).lower()
+    if switch.values and word not in switch.values:
+        raise ValueError(f"{name} is one of {', '.join(switch.values)}, not {given}")
+    return word
+
+
+def standing(names: Sequence[str]) -> dict[str, Any]:
+    """How these stand; one that cannot be asked is left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = SWITCHES[name].read()
+        except (KeyError, AttributeError, RuntimeError):  # of a newer torch, or of one that was built otherwise
+            continue
+    return found

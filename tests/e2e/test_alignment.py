@@ -1,0 +1,62 @@
+"""Inputs that begin elsewhere: MKL's dot product adds up otherwise where an address is no multiple of 16 bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rltrace
+from rltrace.commands.explain import _otherwise
+from rltrace.commands.repro import find, prepare
+from rltrace.diff.compare import compare
+from rltrace.diff.model import Cause
+from rltrace.experiment.explain import explain
+from rltrace.experiment.settings import OF, Setting
+from rltrace.reexecute.folder import SCRIPT, write_folder
+
+NUMBERS = 1_000
+
+
+def program(past: int) -> None:
+    """A dot product of memory that torch did not allocate, so many bytes past a multiple of 64."""
+    room = np.zeros(4 * NUMBERS + 128, np.uint8)
+    start = (past - room.ctypes.data) % 64
+    x = torch.from_numpy(room[start : start + 4 * NUMBERS].view(np.float32))
+    x.copy_(((torch.arange(NUMBERS) * 7919 % 1009).float() - 500) / 170)
+    x.dot((torch.arange(NUMBERS) * 31 % 997).float() / 97)
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[Path, Path]:
+    """A's input is aligned as an allocator aligns it, B's begins 4 bytes later."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, past in (("a.zarr", 0), ("b.zarr", 4)):
+            with rltrace.record(tmp_path / name, values="op=dot", values_inputs=True):
+                program(past)
+    finally:
+        torch.set_num_threads(before)
+    return tmp_path / "a.zarr", tmp_path / "b.zarr"
+
+
+def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path], tmp_path: Path) -> None:
+    """diff names them where it finds no other kernel; under the settings of B the op gives B's bits."""
+    a, b = traces
+    compared = compare(a, b)
+    if compared.decisive is None:
+        pytest.skip("on this processor a dot product comes to the same wherever its inputs lie")
+    first = compared.decisive
+    assert (first.op, first.cause) == ("aten.dot.default", Cause.SAME_KERNEL)
+    told = "input 0 (float32[1000]) begins at a multiple of 64 bytes in A, of 4 in B, and kernels choose their loops"
+    assert told in first.because
+    assert f"rltrace explain {a} {b}" in compared.advice
+    op, sides = prepare(*find(a, None, b), ())
+    assert (sides["a"].alignments, sides["b"].alignments, _otherwise(sides)) == ((0, 0), (4, 0), "b")
+    write_folder(tmp_path / "op", op, sides, [])
+    here, as_b = explain(tmp_path / "op" / SCRIPT, [Setting(), Setting(OF, "b")], 2)
+    assert (here.trouble, as_b.trouble) == ("", "")
+    assert here.gives("a") and as_b.gives("b") and not as_b.gives("a")
