@@ -173,6 +173,9 @@ class FollowingStream(StreamRecorder):
             self._follower.miss(injection, why)
         return out
 
+    def _reads_at_once(self) -> bool:
+        return self._due is not None or super()._reads_at_once()  # ``_correct_reads`` writes digests of the row at hand
+
     def _kind(self, op: str, tensors: list[torch.Tensor]) -> Kind:
         """Of the op that has just run here."""
         device = tensors[0].device.type if tensors else "cpu"

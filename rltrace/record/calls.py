@@ -18,7 +18,7 @@ from rltrace.record.compiler.regions import RegionName, region_of
 from rltrace.record.groups import GROUP_ARGUMENT, named_group
 from rltrace.record.layouts import Layout, Layouts
 from rltrace.record.operators import LABELS
-from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, written_places
+from rltrace.record.plans import OpPlan, WrittenPlaces, make_plan, plan_of_call, written_places
 from rltrace.record.tables import Tables
 
 Signature = tuple[object, ...]
@@ -80,7 +80,8 @@ class Calls:
     ) -> Call:
         """Intern a call not seen before; ``integers`` and ``floats`` are how many numbers its arguments hold."""
         layouts = tuple(self._layouts.of(tensor) for tensor in tensors)
-        plan = self.plan(func)
+        on_device = [layout.later or not tensor.is_cpu for tensor, layout in zip(tensors, layouts, strict=True)]
+        plan = plan_of_call(self.plan(func), args, kwargs, on_device)
         call = Call(
             plan,
             layouts,

@@ -184,7 +184,7 @@ class Committer:
         steps = self._take_steps(number)
         values = self._values.take(number, self._taken[number]) if self._values is not None else None
         kept = self._kept_rows.take(number, self._taken[number]) if self._kept_rows is not None else None
-        samples = self.series.take() if self.series is not None and number == 0 else None
+        samples = self._samples() if number == 0 else None
         entries = self._process.tables.take()
         beside = bool(values) or bool(kept) or (samples is not None and len(samples) > 0)
         if rows is None and not steps and not entries and not beside:
@@ -193,6 +193,11 @@ class Committer:
         with self._room:
             self._room.notify_all()
         return rows is not None
+
+    def _samples(self) -> NDArray[np.uint64] | None:
+        """Samples of series since the last time; None: none, or not now, since some may lie on a device."""
+        with self._process.readback.gate.inside() as may:
+            return self.series.take() if self.series is not None and (may or self._stopping) else None
 
     def _take_steps(self, number: int) -> list[StepRecord]:
         """Finished attempts of a stream whose rows have all been taken."""

@@ -12,6 +12,7 @@ import torch
 
 from rltrace.record.layouts import Layout
 from rltrace.record.logical import is_compound
+from rltrace.record.memory.storages import address_of
 from rltrace.record.open_rows import Later, OpenRows
 from rltrace.record.readback import Pending
 
@@ -32,8 +33,11 @@ class Deferring(OpenRows):
 
     def _put_off(self, tensors: Sequence[Tensor], layouts: Sequence[Layout]) -> Sequence[Pending | None]:
         """What will be the digests of tensors of one device, as they are now; None for one that cannot be put off."""
-        readback = self.process.readback
+        readback, graphs = self.process.readback, self.process.graphs
+        graphs.watch()
         if readback.is_shut(tensors[0].device):
+            for tensor in tensors:
+                graphs.wrote(address_of(tensor))
             return [readback.unread()] * len(tensors)
         found: list[Pending | None] = [None] * len(tensors)
         if not self._reads_at_once():

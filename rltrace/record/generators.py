@@ -16,6 +16,7 @@ import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_pages
+from rltrace.record.readback.gate import is_captured
 from rltrace.trace.schema import GENERATOR_NUMBERS, Generator
 
 
@@ -72,11 +73,15 @@ class Drawn:
         if generator is None:  # a few ops take it by place
             generator = next((value for value in args if torch.Generator in type(value).__mro__), None)
         if generator is not None:
+            if is_captured(
+                generator.device
+            ):  # where it will stand is known at each replay only, and it must not be asked
+                return 0, Generator.NOT_SAID
             return state_digest(generator), self._number_of(generator)
         device = _device_of(args, kwargs)
         if device.type == "cpu":
             return state_digest(torch.default_generator), _TORCH
-        generator = _default_of(device)
+        generator = None if is_captured(device) else _default_of(device)
         return (0, Generator.NOT_SAID) if generator is None else (state_digest(generator), _default_number(device))
 
     def _number_of(self, generator: torch.Generator) -> int:

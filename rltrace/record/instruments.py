@@ -28,6 +28,7 @@ class Instruments:
         closely: bool = False,
     ) -> None:
         """``closely``: each stream may look at what its modules are called with, and at what they return."""
+        self._process = process
         self.modules = ModuleCalls(process.module_names, modules_here, fail, closely=closely)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
@@ -52,5 +53,7 @@ class Instruments:
         """For good. ``but_subclasses``: those stay watched."""
         self.ignore()
         self.modules.remove()
+        self._process.graphs.ignore()
+        self._process.readback.leave_to_parent()
         if not but_subclasses:
             self._subclasses.ignore()

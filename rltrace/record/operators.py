@@ -124,6 +124,10 @@ COPIES = frozenset(
 )
 """Move bytes without computing: what nobody wrote in the source is unwritten in the destination as well."""
 
+NON_BLOCKING = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_to_copy"})
+"""Copy, and where ``non_blocking`` is asked for may return before they have. On the device all stays in order; of a
+copy to the host nobody knows when it is done but the program, which is to wait for it."""
+
 RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
 """Allocations that give a tensor more memory and keep what it has."""
 

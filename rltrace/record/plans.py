@@ -6,7 +6,7 @@ Owns the classes of operators (views, allocations, overwrites). Never looks at a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from rltrace.record.operators import (
     HIDDEN_WRITES,
     IN_FLIGHT,
     IN_TRAINING,
+    NON_BLOCKING,
     OVERWRITES,
     RESIZES,
     SCRATCH,
@@ -40,6 +41,7 @@ class Role(Enum):
     NUMBER = "number"
     IN_FLIGHT = "in flight"
     ARRIVED = "arrived"
+    TO_HOST = "to host"
 
 
 @dataclass(slots=True)
@@ -81,6 +83,25 @@ class OpPlan:
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """The arguments of one call by name."""
         return {**dict(zip(self.arguments, args, strict=False)), **(kwargs or {})}
+
+
+def plan_of_call(
+    plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None, on_device: Sequence[bool]
+) -> OpPlan:
+    """The same for one call: what is copied to the host without waiting is not there when the op returns.
+
+    ``on_device``: which of the call's tensors lie on a device.
+    """
+    if plan.schema not in NON_BLOCKING or not any(on_device):
+        return plan
+    named = plan.named(args, kwargs)
+    if not named.get("non_blocking"):
+        return plan
+    device = named.get("device")
+    to_host = device is not None and torch.device(device).type == "cpu"
+    if plan.writes_any:
+        to_host = not all(on_device[: len(on_device) // 2])
+    return replace(plan, role=Role.TO_HOST, computes=False) if to_host else plan
 
 
 class WrittenPlaces(NamedTuple):

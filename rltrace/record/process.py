@@ -15,7 +15,7 @@ from rltrace.record.layouts import Layouts
 from rltrace.record.memory.storages import Storages
 from rltrace.record.modules import ModuleNames
 from rltrace.record.phases import Phases
-from rltrace.record.readback import ReadBack
+from rltrace.record.readback import Graphs, ReadBack
 from rltrace.record.sites import Sites
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Phase
@@ -40,6 +40,7 @@ class ProcessState:
         self.verify_inputs = verify_inputs
         """Nothing is taken on trust: every op digests what it reads."""
         self.storages = Storages(verify_inputs=verify_inputs)
+        self.graphs = Graphs(self.readback.gate, self.storages.unseen_write, fail)
         self.sites = Sites(self.tables)
         self.kernels = Kernels(self.tables)
         self.generators = Drawn()

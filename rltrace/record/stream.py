@@ -203,7 +203,7 @@ class StreamRecorder(Reading, Writing, Happening):
                 if self._marked:
                     flags |= _MARKED
             else:
-                flags |= self._not_computed(call, out)
+                flags |= self._not_computed(call, tensors, out)
             threads = _get_num_threads()
             if threads != self.threads:
                 self.threads = threads

@@ -17,7 +17,7 @@ from rltrace.record.memory import partial_writes
 from rltrace.record.memory import storages as storage_rules
 from rltrace.record.memory.overlaps import overlaps_another
 from rltrace.record.memory.storages import pack_writer
-from rltrace.record.open_rows import OUTSIDE
+from rltrace.record.open_rows import OUTSIDE, Later
 from rltrace.record.plans import Role
 from rltrace.record.readback import Pending
 from rltrace.trace.schema import SLOT_UNKNOWN, RowFlag
@@ -102,17 +102,42 @@ class Writing(Deferring):
         storage_rules.copy_written(origin, source, storages.special_of(_storage_address(target), target), target)
         return True
 
-    def _not_computed(self, call: Call, out: Any) -> int:
+    def _not_computed(self, call: Call, tensors: list[Tensor], out: Any) -> int:
         """Take up what an op returned whose bytes are not there yet, or came from elsewhere; the row's flags."""
         role = call.plan.role
         if role is Role.ALLOCATION:
             self._allocated(call, out)
             return _ALLOCATION
-        if role is Role.ARRIVED:
+        if role is Role.TO_HOST:
+            self._copied_to_host(call, tensors, out)
+        elif role is Role.ARRIVED:
             self._arrived(out)
         else:
             self._sent(tensors_in(out))
         return _MARKED if self._marked else 0
+
+    def _copied_to_host(self, call: Call, tensors: list[Tensor], out: Any) -> None:
+        """Memory of the host that a device writes, some time: what it will hold is what the device has, where that is
+        copied as it is, and unknown else. When it holds it is the program's to know: it is digested at every use."""
+        storages, half = self.process.storages, len(tensors) // 2
+        targets, sources = (tensors[:half], tensors[half:]) if call.written else (list(tensors_in(out)), tensors)
+        for slot, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            if (target.dtype, target.shape) == (source.dtype, source.shape):
+                self._add_digest(self._digest_of(source, self.process.layouts.of(source)))
+            else:
+                self.later.append(Later(self.row, self._digested, self.process.readback.unread()))
+                self._add_digest(0)
+            self._digested += 1
+            address = storage_rules.address_of(target)
+            if not address:
+                continue
+            raw = target.untyped_storage()
+            storages.aliased(address, raw)
+            special = storages.special_of(address, target)
+            whole = storage_rules.covers(target, raw.nbytes())
+            special.partial = None if whole else storage_rules.view_of(target, self.process.layouts.of(target))
+            storage_rules.mark_written(special, target)
+            storages.written_by(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain=False)
 
     def _sent(self, tensors: Iterable[Tensor]) -> None:
         """Other processes write the tensors, now or soon; whoever reads one has it from this row."""

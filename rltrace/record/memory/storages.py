@@ -8,6 +8,7 @@ dead storages are dropped can never be seen in a row. A link may be unknown or m
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -135,6 +136,8 @@ class Storages:
         self.reads: dict[int, dict[View, tuple[int, int, int]]] = {}
         """By address: views digested in the current step with nothing written since, with the stream, the row and
         ``pack_read`` of where that was."""
+        self._unseen: set[int] = set()
+        """Addresses of storages that were written by nobody who is known, at some time."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """By address, where no op has written since: the stream that had it sent by other processes, and with the how
         manieth of its rows that have anything sent."""
@@ -218,8 +221,20 @@ class Storages:
         found = self._arrived.get(address)
         return found[1] if found is not None and found[0] == stream else None
 
+    def unseen_write(self, addresses: Iterable[int] | None) -> None:
+        """These storages were written, and by no op; None: any may have been."""
+        if addresses is None:
+            addresses = {address for writers in self._writers for address in (*writers.current, *writers.earlier)}
+        self.reads.clear()
+        for address in addresses:
+            self._unseen.add(address)
+            for writers in self._writers:
+                writers.drop(address)
+
     def written_elsewhere(self, address: int) -> bool:
-        """Whether any stream's op wrote the storage."""
+        """Whether any stream's op wrote the storage, or something that was not seen."""
+        if address in self._unseen:
+            return True
         found = ((writers.of(address), writers.opened) for writers in self._writers)
         return any(writer is not None and row_of(writer) >= opened for writer, opened in found)
 
@@ -259,6 +274,7 @@ class Storages:
                 reads.pop(address, None)
                 if arrived:
                     arrived.pop(address, None)
+                self._unseen.discard(address)
                 del handles[address]
                 free(handle)
         self.young.clear()
@@ -269,7 +285,7 @@ class Storages:
         """Forget everything (recording stops, or starts anew after a gap)."""
         for handle in self.handles.values():
             torch.UntypedStorage._free_weak_ref(handle)
-        for tables in (self.handles, self.special, self.reads, self._arrived, self.young):
+        for tables in (self.handles, self.special, self.reads, self._arrived, self._unseen, self.young):
             tables.clear()
         for writers in self._writers:
             writers.current.clear()

@@ -4,7 +4,8 @@ Knows tensors, streams and buffers; of rows only that a digest belongs to one. W
 (``rltrace.record.commit``), what a page's digest is ``rltrace.record.device``'s.
 """
 
+from rltrace.record.readback.graphs import Graphs
 from rltrace.record.readback.readback import ReadBack
 from rltrace.record.readback.staging import Pending
 
-__all__ = ["Pending", "ReadBack"]
+__all__ = ["Graphs", "Pending", "ReadBack"]

@@ -56,5 +56,11 @@ class Gate:
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether what is done on this device now, in this thread, becomes part of a graph of the program's."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether what is done on this device now, in this thread, becomes part of a graph of the program's; or nothing can
+    be done there any more, since it has failed."""
+    if device.type != "cuda":
+        return False
+    try:
+        return torch.cuda.is_current_stream_capturing()
+    except RuntimeError:
+        return True

@@ -101,8 +101,9 @@ class Buffer:
         """Elements of a small tensor in row-major order, in one copy."""
         words = as_words(tensor)
         size = words.element_size()
-        place = self._views[size].as_strided(words.shape, contiguous_strides(words.shape), at * (8 // size))
-        place.copy_(words)
+        view = self._views[size]
+        first = view.storage_offset() + at * (8 // size)  # all buffers of a device lie in one storage
+        view.as_strided(words.shape, contiguous_strides(words.shape), first).copy_(words)
 
     def settle(self, *, arrived: bool) -> None:
         """Make the digests, and be free again. ``arrived``: its words are on the host; else they never will be."""

@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from rltrace.record.readback.gate import is_captured
+
 Tensor = torch.Tensor
 
 
@@ -75,7 +77,7 @@ class CudaWays:
         return event
 
     def is_captured(self, device: torch.device) -> bool:
-        return torch.cuda.is_current_stream_capturing()
+        return is_captured(device)
 
     def has_failed(self, device: torch.device) -> bool:
         try:

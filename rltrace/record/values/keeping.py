@@ -128,6 +128,9 @@ class KeepingStream(StreamRecorder):
 
     # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
 
+    def _reads_at_once(self) -> bool:
+        return self._hand is not None or super()._reads_at_once()
+
     def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
         digested = self._digested
         super()._fresh(out, plan, tensors, slot)

@@ -1,0 +1,88 @@
+"""A device for tests without one: memory of the CPU, talked to as to a device, all that is slow about one made visible.
+
+What is copied to the host arrives when its event is waited for, and not before: until then the host's memory holds
+``GARBAGE``, which no digest may be made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from rltrace.record import session as sessions
+from rltrace.record.process import ProcessState
+from rltrace.record.readback import ReadBack
+
+GARBAGE = -0x1234567812345678
+
+
+class Arrival:
+    """Marks the end of one copy."""
+
+    def __init__(self, ways: HostWays, there: torch.Tensor, here: torch.Tensor) -> None:
+        self._ways = ways
+        self._copied = there.clone()  # in stream order: what is written there later is not in it
+        self._here = here
+        here.fill_(GARBAGE)
+
+    def synchronize(self) -> None:
+        self._ways.waits += 1
+        if self._ways.failed:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+        self._here.copy_(self._copied)
+
+
+class HostWays:
+    """Stands where ``CudaWays`` does."""
+
+    def __init__(self) -> None:
+        self.current: int | None = 0
+        """The stream of the calling thread."""
+        self.captured = False
+        self.failed = False
+        self.waits = 0
+        self.copies: list[tuple[int, int]] = []
+        """Stream and words of each copy to the host."""
+
+    def stream(self, device: torch.device) -> int | None:
+        return self.current
+
+    def memory(self, device: torch.device, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.inference_mode(mode=False):
+            return torch.full((words,), 7), torch.full((words,), GARBAGE)
+
+    def used_on(self, memory: torch.Tensor, device: torch.device, stream: int) -> None:
+        pass
+
+    def copy(self, there: torch.Tensor, here: torch.Tensor, device: torch.device, stream: int) -> Arrival:
+        if self.failed:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+        self.copies.append((stream, len(there)))
+        return Arrival(self, there, here)
+
+    def is_captured(self, device: torch.device) -> bool:
+        return self.captured
+
+    def has_failed(self, device: torch.device) -> bool:
+        return self.failed
+
+
+@contextmanager
+def lying_there(ways: HostWays | None = None, *, buffers: int = 3, words: int = 2_600) -> Iterator[list[ReadBack]]:
+    """Within, recorders take tensors of the CPU for tensors of a device. Small buffers, so that all fill up.
+
+    Yields what reads back for each recording that is begun."""
+    made: list[ReadBack] = []
+
+    def make(*args: Any, **options: Any) -> ProcessState:
+        readback = ReadBack({"cpu": ways or HostWays()}, buffers=buffers, words=words)
+        made.append(readback)
+        return ProcessState(*args, **options, readback=readback)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sessions, "ProcessState", make)
+        yield made
