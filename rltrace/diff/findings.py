@@ -16,7 +16,7 @@ from rltrace.diff.view import StreamView
 from rltrace.trace.evidence import kernel_texts, whole_names
 from rltrace.trace.reader import ProcessTrace
 from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Phase, Step
+from rltrace.trace.schema import Column, Kind, Phase, Step
 
 PROFILER = "profiler."
 """What ops are called that only give a stretch of the program a name; ``optimizer.step()`` begins with one."""
@@ -35,6 +35,11 @@ class RowAt:
     def index(self) -> int:
         """Row number in the stream."""
         return self.rows.first + self.place
+
+    @property
+    def is_op(self) -> bool:
+        """Not an event."""
+        return bool(self.rows.columns[self.place, Column.KIND] == Kind.OP)
 
     @property
     def op(self) -> str:

@@ -53,6 +53,8 @@ class OpValues:
 def op_values(a: RowAt | None, b: RowAt | None) -> OpValues:
     """The values of row ``a`` and row ``b``; one of them may be None: then the other's alone. Reads them."""
     rows = [row for row in (a, b) if row is not None]
+    if not all(row.is_op for row in rows):
+        return OpValues((), False)
     asked = any(bool(row.view.process.values) for row in rows)
     wanted = [_wanted(row) for row in rows]
     pairs = []
@@ -65,7 +67,9 @@ def op_values(a: RowAt | None, b: RowAt | None) -> OpValues:
 
 
 def how_to_record(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:
-    """Commands that record one op's values, ready to paste: one a trace, then how to look at them."""
+    """Commands that record one op's values, ready to paste: one a trace, then how to look at them. None of an event."""
+    if not row.is_op:
+        return ()
     words = ["--values", selector_of(row), "--values-inputs"]
     step = row.step
     names = [f"{trace.path.name.removesuffix('.zarr')}-values.zarr" for trace in traces]

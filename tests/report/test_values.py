@@ -13,7 +13,7 @@ from rltrace.diff.view import StreamView
 from rltrace.report.values import OpValues, how_to_record, op_values
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import ValueKind
+from rltrace.trace.schema import Kind, ValueKind
 
 ONE = np.array([1.0, 2.0, 3.0], np.float32)
 OTHER = np.array([1.0, np.nextafter(np.float32(2), np.float32(3)), 3.0], np.float32)
@@ -91,3 +91,14 @@ def test_how_to_record(tmp_path: Path, paired: bool) -> None:
     for command in record:
         assert "rltrace record --steps 0:1 --values op=aten.mm.default,site=train.py:train --values-inputs" in command
     assert look == ("rltrace diff a-values.zarr b-values.zarr" if paired else "rltrace show a-values.zarr")
+
+
+def test_an_event_has_no_values(tmp_path: Path) -> None:
+    """No tensors of it can be kept, so nothing is shown of any, and no command is offered that would keep none."""
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    trace.event(Kind.ENVIRONMENT_STEP, "environment 0", digests={"observation": "x"})
+    read = open_trace(trace.finish())
+    process = read.processes[0]
+    row = row_at(StreamView(process, process.streams[0]), 0)
+    assert op_values(row, row) == OpValues((), False)
+    assert how_to_record((read,), row) == ()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from rltrace.diff import compare
+from rltrace.testing import TraceBuilder
+from rltrace.trace.schema import Kind
 from rltrace_tui import words
 
 
@@ -18,3 +23,22 @@ def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
     ]
     assert lines == ["on disk  12 bytes in", "         3 files", "  name  a value"]
     assert all(len(line) <= 20 for line in lines)
+
+
+def test_an_event_is_told_as_one(tmp_path: Path) -> None:
+    """What an environment returned stands by its name; of inputs and kernels, which it has none of, nothing is said."""
+    paths = []
+    for name in ("a", "b"):
+        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", owner="Walk", digests={"observation": name})
+        trace.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
+        paths.append(trace.finish())
+    finding = compare(*paths).first_value
+    assert finding is not None
+    lines = [line.plain.split() for line in words.finding_lines(finding, 76)]
+    assert lines[0] == ["event", "environment-step", "Walk"]
+    assert [line[:4] for line in lines if line[0] in ("told", "B")] == [
+        ["told", "≠", "A", "observation"],
+        ["B", "observation", finding.outputs[0].b],
+    ]
+    assert not any(line[0] in ("inputs", "kernel", "output") for line in lines)

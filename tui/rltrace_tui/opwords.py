@@ -131,10 +131,10 @@ def values_lines(values: OpValues, how: Sequence[str], width: int) -> Lines:
     most = MOST_ELEMENTS if differing > 1 else LISTED
     for pair in sorted(values.pairs, key=lambda pair: pair.equal):
         lines += [*_value_head(pair, width), *_value_body(pair, width, most)]
-    if not values.pairs and not values.asked:
-        lines.append(plain("Its values were not recorded.", "$text-muted"))
-    elif not values.pairs:
-        lines.append(plain("It has no tensor of which values could be known.", "$text-muted"))
+    if not values.pairs:
+        missing = how and not values.asked
+        why = "Its values were not recorded." if missing else "It has no tensor of which values could be known."
+        lines.append(plain(why, "$text-muted"))
     if not values.any_kept and (values.pairs or not values.asked):
         for number, command in enumerate(how):
             lines += labelled("to get" if number == 0 else "", command, width, "$text-accent")

@@ -15,6 +15,7 @@ from rltrace.diff.browse import Browser, Line
 from rltrace.diff.model import Cause, Comparison, Finding, Pair, Verdict
 from rltrace.diff.pairing import Relation
 from rltrace.report.finding import INPUTS, sentence
+from rltrace.report.telling import apart, noun
 
 LABEL = 8
 HEADLINES = {
@@ -120,18 +121,19 @@ def finding_lines(finding: Finding, width: int) -> Lines:
     lines: Lines = []
     if finding.op is not None:
         module = f"   {finding.module}" if finding.module else ""
-        lines += labelled("op", finding.op + module, width, "bold")
+        lines += labelled(noun(finding), finding.op + module, width, "bold")
     if finding.site is not None:
         site = finding.site
         lines += labelled("at", f"{site.file}:{site.line} {site.function}", width)
         lines += labelled("", " ".join(site.source.split()), width, "$text-muted") if site.source else []
     lines += labelled("because", sentence(finding.because), width)
     both = finding.a_index is not None and finding.b_index is not None
-    if finding.op is not None and both:
+    if finding.op is not None and finding.boundary is None and both:
         lines += labelled("inputs", INPUTS[finding.inputs_match], width)
         lines += pair_lines("kernel", finding.kernel, width)
-    for pair in finding.outputs[:2]:
-        lines += pair_lines("output", pair, width) if both and pair.a != pair.b else []
+    for name, pair in apart(finding)[:2] if finding.op is not None else ():
+        told = pair if finding.boundary is None else Pair(f"{name} {pair.a or '–'}", f"{name} {pair.b or '–'}")
+        lines += pair_lines("output" if finding.boundary is None else "told", told, width)
     unit, count = "op" if finding.op is not None else "step", finding.identical_before
     return [*lines, *labelled("before", f"{count:,} identical {unit}{'' if count == 1 else 's'}", width)]
 
