@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rltrace import fingerprint
-from rltrace.fingerprint import host, sources
+from rltrace.fingerprint import gpu, host, libraries, sources
 
 PRINT = "import json; print('FACTS', json.dumps(found))\n"
 
@@ -193,3 +193,21 @@ def test_no_files_of_the_library_or_of_packages() -> None:
     """The standard library, installed packages and rltrace itself are not the program."""
     names = [name for name, _ in sources.program_files()]
     assert not [name for name in names if "site-packages" in name or name.startswith("rltrace/")]
+
+
+def test_a_library_is_asked_only_where_it_is_loaded() -> None:
+    """Its file is the one in memory; without it, or without such a function, nothing is said."""
+    path = gpu.loaded("libc.so")
+    assert path is not None and Path(path).is_absolute() and Path(path).exists()
+    assert gpu.loaded("libcublas.so.none") is None
+    assert gpu.library_version("libc.so", "cublasGetProperty") is None
+    assert gpu.library_version("libcublas.so.none", "cublasGetProperty") is None
+
+
+def test_reduced_precision_of_products_is_a_truth_value() -> None:
+    """Whether split-k is allowed as well, which newer versions of torch tell with it, is a fact of its own."""
+    pytest.importorskip("torch")
+    flags = libraries.torch_flags()
+    for kind in ("fp16", "bf16"):
+        assert flags[f"flag.cuda.matmul.{kind}_reduced"] is True
+        assert flags.get(f"flag.cuda.matmul.{kind}_split_k", True) is True

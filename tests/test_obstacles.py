@@ -82,6 +82,30 @@ def test_a_gpu() -> None:
     assert "NVIDIA H200" in elsewhere
 
 
+@pytest.mark.parametrize(
+    ("more", "scope", "setting"),
+    [
+        ({"env.PYTORCH_TUNABLEOP_ENABLED": "1"}, Scope.HERE, "PYTORCH_TUNABLEOP_ENABLED=0"),
+        ({"env.TORCHINDUCTOR_MAX_AUTOTUNE": "1"}, Scope.HERE, "TORCHINDUCTOR_MAX_AUTOTUNE=0"),
+        ({"env.WORLD_SIZE": "8"}, Scope.ELSEWHERE, "NCCL_ALGO=Ring"),
+        ({"flag.matmul_precision": "medium"}, Scope.ELSEWHERE, "set_float32_matmul_precision('highest')"),
+    ],
+)
+def test_what_chooses_otherwise_from_run_to_run(more: dict[str, Fact], scope: Scope, setting: str) -> None:
+    """Told where it is on, and nowhere else."""
+    assert setting in said({**GPU, **more}, scope)
+    assert setting not in said(GPU, Scope.HERE) + said(GPU, Scope.ELSEWHERE)
+
+
+def test_tf32_by_its_newer_name() -> None:
+    """Where old flags and new were mixed torch does not answer for the old ones; a variable forbids it in any case."""
+    mixed = {name: value for name, value in GPU.items() if not name.endswith(".tf32")}
+    assert "TF32" not in said(mixed, Scope.ELSEWHERE)
+    mixed["flag.cuda.matmul.precision"] = "tf32"
+    assert "TF32 is allowed (products):" in said(mixed, Scope.ELSEWHERE)
+    assert "TF32" not in said({**mixed, "env.NVIDIA_TF32_OVERRIDE": "0"}, Scope.ELSEWHERE)
+
+
 def test_deterministic_algorithms_on_a_gpu_need_a_workspace() -> None:
     """cuBLAS repeats itself on several streams with a fixed workspace only."""
     facts = {**GPU, "flag.deterministic_algorithms": True, "flag.cudnn.benchmark": False}

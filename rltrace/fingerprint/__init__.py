@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
-from rltrace.fingerprint import host, libraries, sources
+from rltrace.fingerprint import gpu, host, libraries, sources
 
 Fact = str | int | float | bool | None
 Facts = dict[str, Fact]
@@ -34,7 +34,7 @@ _LATE: Mapping[str, Callable[[], Facts]] = {
     "config": libraries.torch_config,
     "threads": libraries.torch_threads,
     "flags": libraries.torch_flags,
-    "cuda": libraries.cuda,
+    "cuda": gpu.cuda,
     "ray": libraries.ray,
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 Facts = dict[str, str | int | float | bool | None]
@@ -173,37 +172,6 @@ _FLAGS: dict[str, Any] = {
 
 def _matmul(torch: Any) -> Any:
     return torch.backends.cuda.matmul
-
-
-def cuda() -> Facts:
-    """GPUs and their driver. Where the program has not initialised CUDA, only what the driver says in /proc."""
-    torch = _torch()
-    if torch is None or not torch.cuda.is_initialized():
-        return _driver_files()
-    names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return _driver_files() | {
-        "cuda.devices": "; ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in names),
-        "cuda.multiprocessors": "; ".join(str(gpu.multi_processor_count) for gpu in names),
-        "cuda.driver_api": torch._C._cuda_getDriverVersion() if hasattr(torch._C, "_cuda_getDriverVersion") else None,
-        "cuda.cudnn": torch.backends.cudnn.version(),
-    }
-
-
-def _driver_files() -> Facts:
-    root = Path("/proc/driver/nvidia")
-    if not root.is_dir():
-        return {}
-    first = (root / "version").read_text().splitlines()[0]
-    models = [_model(folder / "information") for folder in sorted((root / "gpus").iterdir())]
-    return {"cuda.driver": " ".join(first.partition(":")[2].split()), "cuda.gpus": "; ".join(filter(None, models))}
-
-
-def _model(information: Path) -> str:
-    for line in information.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "Model":
-            return value.strip()
-    return ""
 
 
 def ray() -> Facts:

@@ -148,7 +148,16 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
             "torch.backends.cudnn.deterministic = True",
             "convolutions may be slower",
         )
+    yield from _chosen_by_time(facts)
     yield from _precision(facts)
+    if str(facts.get("env.WORLD_SIZE", "1")) != "1" and not {"env.NCCL_ALGO", "env.NCCL_PROTO"} <= facts.keys():
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "NCCL chooses how it adds up by the machine (NCCL_ALGO and NCCL_PROTO are not set)",
+            "rings and trees add the ranks' numbers in other orders, and which is taken depends on how GPUs are joined",
+            "NCCL_ALGO=Ring and NCCL_PROTO=Simple on every machine, with as many GPUs",
+            "collectives may be slower",
+        )
     yield Obstacle(
         Scope.ELSEWHERE,
         f"kernels are chosen for this GPU ({facts['cuda.devices']}), cuDNN {facts.get('cuda.cudnn')} and cuBLAS of CUDA"
@@ -159,12 +168,40 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
     )
 
 
+def _chosen_by_time(facts: Facts) -> Iterator[Obstacle]:
+    """What measures several kernels and takes the fastest, besides cuDNN."""
+    if str(facts.get("env.PYTORCH_TUNABLEOP_ENABLED", "0")) == "1":
+        yield Obstacle(
+            Scope.HERE,
+            "TunableOp is on",
+            "it times the products' kernels and takes the fastest, which need not be the same one in the next run",
+            "PYTORCH_TUNABLEOP_ENABLED=0, or PYTORCH_TUNABLEOP_TUNING=0 with a file of results that all runs read",
+            "products may be slower",
+        )
+    if str(facts.get("env.TORCHINDUCTOR_MAX_AUTOTUNE", "0")) == "1":
+        yield Obstacle(
+            Scope.HERE,
+            "Inductor's max-autotune is on",
+            "what it compiles takes the kernel that was fastest when it was compiled, which a later compilation need"
+            " not take again",
+            "TORCHINDUCTOR_MAX_AUTOTUNE=0, or one cache for all runs (TORCHINDUCTOR_CACHE_DIR)",
+            "compiled products may be slower",
+        )
+
+
+_TF32 = {
+    "products": ("flag.cuda.matmul.tf32", "flag.cuda.matmul.precision"),
+    "convolutions": ("flag.cudnn.tf32", "flag.cuda.conv.precision"),
+}
+"""What allows it: the older flag, or, where the two were mixed and torch gives no answer, the newer one."""
+
+
 def _precision(facts: Facts) -> Iterator[Obstacle]:
-    names = [n for n in ("cuda.matmul.tf32", "cudnn.tf32") if facts.get(f"flag.{n}") is True]
-    if names:
+    allowed = [what for what, names in _TF32.items() if any(facts.get(name) in (True, "tf32") for name in names)]
+    if allowed and facts.get("env.NVIDIA_TF32_OVERRIDE") != "0":
         yield Obstacle(
             Scope.ELSEWHERE,
-            f"TF32 is allowed ({' and '.join('products' if 'matmul' in name else 'convolutions' for name in names)})",
+            f"TF32 is allowed ({' and '.join(allowed)})",
             "GPUs that have it round inputs to 10 bits, others do not",
             "torch.backends.cuda.matmul.allow_tf32 = False; torch.backends.cudnn.allow_tf32 = False",
             "products and convolutions in float32 are several times slower",
@@ -188,6 +225,18 @@ def _precision(facts: Facts) -> Iterator[Obstacle]:
             )
 
 
+def _products_on_cpu(facts: Facts) -> Iterator[Obstacle]:
+    precision = facts.get("flag.matmul_precision")
+    if precision == "medium" and facts.get("torch.onednn"):
+        yield Obstacle(
+            Scope.ELSEWHERE,
+            "products in float32 may be computed in bfloat16 (float32_matmul_precision is medium)",
+            "oneDNN does so on processors that have instructions for it, others compute in float32",
+            "torch.set_float32_matmul_precision('highest')",
+            "products are slower where the processor has them",
+        )
+
+
 def _memory(facts: Facts) -> Iterator[Obstacle]:
     if facts.get("flag.deterministic_algorithms") is False and facts.get("flag.fill_uninitialized_memory") is True:
         yield Obstacle(
@@ -199,4 +248,4 @@ def _memory(facts: Facts) -> Iterator[Obstacle]:
         )
 
 
-_RULES: tuple[Rule, ...] = (_hashes, _threads, _memory, _cuda, _cpu_kernels)
+_RULES: tuple[Rule, ...] = (_hashes, _threads, _memory, _cuda, _cpu_kernels, _products_on_cpu)

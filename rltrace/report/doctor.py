@@ -25,6 +25,7 @@ SHOWN = {
     "torch": ("torch.version",),
     "CUDA": ("torch.cuda",),
     "cuDNN": ("cuda.cudnn",),
+    "cuBLAS": ("cuda.cublas",),
     "MKL": ("torch.mkl",),
     "oneDNN": ("torch.onednn",),
     "ATen": ("cpu.capability",),

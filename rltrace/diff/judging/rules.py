@@ -23,23 +23,57 @@ BY_LIBRARY = {
 }
 """Starts of names of facts, those that can be set before those that follow."""
 
+PRODUCTS = (
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "linear", "dot", "vdot", "_scaled_mm", "_int_mm",
+    "_grouped_mm", "_scaled_grouped_mm", "_addmm_activation",
+)  # fmt: skip
+CONVOLUTIONS = (
+    "convolution", "cudnn_", "native_batch_norm", "_native_batch_norm", "_batch_norm", "_cudnn_rnn", "miopen_",
+    "_slow_conv", "slow_conv", "_conv_", "conv_",
+)  # fmt: skip
+DECOMPOSITIONS = ("linalg_", "_linalg_", "cholesky", "_cholesky", "geqrf", "ormqr", "lu_", "triangular_solve", "svd")
+
 ON_A_GPU = (
     (
-        ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "linear", "dot"),
+        PRODUCTS,
         (
             "flag.cuda.matmul.",
             "flag.matmul_precision",
+            "flag.cuda.precision",
+            "flag.precision",
             "env.NVIDIA_TF32_",
-            "env.CUBLAS",
+            "env.TORCH_ALLOW_TF32_",
             "flag.cuda.blas",
+            "env.TORCH_BLAS_PREFER_",
+            "env.DISABLE_ADDMM_",
+            "env.CUBLAS",
+            "env.TORCH_CUBLASLT_",
+            "env.PYTORCH_TUNABLEOP_",
+            "cuda.cublas",
             "package.nvidia-cublas",
         ),
     ),
     (
-        ("convolution", "cudnn_", "native_batch_norm", "_cudnn_rnn"),
-        ("flag.cudnn.", "flag.cuda.conv.", "env.NVIDIA_TF32_", "env.CUDNN_", "cuda.cudnn", "package.nvidia-cudnn"),
+        CONVOLUTIONS,
+        (
+            "flag.cudnn.",
+            "flag.cuda.conv.",
+            "flag.cuda.rnn.",
+            "flag.cuda.precision",
+            "flag.precision",
+            "env.NVIDIA_TF32_",
+            "env.CUDNN_",
+            "env.TORCH_CUDNN_",
+            "env.MIOPEN_",
+            "cuda.cudnn",
+            "package.nvidia-cudnn",
+        ),
     ),
-    (("_scaled_dot_product_", "_efficient_attention", "_flash_attention"), ("flag.sdp.",)),
+    (("_scaled_dot_product_", "_efficient_attention", "_flash_attention", "_cudnn_attention"), ("flag.sdp.",)),
+    (
+        DECOMPOSITIONS,
+        ("flag.cuda.linalg", "env.TORCH_LINALG_PREFER_", "cuda.cusolver", "package.nvidia-cusolver", "cuda.cublas"),
+    ),
 )
 """Starts of operators' names, and what chooses their kernels."""
 
@@ -53,7 +87,16 @@ PROCESSOR = ("host.cpu", "host.isa")
 BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
 """What chooses the grid of one and the same kernel."""
 
-BEHIND_A_NAME = ("torch.version", "torch.git", "torch.cuda", "torch.hip", "cuda.devices", "cuda.driver", "package.")
+BEHIND_A_NAME = (
+    "torch.version",
+    "torch.git",
+    "torch.cuda",
+    "torch.hip",
+    "cuda.devices",
+    "cuda.driver",
+    "cuda.cu",
+    "package.",
+)
 """What can make a GPU kernel of the same name another code, or another code's compilation."""
 
 

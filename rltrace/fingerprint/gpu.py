@@ -1,0 +1,108 @@
+"""Facts of the GPUs of a machine, their driver, and the libraries for them that the process has loaded.
+
+Starts nothing: where the program has not initialised CUDA, only what the driver says in /proc. Versions of cuBLAS are
+asked from the very library that is loaded, since a package's version is that of what is installed. Asking needs neither
+a handle nor a context. Written from the documentation of CUDA and cuBLAS; what cannot be asked is left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, str | int | float | bool | None]
+
+
+def cuda() -> Facts:
+    """GPUs, driver, and loaded libraries."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "version") or not torch.cuda.is_initialized():
+        return _driver_files()
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    found = _driver_files()
+    found["cuda.devices"] = "; ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in gpus)
+    found["cuda.multiprocessors"] = "; ".join(str(gpu.multi_processor_count) for gpu in gpus)
+    for name, ask in _ASKED.items():
+        with suppress(Exception):  # of another version, or of a build without that library
+            value = ask(torch, gpus)
+            if value is not None:
+                found[f"cuda.{name}"] = value
+    return found
+
+
+_ASKED: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "cudnn": lambda torch, gpus: torch.backends.cudnn.version(),
+    "driver_api": lambda torch, gpus: torch._C._cuda_getDriverVersion(),
+    "runtime": lambda torch, gpus: torch._C._cuda_getCompiledVersion(),
+    "threads_per_multiprocessor": lambda torch, gpus: "; ".join(str(g.max_threads_per_multi_processor) for g in gpus),
+    "nccl": lambda torch, gpus: ".".join(map(str, torch.cuda.nccl.version())),
+    "cublas": lambda torch, gpus: library_version("libcublas.so", "cublasGetProperty"),
+    "cusolver": lambda torch, gpus: library_version("libcusolver.so", "cusolverGetProperty"),
+    "cublaslt": lambda torch, gpus: _size(loaded("libcublasLt.so"), "cublasLtGetVersion"),
+    "cublas_workspace": lambda torch, gpus: torch._C._cuda_getCublasWorkspaceSize(),
+    "cublaslt_workspace": lambda torch, gpus: torch._C._cuda_getCublasLtWorkspaceSize(),
+}
+
+
+def library_version(name: str, property_of: str) -> str | None:
+    """``12.8.4`` of a library of NVIDIA's that is loaded; None where it is not, or has no such function."""
+    path = loaded(name)
+    if path is None:
+        return None
+    try:
+        ask = getattr(ctypes.CDLL(path), property_of)  # the one that is loaded already
+    except (OSError, AttributeError):
+        return None
+    parts = []
+    for which in range(3):  # major, minor, patch
+        value = ctypes.c_int(-1)
+        if ask(ctypes.c_int(which), ctypes.byref(value)) != 0:
+            return None
+        parts.append(str(value.value))
+    return ".".join(parts)
+
+
+def _size(path: str | None, function: str) -> int | None:
+    """What a function without arguments returns, as a size."""
+    if path is None:
+        return None
+    try:
+        ask = getattr(ctypes.CDLL(path), function)
+    except (OSError, AttributeError):
+        return None
+    ask.restype = ctypes.c_size_t
+    return int(ask())
+
+
+def loaded(name: str) -> str | None:
+    """Path of a shared library that this process has loaded, by how its file's name begins; None: it has not."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+            for line in lines:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.rpartition("/")[2].startswith(name):
+                    return f"/{path}"
+    except OSError:
+        pass
+    return None
+
+
+def _driver_files() -> Facts:
+    root = Path("/proc/driver/nvidia")
+    if not root.is_dir():
+        return {}
+    first = (root / "version").read_text().splitlines()[0]
+    models = [_model(folder / "information") for folder in sorted((root / "gpus").iterdir())]
+    return {"cuda.driver": " ".join(first.partition(":")[2].split()), "cuda.gpus": "; ".join(filter(None, models))}
+
+
+def _model(information: Path) -> str:
+    for line in information.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "Model":
+            return value.strip()
+    return ""
