@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, reference, seed_of
-from rltrace.record import device_reading
-from rltrace.record.device import page_digests
+from rltrace.record.device import by_operations
+from rltrace.record.device.by_operations import page_digests
 from rltrace.record.device_reading import digest_on_device, digests_on_device
 from rltrace.record.digests import TensorDigests
 from rltrace.record.layouts import Layouts
@@ -95,8 +95,8 @@ def test_many_at_once_have_the_digests_that_each_has(seeds: list[int], key: int)
 
 def test_more_pages_than_are_digested_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """However they are cut: those of one large tensor, and of many small ones."""
-    monkeypatch.setattr(device_reading, "PAGES_AT_ONCE", 7)
-    monkeypatch.setattr(device_reading, "ALONE", 5)
+    monkeypatch.setattr(by_operations, "PAGES_AT_ONCE", 7)
+    monkeypatch.setattr(by_operations, "ALONE", 5)
     generator = np.random.default_rng(3)
     data = [generator.integers(0, 256, n * PAGE_BYTES + n, dtype=np.uint8) for n in (4, 40, 4, 4, 4, 2, 5, 1)]
     seeds = list(range(len(data)))

@@ -4,8 +4,7 @@ What that is stands in ``condensed``, how it is made in ``by_operations`` and ``
 in ``choice``. What is condensed and read back, and when, is decided elsewhere.
 """
 
-from rltrace.record.device.by_operations import page_digests
 from rltrace.record.device.choice import condense, facts
-from rltrace.record.device.condensed import condensed_words, finished, signed
+from rltrace.record.device.condensed import condensed_words, finished
 
-__all__ = ["condense", "condensed_words", "facts", "finished", "page_digests", "signed"]
+__all__ = ["condense", "condensed_words", "facts", "finished"]
