@@ -37,7 +37,7 @@ class Tried:
     trouble: str = ""
     """Why nothing did."""
     kernels: tuple[str, ...] = ()
-    """What oneDNN and MKL said that they ran."""
+    """What oneDNN and MKL said that they ran, or whole names of what was launched on a GPU."""
 
     @property
     def outcomes(self) -> frozenset[tuple[str, ...]]:
@@ -106,7 +106,8 @@ def _run(script: Path, setting: Setting, times: int) -> Tried:
             (tuple(map(str, result["digests"])), int(result["count"]), tuple(map(str, result["is"])))
             for result in told["results"]
         )
-        return Tried(setting, int(told["times"]), results, kernels=parse(said.splitlines()).names)
+        launched = tuple(map(str, told["here"].get("kernels", ())))
+        return Tried(setting, int(told["times"]), results, kernels=launched or parse(said.splitlines()).names)
     except (ValueError, KeyError, TypeError):
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         return Tried(setting, 0, (), lines[-1] if lines else f"it ended with status {done.returncode}")

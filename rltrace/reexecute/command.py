@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._autograd import DeviceType
 
 from rltrace.reexecute.rerun import (
     SECONDS,
@@ -31,6 +32,7 @@ from rltrace.reexecute.rerun import (
     aligned,
     in_words,
     logical_bytes,
+    once,
     repeat,
 )
 from rltrace.reexecute.switches import SWITCHES, standing, throw
@@ -92,11 +94,12 @@ def main(
         spec = None if generator is None else Generator(generator[0], inputs["generator"], generator[1])
         case = Case(call, tensors, storages, inputs["alignments"].tolist(), written, returned, spec)
     case = _lying(case, options.alignment, as_)
+    launched = _launched(case) if options.kernels else []
     if options.kernels:
         _let_libraries_speak(case)
     seconds = SECONDS if options.times is None else math.inf
     found = repeat(case, options.times or TIMES, _memo(_fingerprint), seconds)
-    here = _here(wanted, case.alignments)
+    here = _here(wanted, case.alignments) | ({"kernels": launched} if launched else {})
     print(json.dumps(_as_json(name, found, sides, here)) if options.json else _as_text(name, found, sides, here))
 
 
@@ -113,7 +116,7 @@ def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any other variable, or a switch of torch's"
     )
     parser.add_argument("--alignment", type=int, choices=(4, 8, 16, 32, 64), help="of inputs; default: as recorded")
-    parser.add_argument("--kernels", action="store_true", help="print first what oneDNN and MKL say of one call")
+    parser.add_argument("--kernels", action="store_true", help="tell what ran: oneDNN's and MKL's words, GPU kernels")
     parser.add_argument("--json", action="store_true", help="print one object")
     options = parser.parse_args()
     if options.times is not None and options.times < 1:
@@ -196,6 +199,22 @@ def _let_libraries_speak(case: Case) -> None:
     ctypes.CDLL(None).fflush(None)  # what C has printed goes before what Python prints
 
 
+def _launched(case: Case) -> list[str]:
+    """Names of the kernels that one call launches on a GPU, in order, as torch's profiler has them."""
+    devices = [tensor.device for tensor in case.tensors] + ([case.generator.device] if case.generator else [])
+    if not any(device.startswith("cuda") for device in devices):
+        return []
+    repeat(case, 1, lambda tensor: "")  # what is tried out at the first call is no part of the others
+    call = once(case)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    found = [event for event in profiler.profiler.kineto_results.events() if event.device_type() != DeviceType.CPU]
+    names = [event.name() for event in sorted(found, key=lambda event: event.start_ns())]
+    return [torch._C._demangle(name) if name.startswith("_Z") else name for name in names]
+
+
 def _fingerprint(tensor: torch.Tensor) -> str:
     from digest import tensor_digest  # type: ignore[import-not-found]  # lies beside this file in a repro folder
 
@@ -260,6 +279,7 @@ def _as_text(name: str, found: Mapping[Outcome, int], sides: Mapping[str, Side],
     settings += [f"{name}={value}" for name, value in (*here["environment"].items(), *switches.items())]
     settings += [f"inputs {alignment} bytes past a multiple of 64" for alignment in sorted({*here["alignments"]} - {0})]
     lines = [name, f"  {', '.join(settings)}", f"  {in_words(found)}"]
+    lines += [f"  kernel  {kernel}" for kernel in here.get("kernels", ())]
     recorded = [side.results for side in sides.values()]
     ranked = sorted(found.items(), key=lambda item: (item[0] not in recorded, -item[1]))
     for outcome, count in ranked[:SHOWN]:

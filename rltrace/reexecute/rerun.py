@@ -104,6 +104,17 @@ def repeat(
     return found
 
 
+def once(case: Case) -> Callable[[], None]:
+    """One call, its inputs in place already: what runs when it is called is the op and nothing else."""
+    tensors = build(case)
+
+    def call() -> None:
+        with torch.no_grad(), _generators_kept(case.generator):
+            case.call(tensors, _ready(case.generator))
+
+    return call
+
+
 def aligned(case: Case, alignment: int) -> tuple[int, ...]:
     """Alignments at which every storage begins at a multiple of so many bytes and of no higher power of two, or of its
     tensors' own size where that is more.

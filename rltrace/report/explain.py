@@ -6,12 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rltrace.experiment.explain import Tried
-from rltrace.trace.evidence import telling
+from rltrace.trace.evidence import listed, telling
+from rltrace.trace.kernel_names import in_words
 
 SCHEMA = "rltrace.explain/1"
 
 REFUSED = "does not have a deterministic implementation"
 """What torch's error says where ``torch.use_deterministic_algorithms(True)`` finds no form to choose."""
+
+
+LIBRARIES = ("oneDNN ", "MKL ")
+"""How names begin that a library told itself; others are a GPU's kernels."""
 
 
 def explain_json(
@@ -80,7 +85,9 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
 
 
 def _ran(one: Tried) -> str:
-    return f"  [{', '.join(telling(list(one.kernels)))}]" if one.kernels else ""
+    names = telling(list(one.kernels))
+    of_a_library = any(name.startswith(LIBRARIES) for name in names)
+    return f"  [{listed(names if of_a_library else in_words(names))}]" if names else ""
 
 
 def _outcome(one: Tried, sides: Sequence[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -181,3 +183,18 @@ def test_torch_itself_says_that_there_is_no_deterministic_form() -> None:
     found = [tried("", A), Tried(Setting("deterministic"), 0, (), trouble)]
     assert next(iter(conclusions(["a"], found))).startswith("PyTorch says that it has no deterministic form")
     assert len(list(conclusions(["a"], [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError")]))) == 1
+
+
+def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
+    """Whole names in the JSON, words on the line; what oneDNN and MKL say is told as it is."""
+    names = ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>(Params)",)
+    found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
+    lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
+    assert lines[1:3] == [
+        "  as it is here  A's  [cutlass 128×64 tf32]",
+        "  threads=1      A's  [MKL SGEMM(N,N,64,64,64)]",
+    ]
+    told = "Not tried, as no rule links them with this op (--everything does): cudnn.benchmark."
+    assert lines[-1] == told
+    assert explain_json("op", {}, ["a"], found, ["sdp"])["left_out"] == ["sdp"]
+    assert explain_json("op", {}, ["a"], found)["settings"][0]["kernels"] == list(names)
