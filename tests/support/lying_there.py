@@ -6,7 +6,7 @@ What is copied to the host arrives when its event is waited for, and not before:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from rltrace.record import session as sessions
 from rltrace.record.process import ProcessState
-from rltrace.record.readback import ReadBack
+from rltrace.record.readback import Graphs, ReadBack
 
 GARBAGE = -0x1234567812345678
 
@@ -71,6 +71,25 @@ class HostWays:
         return self.failed
 
 
+class HostGraph:
+    """Stands where ``torch.cuda.CUDAGraph`` does. What runs while it captures is computed all the same; a replay does
+    ``work``, which no op is seen to do."""
+
+    def __init__(self, ways: HostWays, work: Callable[[], object] = lambda: None) -> None:
+        self._ways = ways
+        self.work = work
+
+    def capture_begin(self, pool: object = None) -> None:
+        self._ways.captured = True
+
+    def capture_end(self) -> None:
+        self._ways.captured = False
+
+    def replay(self) -> None:
+        with torch._C._DisableTorchDispatch():
+            self.work()
+
+
 @contextmanager
 def lying_there(ways: HostWays | None = None, *, buffers: int = 3, words: int = 2_600) -> Iterator[list[ReadBack]]:
     """Within, recorders take tensors of the CPU for tensors of a device. Small buffers, so that all fill up.
@@ -81,7 +100,9 @@ def lying_there(ways: HostWays | None = None, *, buffers: int = 3, words: int = 
     def make(*args: Any, **options: Any) -> ProcessState:
         readback = ReadBack({"cpu": ways or HostWays()}, buffers=buffers, words=words)
         made.append(readback)
-        return ProcessState(*args, **options, readback=readback)
+        process = ProcessState(*args, **options, readback=readback)
+        process.graphs = Graphs(readback.gate, process.storages.unseen_write, process.fail, HostGraph)
+        return process
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "ProcessState", make)
