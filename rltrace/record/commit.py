@@ -232,7 +232,7 @@ class Committer:
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
         del stream.floats[:floats], stream.digests[:digests]
         self._taken[number] = first + count
-        stream.limit = max(first + count + SEGMENT_ROWS - 1, stream.row)
+        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
         return rows
 
     def _came(self, stream: StreamRecorder, end: int) -> tuple[int, list[Later]]:

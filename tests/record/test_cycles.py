@@ -232,9 +232,8 @@ def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: py
 
 
 def test_a_stretch_without_a_moment_is_cut_off(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment's worth of rows is the most that a profile holds; what comes up to the next moment is not known."""
-    pretend(monkeypatch, rows=10)
-    monkeypatch.setattr("rltrace.record.commit.SEGMENT_ROWS", 400)
+    """Four times as many rows as a cycle should have is the most it gets; what comes up to the next moment is not known."""
+    pretend(monkeypatch, rows=100, longest=4)
     x = torch.ones(3)
 
     def program() -> None:

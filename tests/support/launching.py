@@ -66,8 +66,17 @@ class _Module:
         pass
 
 
-def pretend(patch: pytest.MonkeyPatch, *, rows: int = cycles.CYCLE_ROWS, kernels: Kernels | None = by_name) -> None:
-    """Let the recorder look at the CPU as if it were a device: real profiles, with launches of made-up kernels."""
+def pretend(
+    patch: pytest.MonkeyPatch,
+    *,
+    rows: int = cycles.CYCLE_ROWS,
+    longest: int = 1 << 20,
+    kernels: Kernels | None = by_name,
+) -> None:
+    """Let the recorder look at the CPU as if it were a device: real profiles, with launches of made-up kernels.
+
+    A cycle has ``rows`` rows, ``longest`` times as many at most.
+    """
     real = kineto.events_of
 
     def events_of(result: Any) -> list[Event]:
@@ -78,3 +87,4 @@ def pretend(patch: pytest.MonkeyPatch, *, rows: int = cycles.CYCLE_ROWS, kernels
     patch.setattr(kineto, "_module", lambda kind: _Module)
     patch.setattr(kineto, "events_of", events_of)
     patch.setattr(cycles, "CYCLE_ROWS", rows)
+    patch.setattr(cycles, "LONGEST", longest)

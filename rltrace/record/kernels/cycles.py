@@ -12,8 +12,10 @@ failure of it is one of the recording: it costs the names.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -23,6 +25,7 @@ import torch
 from rltrace.record.kernels import kineto
 from rltrace.record.kernels.programs_own import ProgramsOwn
 from rltrace.record.kernels.seen import Seen
+from rltrace.record.stream import NO_LIMIT
 
 if TYPE_CHECKING:
     from rltrace.record.commit import Committer
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
     from rltrace.record.stream import StreamRecorder
     from rltrace.record.streams import Streams
 
-CYCLE_ROWS: Final = 16_384
-"""A cycle ends at the first chance after so many rows; what is known of them takes memory until then."""
+CYCLE_ROWS: Final = 8_192
+"""A cycle ends at the first chance after so many rows; what the profiler keeps of them is some 10 kB a row."""
+
+LONGEST: Final = 4
+"""So many times as long a cycle gets at most where no chance comes."""
 
 SCOPES: Final = (("autograd/function.py", "apply"), ("_dynamo/eval_frame.py", "compile_wrapper"))
 """Functions of torch that are on the stack while a scope is open that it opens itself: endings of files, and names."""
@@ -130,8 +136,10 @@ class Cycles:
             self._give_up(error)
 
     def full(self, stream: StreamRecorder) -> None:
-        """A segment's worth of rows has come together, the last of which is being written: so long no cycle gets."""
-        if stream is self._main and torch._C._current_autograd_node() is None and not kineto.is_captured():
+        """Many rows have come together, the last of which is being written: longer than that no cycle gets."""
+        if stream is not self._main or self._kinds is None or stream.row < stream.most:
+            return
+        if torch._C._current_autograd_node() is None and not kineto.is_captured():
             self.pause(NO_MOMENT)
 
     def pause(self, why: str) -> None:
@@ -162,13 +170,18 @@ class Cycles:
         self._seen.miss(self._why)
         kineto.start(kinds)
         self._kinds, self._ever = kinds, True
+        self._main.most = self._main.row + LONGEST * CYCLE_ROWS
+        self._main.limit = min(self._main.limit, self._main.most)
         self._seen.collect()
 
     def _end(self) -> None:
         kinds, self._kinds = self._kinds or (), None
+        self._main.most = NO_LIMIT
         overrun = kineto.is_overrun()
-        events, still_open = kineto.stop(kinds)
-        self._seen.tell(events, OVERRUN if overrun else None)
+        with _without_collections():
+            events, still_open = kineto.stop(kinds)
+            self._seen.tell(events, OVERRUN if overrun else None)
+            del events
         self._why = NOT_BEGUN
         scope = next((name for name in still_open if "::" not in name and name not in kineto.OF_ONE_OP), None)
         if scope is not None:  # it writes into memory of this session when it ends, if another one runs then
@@ -178,6 +191,18 @@ class Cycles:
         self._over, self._kinds = True, None
         self._why = f"{type(error).__name__}: {error}"
         self._seen.drop(self._why)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """No garbage is collected for what lives within: each would go through the program's objects (half of the time)."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _is_safe(streams: Streams) -> bool:

@@ -15,9 +15,9 @@ a CUDA graph, or lost), makes its row's launches unknown. The part that needs a 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from rltrace.record.compiler.compiled import NAME as REGION_OP
@@ -153,132 +153,126 @@ def brackets(events: Sequence[Event]) -> Iterator[Bracket]:
     yield from _Profile(events).brackets
 
 
-Part = tuple[Event, list[Event]]
-"""An event, and those that lie in it."""
+class _Call:
+    """A bracket while it is being looked through."""
+
+    __slots__ = ("event", "handed_on", "launched", "lost", "parts", "ran")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.handed_on = False
+        """Another mode's bracket lies in it: that one was handed the op first."""
+        self.ran: list[str] = []
+        self.parts: list[int] | None = None
+        """Of each of ``launched``: which of ``ran`` it was launched in; -1: in none."""
+        self.launched: list[Launch] | None = None
+        self.lost = False
+
+    def launch(self, part: int, event: Event) -> None:
+        if self.launched is None or self.parts is None:
+            self.launched, self.parts = [], []
+        self.launched.append(Launch(whole_name(event.name), event.grid, event.block))
+        self.parts.append(part)
+
+    def bracket(self) -> Bracket:
+        event = self.event
+        launched: tuple[Launch, ...] = tuple(self.launched or ())
+        pairs = list(zip(self.parts or (), launched, strict=True))
+        ran = [(name, tuple([one for at, one in pairs if at == part])) for part, name in enumerate(self.ran)]
+        return Bracket(event.start, event.thread, tuple(ran), launched, event.name == REGION, self.lost)
 
 
 class _Profile:
-    """Whose every event of a profile is."""
+    """Whose every event of a profile is, found in one pass over them as they began."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        self._device = [event for event in events if event.device]
+        self._device = sorted((event for event in events if event.device), key=itemgetter(CORRELATION, START))
         self._calls = [event for event in events if event.runtime and not event.device]
-        self._launched: dict[int, list[Event]] = {}
-        """By torch's id of the op that launched them."""
-        self._missing: set[int] = set()
-        """Torch's ids of ops that started something of which nothing is known on the device."""
+        self._ops = {event.correlation: event.linked for event in (*self._calls, *self._device) if event.linked}
+        """By CUPTI's ids: torch's id of the innermost op around the call."""
         self._names: dict[int, str] = {}
-        self._claimed: set[int] = set()
-        """Torch's ids of ops that are a row's, or the recorder's own."""
-        threads: dict[int, list[Event]] = {}
+        """By torch's ids: ops."""
+        self._whose: dict[int, tuple[_Call | None, int]] = {}
+        """By torch's ids: the bracket that an op lies in (None: it is the recorder's own), and which of its parts."""
+        self._found: list[_Call] = []
+        for own in _threads(events):
+            self._go_through(own)
+        self._attribute()
+        self.brackets = [call.bracket() for call in self._found if not call.handed_on]
+
+    def _go_through(self, events: Sequence[Event]) -> None:
+        """``events`` of one thread, as they began, outer ones first."""
+        names, whose, found = self._names, self._whose, self._found
+        ends: list[int] = []
+        around: list[tuple[int, _Call | None, int, bool]] = []
+        """Of each event around: its id, its bracket, which part of that it lies in, whether it is the recorder's."""
         for event in events:
-            if not event.device and not event.runtime:
-                threads.setdefault(event.thread, []).append(event)
-                self._names[event.correlation] = event.name
-        outermost = {
-            thread: _outermost(sorted(own, key=lambda event: (event.start, -event.end)))
-            for thread, own in threads.items()
-        }
-        self._link(outermost)
-        parts = (part for own in outermost.values() for part in own)
-        self.brackets = [bracket for outer, inside in parts for bracket in self._within(outer, inside)]
+            name, start, end, _, correlation = event[:5]
+            while ends and (ends[-1] < end or ends[-1] <= start):
+                ends.pop(), around.pop()
+            _, call, part, is_own = around[-1] if around else NOBODY
+            if event.runtime:
+                if around and correlation not in self._ops:
+                    self._ops[correlation] = around[-1][0]
+                continue
+            names[correlation] = name
+            if is_own or name == OWN_WORK:
+                is_own = True
+                whose[correlation] = None, -1
+            elif name == REGION or (name == BRACKET and (call is None or call.event.name != REGION)):
+                if call is not None:
+                    call.handed_on = True
+                call, part = _Call(event), -1
+                found.append(call)
+                whose[correlation] = call, part
+            elif call is not None:
+                if part < 0:
+                    part = len(call.ran)
+                    call.ran.append(name)
+                whose[correlation] = call, part
+            ends.append(end)
+            around.append((correlation, call, part, is_own))
+
+    def _attribute(self) -> None:
+        """What ran on the device, and what should have, to the brackets."""
+        for event in self._device:
+            call, part = self._whose.get(self._ops.get(event.correlation, 0), (None, -1))
+            if call is not None:
+                call.launch(part, event)
+        known = {event.correlation for event in self._device}
+        for event in self._calls:
+            if event.correlation not in known and STARTS.match(event.name):
+                call, _ = self._whose.get(self._ops.get(event.correlation, 0), (None, -1))
+                if call is not None:
+                    call.lost = True
 
     def strays(self) -> tuple[tuple[str, str, int], ...]:
         """What was launched for no row, in the order in which it came first."""
         runtimes = {call.correlation: call.name for call in self._calls}
         found: Counter[tuple[str, str]] = Counter()
-        for event in sorted(self._device, key=lambda event: event.correlation):
+        for event in self._device:
             op = self._ops.get(event.correlation, 0)
-            if op not in self._claimed:
-                found[whole_name(event.name), self._names.get(op) or runtimes.get(event.correlation, "")] += 1
+            call, _ = whose = self._whose.get(op, (None, 0))
+            if whose != (None, -1) and (call is None or call.handed_on):
+                launcher = self._names.get(op) or runtimes.get(event.correlation, "")
+                found[whole_name(event.name), launcher] += 1
         return tuple((name, launcher, count) for (name, launcher), count in found.items())
 
-    def _link(self, outermost: Mapping[int, Sequence[Part]]) -> None:
-        """Everything that was started, to the innermost op around the call that started it."""
-        self._ops: dict[int, int] = {}
-        """By CUPTI's ids: torch's id of that op."""
-        for event in (*self._calls, *self._device):
-            if event.linked:
-                self._ops[event.correlation] = event.linked
-        starts = {thread: [outer.start for outer, _ in own] for thread, own in outermost.items()}
-        for call in self._calls:
-            if call.correlation not in self._ops and call.thread in starts:
-                at = bisect_right(starts[call.thread], call.start) - 1
-                op = _innermost(outermost[call.thread][at], call) if at >= 0 else None
-                if op is not None:
-                    self._ops[call.correlation] = op.correlation
-        for event in self._device:
-            self._launched.setdefault(self._ops.get(event.correlation, 0), []).append(event)
-        known = {event.correlation for event in self._device}
-        for call in self._calls:
-            if call.correlation not in known and STARTS.match(call.name):
-                self._missing.add(self._ops.get(call.correlation, 0))
 
-    def _within(self, outer: Event, inside: Sequence[Event]) -> Iterator[Bracket]:
-        """The brackets of an event, or in it."""
-        if outer.name == OWN_WORK:
-            self._claimed.update(event.correlation for event in (outer, *inside))
-        elif outer.name == REGION or (outer.name == BRACKET and not _hands_on(inside)):
-            yield self._bracket(outer, inside)
-        else:
-            for event, within in _outermost(inside):
-                yield from self._within(event, within)
-
-    def _bracket(self, outer: Event, inside: Sequence[Event]) -> Bracket:
-        parts = []
-        for event, within in _outermost(inside):
-            if event.name == OWN_WORK:
-                self._claimed.update(own.correlation for own in (event, *within))
-            else:
-                parts.append([event, *_without_own(within, self._claimed)])
-        own = [outer, *(event for part in parts for event in part)]
-        self._claimed.update(event.correlation for event in own)
-        ran = tuple((part[0].name, self._launches(part)) for part in parts)
-        lost = any(event.correlation in self._missing for event in own)
-        return Bracket(outer.start, outer.thread, ran, self._launches(own), outer.name == REGION, lost)
-
-    def _launches(self, events: Sequence[Event]) -> tuple[Launch, ...]:
-        """What these events of the host launched, in that order: CUPTI's ids count calls of the runtime."""
-        found = [kernel for event in events for kernel in self._launched.get(event.correlation, ())]
-        found.sort(key=lambda kernel: (kernel.correlation, kernel.start))
-        return tuple(Launch(whole_name(kernel.name), kernel.grid, kernel.block) for kernel in found)
+NOBODY: Final = (0, None, -1, False)
+START: Final = Event._fields.index("start")
+CORRELATION: Final = Event._fields.index("correlation")
 
 
-def _hands_on(inside: Sequence[Event]) -> bool:
-    """Whether another mode's bracket lies in this one, or a region's: it was handed the op first."""
-    return any(event.name in (BRACKET, REGION) for event in inside)
-
-
-def _without_own(events: Sequence[Event], claimed: set[int]) -> Iterator[Event]:
-    """These without what the recorder does for itself, wherever that lies; which is noted in ``claimed``."""
-    end = -1
+def _threads(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Events of each thread of the host as they began; of two that began at once the first given is the outer one."""
+    threads: dict[int, list[Event]] = {}
     for event in events:
-        if event.name == OWN_WORK and event.end > end:
-            end = event.end
-        if event.end <= end:
-            claimed.add(event.correlation)
-        else:
-            yield event
-
-
-def _outermost(inside: Sequence[Event]) -> list[Part]:
-    """Events that lie in no other of these, each with those that lie in it; given as they began, outer ones first."""
-    parts: list[Part] = []
-    for event in inside:
-        if parts and event.end <= parts[-1][0].end:
-            parts[-1][1].append(event)
-        else:
-            parts.append((event, []))
-    return parts
-
-
-def _innermost(part: Part, call: Event) -> Event | None:
-    """The last of these to begin before a call and to end after it."""
-    outer, inside = part
-    if call.end > outer.end:
-        return None
-    around = [event for event in inside if event.start <= call.start and call.end <= event.end]
-    return around[-1] if around else outer
+        if not event.device:
+            threads.setdefault(event.thread, []).append(event)
+    for own in threads.values():
+        own.sort(key=itemgetter(START))
+        yield own
 
 
 def _plain(op: str) -> str:
