@@ -7,7 +7,9 @@ two calls into the driver: loading code, and starting it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
+import mmap
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -64,6 +66,24 @@ def agrees() -> bool:
     return choice.agrees(partial(by_kernel.condense, _launcher()), torch.device("cpu"))
 
 
+def condensed_at_the_end(data: bytes, seed: int) -> int:
+    """In that process: the digest of a tensor that ends where the memory of the process does."""
+    import torch
+
+    from rltrace.record.device import by_kernel, condensed_words, finished
+
+    room = -(-len(data) // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, room + mmap.PAGESIZE)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)[room - len(data) : room]
+    tensor.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    end = ctypes.c_void_p(tensor.data_ptr() + len(data))
+    if ctypes.CDLL(None).mprotect(end, ctypes.c_size_t(mmap.PAGESIZE), 0):
+        raise AssertionError("the memory behind the tensor can still be read")
+    into = torch.zeros(condensed_words(len(data)), dtype=torch.int64)
+    by_kernel.condense(_launcher(), [tensor], [seed], into, 0)
+    return finished(into.numpy(), len(data), seed)
+
+
 def _launcher() -> Any:
     import torch
 
@@ -76,6 +96,14 @@ def _launcher() -> Any:
     torch.cuda.device = lambda index: contextlib.nullcontext()  # type: ignore[assignment, misc]
     binaries = Binaries("", {name: Binary(name, name.encode(), 0, 2) for name in SIGNATURES})
     return Launcher(0, constants(torch.device("cpu")), binaries)
+
+
+def _pages(kernel: str, programs: int, given: Sequence[int]) -> list[int]:
+    """Addresses of the pages that a launch digests."""
+    if kernel == "condense_one":
+        return list(given[:1]) if given[1] else []
+    rows = (ctypes.c_int64 * 4 * programs).from_address(given[0])
+    return [address for address, _, rest, _ in rows if not rest]
 
 
 class StandIn:
@@ -110,4 +138,6 @@ class StandIn:
         own = given[: len(types.rstrip("O"))]
         if set(given[len(own) :]) != {None} or not all(isinstance(each, int) for each in own):
             raise AssertionError("a launch's parameters are not what their letters say")
+        if any(address % 8 for address in _pages(cls.kernels[function], x, own)):
+            raise AssertionError("a page that begins in the midst of a word, of which a device reads none")
         getattr(kernels, cls.kernels[function])[(x,)](*own)

@@ -72,6 +72,13 @@ def test_many_tensors_in_one_launch(interpreter: Executor) -> None:
         assert _digests(interpreter, data, seeds, offset) == expected
 
 
+@pytest.mark.parametrize("size", [1, 1_025, PAGE_BYTES, PAGE_BYTES + 5])
+def test_nothing_is_read_behind_a_tensor(interpreter: Executor, size: int) -> None:
+    """It may lie at the end of the device's memory."""
+    data = np.random.default_rng(size).bytes(size)
+    assert interpreter.submit(interpreted.condensed_at_the_end, data, 3).result(120) == digest_buffer(data, 3)
+
+
 def test_they_agree_with_the_torch_operations(interpreter: Executor) -> None:
     """What a device is asked before its kernels are believed holds here."""
     assert interpreter.submit(interpreted.agrees).result(120)
