@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -43,7 +42,7 @@ from rltrace.record.processes import endings
 from rltrace.record.processes.children import Children
 from rltrace.record.processes.endings import Endings
 from rltrace.record.processes.forks import Inheritance, forks
-from rltrace.record.processes.process_names import fork_name, process_name
+from rltrace.record.processes.process_names import fork_name, is_worker, process_name
 from rltrace.record.processes.terminations import SECONDS, Answering, Terminations
 from rltrace.record.scalers import Scalers
 from rltrace.record.series import Series
@@ -147,7 +146,7 @@ class Session:
         self._endings.watch()
         self._children.watch()
         self._terminations.watch()
-        if multiprocessing.parent_process() is not None:
+        if is_worker():
             self._answering.begin()
         atexit.register(self._at_exit)
 

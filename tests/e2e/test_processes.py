@@ -111,6 +111,8 @@ if __name__ == "__main__":
         start(multiprocessing.get_context(method), target=work, args=(1,)).join()
     if "spawn" in sys.argv:
         load("spawn", 1)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:  # terminates its worker
+            pool.map(work, range(2))
         sys.exit()
     with fork.Pool(3) as pool:  # terminates its workers
         print(pool.map(work, range(7), chunksize=1))
@@ -186,8 +188,10 @@ def test_spawned_workers(run: Any) -> None:
     """Fresh interpreters, and forks of a server that has none of torch."""
     trace, _ = run("a.zarr", "spawn", "forkserver")
     found = sizes(trace)
-    alike = {"rank0/worker:2": WORK, "rank0/worker:3": WORK, "rank0/worker:4": 32}
+    alike = {"rank0/worker:2": WORK, "rank0/worker:3": WORK, "rank0/worker:4": 32, "rank0/pool": 2 * WORK}
     assert {name: found[name] for name in alike} == alike
-    assert {name: states(trace)[name] for name in alike} == {name: {"complete"} for name in alike}
+    assert {name: states(trace)[name] for name in alike} == {
+        name: {"stopped" if name == "rank0/pool" else "complete"} for name in alike
+    }
     helpers = sorted(str(birth.record["argv"][-1]) for birth in trace.births)
     assert helpers == ["multiprocessing.forkserver", "multiprocessing.resource_tracker"]  # without torch

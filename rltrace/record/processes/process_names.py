@@ -50,7 +50,7 @@ def process_name(trace: str = "") -> str:
     process = multiprocessing.current_process()
     if multiprocessing.parent_process() is not None:
         return f"rank{own or '0'}/{'pool' if _serves_a_pool(process) else 'worker'}:{_number(process) or '?'}"
-    if getattr(process, "_inheriting", False):  # spawned, and not yet told what it is to run
+    if _still_imports():
         return f"rank{own or '0'}/{'pool' if _will_serve_a_pool() else 'worker'}:{_number(process)}"
     ray = ray_role()
     if ray is not None:
@@ -71,6 +71,16 @@ def fork_name(parent: str, number: int) -> str:
     if last == "main":
         return f"{start}/fork:{number}"
     return f"{parent}.{number}" if last.startswith("fork:") else f"{parent}/fork:{number}"
+
+
+def is_worker() -> bool:
+    """Whether multiprocessing started this process; so its parent may terminate it as a matter of course."""
+    return multiprocessing.parent_process() is not None or _still_imports()
+
+
+def _still_imports() -> bool:
+    """Whether this process is spawned, imports the program's modules, and has not been told what it is to run."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def _serves_a_pool(process: Any) -> bool:
