@@ -1,4 +1,4 @@
-"""``rltrace kernels``: what ran for every kind of call of a trace, as oneDNN and MKL say themselves.
+"""``rltrace kernels``: what ran for every kind of call of a trace, as oneDNN and MKL say themselves, or a profiler saw.
 
 Owns the options, and for ``record`` what its ``--kernels`` means and the asking at its end.
 """
@@ -34,7 +34,8 @@ def command(
 
     A kind of call is an operator with its tensors' layouts and other arguments. oneDNN and MKL are asked in a process
     of their own that makes each call once more, so the program was not disturbed; rltrace record --kernels asks when
-    the program has ended, --ask does it for a trace that is there, on the machine that it was recorded on.
+    the program has ended, --ask does it for a trace that is there, on the machine that it was recorded on. What runs on
+    a GPU is seen by torch's profiler while the program runs, under record --kernels alone.
     """
     from rltrace.report.kernels import kernels_json, kernels_lines, other_json, other_lines
     from rltrace.trace.reader import open_trace
@@ -46,7 +47,7 @@ def command(
             told(path, window(steps) if steps is not None else EVERYTHING, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
-        if not any(process.ran for process in found.processes):
+        if not any(process.ran or process.launched for process in found.processes):
             raise UsageError(f"nobody has asked what ran in {found.path}: --ask does, on the machine of that recording")
     if form == "json":
         emit(json.dumps(kernels_json(a) if b is None else other_json(a, b), indent=2))

@@ -1,7 +1,8 @@
 """Calls for which something else ran on the other side, and whether they gave the same bits all the same.
 
-Owns that comparison, which is of the kinds of call that libraries were asked about (``rltrace.trace.ran``): it reads no
-rows. Another kernel is no difference; one that gave the same bits is worth knowing when a later one does not.
+Owns that comparison, which is of kinds of call: those that libraries were asked about (``rltrace.trace.ran``), and
+those whose launches a profiler saw (``rltrace.trace.seencalls``). Another kernel is no difference; one that gave the
+same bits is worth knowing when a later one does not.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from rltrace.diff.judging.kernels import kernel_differences
 from rltrace.diff.model import OtherKernel
 from rltrace.diff.streams import StreamResult
 from rltrace.errors import HoleError
-from rltrace.trace.evidence import Evidence, kernel_text
+from rltrace.trace.evidence import Evidence, kernel_text, kernel_texts
 from rltrace.trace.process import ProcessTrace
 from rltrace.trace.ran import RanCall
 from rltrace.trace.schema import Column, RowFlag
+from rltrace.trace.seencalls import seen_calls
 
 SHOWN = 3
 
@@ -25,8 +27,10 @@ Equal = Callable[[str, int], bool | None]
 
 
 def other_kernels(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]], equal: Equal) -> Iterator[OtherKernel]:
-    """Of pairs of processes; nothing where one of them was not asked about."""
+    """Of pairs of processes; nothing where nobody looked at one of them."""
     for a, b in pairs:
+        if a.launched and b.launched:
+            yield from _launched(a, b, equal)
         if a.ran is None or b.ran is None:
             continue
         theirs: dict[int, list[RanCall]] = {}
@@ -42,10 +46,27 @@ def other_kernels(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]], equal: Equ
             ):  # with other threads here and there, one that is the same will do
                 continue
             stream = names.get(call.stream, "")
-            op, marked = _first_of(a, call)
+            op, marked = _first_of(a, call.stream, call.row)
             texts = kernel_text(mine) or "", kernel_text(others[0]) or ""
             same = None if marked else equal(stream, call.row)
             yield OtherKernel(stream, call.row, op, *texts, tuple(differences[0]), same)
+
+
+def _launched(a: ProcessTrace, b: ProcessTrace, equal: Equal) -> Iterator[OtherKernel]:
+    """Kinds of call for which no kernels ran on both sides alike."""
+    theirs = {call.key: call for call in seen_calls(b)}
+    names = {stream.index: stream.name for stream in a.streams}
+    for call in seen_calls(a):
+        other = theirs.get(call.key)
+        mine, others = call.evidence(a), other.evidence(b) if other is not None else []
+        if not mine or not others or not all(kernel_differences(x, y) for x in mine for y in others):
+            continue
+        stream = names.get(call.stream, "")
+        op, marked = _first_of(a, call.stream, call.row)
+        on_a, on_b = kernel_texts(mine[0], others[0])
+        same = None if marked else equal(stream, call.row)
+        differences = tuple(kernel_differences(mine[0], others[0]))
+        yield OtherKernel(stream, call.row, op, on_a or "", on_b or "", differences, same)
 
 
 def evidence_of(process: ProcessTrace, call: RanCall) -> Evidence:
@@ -56,13 +77,13 @@ def evidence_of(process: ProcessTrace, call: RanCall) -> Evidence:
     return {**known, "names": list(call.names), "reported": list(call.reported)}
 
 
-def _first_of(process: ProcessTrace, call: RanCall) -> tuple[str, bool]:
+def _first_of(process: ProcessTrace, index: int, row: int) -> tuple[str, bool]:
     """Operator of the row where a call was met first, and whether it may hold bytes that nobody wrote."""
-    stream = next((stream for stream in process.streams if stream.index == call.stream), None)
-    if stream is None or not 0 <= call.row < stream.rows:
+    stream = next((stream for stream in process.streams if stream.index == index), None)
+    if stream is None or not 0 <= row < stream.rows:
         return "", True
     try:
-        rows = stream.read(call.row, call.row + 1)
+        rows = stream.read(row, row + 1)
     except HoleError:
         return "", True
     op = process.tables["ops"].payloads[rows.columns[0, Column.OP]]

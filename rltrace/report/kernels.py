@@ -11,13 +11,12 @@ from typing import Any
 from rltrace.diff.compare import compare
 from rltrace.diff.model import OtherKernel
 from rltrace.diff.other_kernels import evidence_of
-from rltrace.errors import HoleError
+from rltrace.report.launched import launched_json, launched_lines, place_in_words
 from rltrace.report.words import Words
 from rltrace.trace.evidence import kernel_text
 from rltrace.trace.process import ProcessTrace
-from rltrace.trace.ran import RanCall
+from rltrace.trace.ran import Ran, RanCall
 from rltrace.trace.reader import Trace
-from rltrace.trace.schema import Column
 
 SCHEMA = "rltrace.kernels/1"
 
@@ -27,17 +26,21 @@ BITS = {True: "same bits", False: "other bits", None: "whether it gave the same 
 def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
     """A line for each kind of call, process by process, in the order in which they were met first."""
     for process in trace.processes:
-        if process.ran is None:
+        if process.ran is None and not process.launched:
             continue
         yield process.name
+        if process.launched:
+            yield from launched_lines(process)
+        if process.ran is None:
+            continue
         for name, itself in sorted(process.ran.libraries.items()):
             yield f"  {name}: {itself}"
         words = Words(process)
         calls = _in_order(process)
         shown = [call for call in calls if everything or call.names]
-        width = max((len(_call(process, call, words)[0]) for call in shown), default=0)
+        width = max((len(place_in_words(process, c.stream, c.row, words)[0]) for c in shown), default=0)
         for call in shown:
-            op, layouts = _call(process, call, words)
+            op, layouts = place_in_words(process, call.stream, call.row, words)
             yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
             yield f"      {kernel_text(evidence_of(process, call)) or '–'}"
         if len(shown) < len(calls):
@@ -52,7 +55,7 @@ def kernels_json(trace: Trace) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "trace": str(trace.path),
-        "processes": [_process_json(p) for p in trace.processes if p.ran],
+        "processes": [_process_json(p) for p in trace.processes if p.ran or p.launched],
     }
 
 
@@ -81,29 +84,18 @@ def _in_order(process: ProcessTrace) -> list[RanCall]:
     return sorted(calls, key=lambda call: (call.stream, call.row))
 
 
-def _call(process: ProcessTrace, call: RanCall, words: Words) -> tuple[str, list[str]]:
-    """Operator and layouts of its tensors, from the row where it was met first."""
-    stream = next((stream for stream in process.streams if stream.index == call.stream), None)
-    try:
-        rows = None if stream is None or call.row >= stream.rows else stream.read(call.row, call.row + 1)
-    except HoleError:
-        rows = None
-    if rows is None:
-        return "?", []
-    return words.op(int(rows.columns[0, Column.OP])), words.layouts(int(rows.columns[0, Column.STRUCTURE]))
-
-
 def _process_json(process: ProcessTrace) -> dict[str, Any]:
-    assert process.ran is not None
+    ran = process.ran or Ran()
     words, calls = Words(process), []
     for call in _in_order(process):
-        op, layouts = _call(process, call, words)
+        op, layouts = place_in_words(process, call.stream, call.row, words)
         evidence = evidence_of(process, call)
         place = {"stream": call.stream, "row": call.row, "times": call.times}
         calls.append({"op": op, "inputs": layouts, **place, "kernel": kernel_text(evidence), **evidence})
     return {
         "name": process.name,
-        "libraries": process.ran.libraries,
+        "libraries": ran.libraries,
         "calls": calls,
-        "unknown": [{"why": why, "calls": count} for why, count in process.ran.unknown],
+        "unknown": [{"why": why, "calls": count} for why, count in ran.unknown],
+        "launched": launched_json(process) if process.launched else None,
     }
