@@ -87,7 +87,8 @@ def command(
     as op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector finds).
 
     --kernels asks the libraries, once CMD has ended and in a process of its own, what they run for each kind of call of
-    these steps (window: of --steps); rltrace kernels lists it, and diff names it.
+    these steps (window: of --steps), and has torch's profiler look at what ops launch on a GPU as they run; rltrace
+    kernels lists it, and diff names it.
 
     --rows keeps a digest of each row of what modules and ops are given and return, so that rltrace compare can hold two
     programs against each other whatever their batches.
