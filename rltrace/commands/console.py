@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from time import monotonic
 from typing import Any, TypeVar
 
 import click
+
+from rltrace.errors import RltraceError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,13 +54,25 @@ def complain(text: str, *, hint: str = "") -> None:
     narrate(f"error: {text}", hint=hint)
 
 
+@contextmanager
+def output_watched() -> Iterator[None]:
+    """Standard output that takes no more is told as that; a reader that left is not for here."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RltraceError(f"standard output cannot be written: {error.strerror or error}") from error
+
+
 def emit(text: str, *, color: bool | None = None) -> None:
     """One piece of data on standard output, ended by a newline; ``color``: colour stays in it, None: as click has it.
 
     What standard output cannot encode (a name that was no text to begin with) is written with backslashes.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), color=color)
+    with output_watched():
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), color=color)
 
 
 def color_option(command: F) -> F:

@@ -47,7 +47,7 @@ def command(
             told(path, window(steps) if steps is not None else EVERYTHING, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
-        if not any(process.ran or process.launched for process in found.processes):
+        if not ask and not any(process.ran or process.launched for process in found.processes):
             raise UsageError(f"nobody has asked what ran in {found.path}: --ask does, on the machine of that recording")
     if form == "json":
         emit(json.dumps(kernels_json(a) if b is None else other_json(a, b), indent=2))

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import click
 
-from rltrace.commands.console import ExitCode, complain
+from rltrace.commands.console import ExitCode, complain, output_watched
 from rltrace.errors import RltraceError
 
 VERBS = {
@@ -120,7 +120,8 @@ def guarded(call: Callable[[], object], failed: ExitCode) -> int:
     """What ``call`` ends with, as an exit status; ``failed`` where rltrace itself could not do its work."""
     try:
         status = _status(call(), failed)
-        _flush(sys.stdout)
+        with output_watched():
+            _flush(sys.stdout)
     except SystemExit as ending:
         return _status(ending.code, failed)
     except (ReaderLeftError, BrokenPipeError):

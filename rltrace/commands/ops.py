@@ -40,13 +40,23 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
 
     selector = parse_selectors(selectors)
     wanted = parse_range(steps) if steps is not None else None
-    unreadable, opened = 0, open_trace(trace)
+    shown, unreadable, opened = 0, 0, open_trace(trace)
     lines = islice(list_ops(opened, selector, wanted), limit)
     while batch := list(islice(lines, BATCH)):
         emit("\n".join(line_text(line) if form == "text" else json.dumps(line_json(line)) for line in batch))
+        shown += len(batch)
         unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine) and line.damaged)
+    if not shown and limit != 0:
+        narrate(_nothing(trace, selectors, steps))
     for process in opened.processes:
         if process.state == "running":
             narrate(f"{process.name} is still being recorded; these were its ops up to op {process.after_op:,}")
     if unreadable:
         narrate(f"{counted(unreadable, 'row')} could not be read", hint=f"rltrace verify {trace}")
+
+
+def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None) -> str:
+    """Why nothing is listed, in the words of whoever asked."""
+    asked = [" or ".join(selectors)] if selectors else []
+    asked += [f"--steps {steps}"] if steps is not None else []
+    return f"no op of {trace} is found by {' and '.join(asked)}" if asked else f"{trace} has no ops"

@@ -66,6 +66,8 @@ def command(
     opened = [open_trace(path) for path in traces]
     segments = 1 << 40 if every else MOST_SEGMENTS
     told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
+    if names and not any(one.series for one in told):
+        narrate(f"no series is found by {' or '.join(names)}", hint=f"rltrace series {traces[0]} lists all of them")
     rest = zip(told[1:], opened[1:], strict=True)
     pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
     if form == "json":

@@ -57,8 +57,9 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
         return Verdict.UNKNOWN, "nothing was recorded on both sides that could be compared"
     if _different_programs(evidence):
         matched, (rows_a, rows_b) = evidence.matched, evidence.looked_at
+        ops = "op matches" if matched == 1 else "ops match"
         return Verdict.UNKNOWN, (
-            f"these look like different programs: only {matched:,} ops match, of {rows_a:,} of A and {rows_b:,} of B"
+            f"these look like different programs: only {matched:,} {ops}, of {rows_a:,} of A and {rows_b:,} of B"
         )
     if evidence.decisive is not None:
         return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)

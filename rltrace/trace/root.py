@@ -47,7 +47,8 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
         journal = JournalWriter(os.fspath(path / JOURNAL))
         journal.append([{"type": "launch", "format": list(FORMAT), "created": time.time(), **launch}])
     except OSError as error:
-        raise record_error(f"the trace {path} cannot be made", error) from error
+        why = "" if path.absolute().parent.is_dir() else f"there is no folder {path.parent}"
+        raise record_error(f"the trace {path} cannot be made", error, why) from error
 
 
 def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = None) -> None:
@@ -79,9 +80,9 @@ def add_to_launch(path: Path, records: Sequence[Mapping[str, object]]) -> None:
         raise record_error(f"{path} cannot be added to", error) from error
 
 
-def record_error(what: str, error: OSError) -> RecordError:
-    """The error for a failed write, with its errno."""
-    raised = RecordError(f"{what}: {error.strerror or error}")
+def record_error(what: str, error: OSError, why: str = "") -> RecordError:
+    """The error for a failed write, with its errno; ``why``: in place of what the system says."""
+    raised = RecordError(f"{what}: {why or error.strerror or error}")
     raised.errno = error.errno
     return raised
 

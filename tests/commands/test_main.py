@@ -141,6 +141,17 @@ def test_output_that_cannot_be_written(unbuffered: str) -> None:
     assert result.stderr.count("No space left on device") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_data_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said what could not be written, and is no failure of rltrace to be looked into."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert guarded(lambda: console.emit("data"), ExitCode.TROUBLE) == 2
+        monkeypatch.undo()
+    shown = capsys.readouterr().err
+    assert shown == "rltrace: error: standard output cannot be written: No space left on device\n"
+
+
 # --- the console ------------------------------------------------------------------------------------------------------
 
 

@@ -238,3 +238,21 @@ def test_events_are_found_by_their_names_and_operators_by_theirs(
     assert "[step=812] observation=" in line
     (found,) = run(capsys, path, "op=environment-step", "--format", "json")
     assert json.loads(found)["event"]["evidence"] == {"step": 812}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["op=nothing"], "no op of {trace} is found by op=nothing"),
+        (["op=nothing", "module=x", "--steps", "0:1"], "is found by op=nothing or module=x and --steps 0:1"),
+        (["op=randn", "--limit", "0"], ""),
+        (["op=randn"], ""),
+    ],
+)
+def test_nothing_found_is_said(
+    trace: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A selector that finds nothing lists nothing, which is no error and is said beside the data."""
+    assert main(["ops", str(trace), *arguments]) == 0
+    shown = capsys.readouterr().err
+    assert (said.format(trace=trace) in shown) if said else shown == ""

@@ -53,6 +53,15 @@ def test_scalers_that_part_come_first(capsys: pytest.CaptureFixture[str]) -> Non
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
+def test_a_name_that_chooses_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no error; a word beside the data keeps it from being read as an empty trace."""
+    build("a.zarr")
+    assert main(["series", "a.zarr", "--name", "nothing"]) == 0
+    assert "no series is found by nothing" in capsys.readouterr().err
+    assert main(["series", "a.zarr", "--name", "return"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_names_choose(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not asked for is neither listed nor told of."""
     scaled(Path("a.zarr"), {0: [GOOD], 1: [OVERFLOW]})
