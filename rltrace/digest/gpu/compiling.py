@@ -22,12 +22,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import xxhash
 
-import rltrace
 from rltrace.digest.gpu import WARPS
 
 PATIENCE = 120.0
@@ -47,6 +45,8 @@ _PARAMETER = re.compile(r"\.param (\.\w+)( \.ptr)?")
 
 _KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TRITON_CACHE_DIR", "TRITON_HOME")
 """Variables that the process gets, and those with which a program names other assemblers."""
+
+_OWN_FOLDER = str(Path(__file__).parents[3])
 
 _PROGRAM = "import sys; sys.path += sys.argv[2:]; from rltrace.digest.gpu.compiling import answer; answer(sys.argv[1])"
 
@@ -83,7 +83,7 @@ def compiled(architecture: int) -> Binaries:
     """The kernels for a compute capability (90: 9.0). Raises UnavailableError. Takes seconds where Triton has none."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise UnavailableError("this program has no Python interpreter to compile in")
-    folders = [_folder_of(rltrace), _folder_of(xxhash), _folder_of_triton()]
+    folders = [_OWN_FOLDER, _folder_of(xxhash.__file__), _folder_of(_origin_of_triton())]
     command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(architecture), *dict.fromkeys(folders)]
     variables = {k: v for k, v in os.environ.items() if k in _KEPT or re.fullmatch(r"TRITON_PTXAS\w*_PATH", k)}
     try:
@@ -112,19 +112,20 @@ def _ending(status: int) -> str:
     return f"status {status}"
 
 
-def _folder_of(module: ModuleType) -> str:
-    return str(Path(module.__file__ or "").parent.parent)
+def _folder_of(package: str) -> str:
+    """Where a package lies, of whose ``__init__`` this is the file."""
+    return str(Path(package).parent.parent)
 
 
-def _folder_of_triton() -> str:
-    """Where it would be imported from; nothing is."""
+def _origin_of_triton() -> str:
+    """What would be imported; nothing is."""
     try:
         found = importlib.util.find_spec("triton")
     except ValueError:  # a stand-in for it
         found = None
     if found is None or found.origin is None:
         raise UnavailableError("triton is not installed")
-    return str(Path(found.origin).parent.parent)
+    return found.origin
 
 
 def answer(architecture: str) -> None:
