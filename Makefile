@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 VERDICTS := .venv-verdicts
+FOR ?= 3.12
+CARRY := zarr numcodecs google-crc32c xxhash click textual numpy pytest pytest-timeout hypothesis
+GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
 
-.PHONY: help demo test check bench verdicts test-gpu clean
+.PHONY: help demo test check bench verdicts test-gpu carry clean
 
 help:
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
@@ -14,7 +17,7 @@ help:
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/benchmarks.md"
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/verdicts.md); 2 GB, half an hour"
-	@echo "make test-gpu  the tests that need a CUDA device"
+	@echo "make test-gpu  the tests that need a CUDA device (without a network: docs/gpu-tests.md)"
 
 # torch comes first and alone: the rest then finds it installed and cannot pull another build of it.
 $(STAMP): pyproject.toml constraints.txt
@@ -62,8 +65,19 @@ $(VERDICTS)/.complete: pyproject.toml constraints.txt constraints-verdicts.txt
 	$(VERDICTS)/bin/python -m pip install --quiet -c constraints-verdicts.txt -e '.[verdicts]'
 	@touch $@
 
+# A machine with a GPU often has its own Python with torch, and no network. `make carry` fills a folder with all the rest
+# for a Python of that version; there, `make test-gpu PYTHON=python3 CARRIED=carried` installs nothing.
+ifdef CARRIED
+test-gpu:
+	@PYTHONPATH=$(abspath $(CARRIED)):$(CURDIR):$(CURDIR)/tui $(PYTHON) -m pytest -q -m gpu $(GPU_TESTS)
+else
 test-gpu: $(STAMP)
-	@$(BIN)/python -m pytest -q -m gpu
+	@$(BIN)/python -m pytest -q -m gpu $(GPU_TESTS)
+endif
+
+carry:
+	$(PYTHON) -m pip install --quiet --upgrade --target carried -c constraints.txt --only-binary=:all: --implementation cp \
+		--python-version $(FOR) --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(CARRY)
 
 clean:
-	rm -rf $(VENV) $(VERDICTS) demo-out bench-out verdicts-out
+	rm -rf $(VENV) $(VERDICTS) carried demo-out bench-out verdicts-out

@@ -86,9 +86,9 @@ class Verbs(click.Group):
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
-    from importlib.metadata import version
+    from rltrace.commands.version import own_version
 
-    click.echo(f"rltrace {version('rltrace-debugger')}")
+    click.echo(f"rltrace {own_version()}")
     ctx.exit()
 
 

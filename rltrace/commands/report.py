@@ -5,7 +5,6 @@ Owns the options, which form is written, and where to. A report is written whole
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
 from rltrace.commands.output import check_output, write_output
+from rltrace.commands.version import own_version
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _report(
     told = told_of(a, b, confirm)
     material = gather(a, b, progress)
     outcome = None if told is None else told.outcome
-    return html_page(material, asked, version=version("rltrace-debugger"), outcome=outcome), material.comparison
+    return html_page(material, asked, version=own_version(), outcome=outcome), material.comparison
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:

@@ -140,8 +140,7 @@ def _kernel(at: Located) -> str:
 
 def told(a: Located, b: Located | None) -> list[str]:
     """Where the op stood, for whoever opens the script."""
-    from importlib.metadata import version
-
+    from rltrace.commands.version import own_version
     from rltrace.report.oplist import op_line
     from rltrace.report.words import Words
 
@@ -151,7 +150,7 @@ def told(a: Located, b: Located | None) -> list[str]:
     if line.site is not None:
         lines.append(f"  {line.site.file}:{line.site.line} in {line.site.function}")
     lines += [f"and, as b, at op {b.row} of another run"] if b is not None else []
-    return [*lines, f"Written by rltrace {version('rltrace-debugger')}."]
+    return [*lines, f"Written by rltrace {own_version()}."]
 
 
 def _how_to_record(at: Located, selector: str) -> str:
