@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -10,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from launching import KERNELS, pretend
+from launching import KERNELS, by_name, pretend
 from recorded import Record, Recorded
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from rltrace.record.compiler.regions import BRACKET as REGION
 from rltrace.record.kernels import cycles, kineto, seen
 from rltrace.record.kernels.profiled import Event
 from rltrace.trace.evidence import launches
@@ -47,7 +51,7 @@ def named(got: Recorded, op: str) -> list[tuple[str, ...]]:
 def test_every_row_has_its_kernels(record: Record, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """However long cycles are: forward, backward, optimizers, with ops between that raise and have no row."""
     pretend(monkeypatch, rows=rows)
-    got = record(lambda: (updates(4), updates(2, foreach=True), updates(2, fused=True)), kernels=ALL)
+    got = record(lambda: (updates(2), updates(1, foreach=True), updates(1, fused=True)), kernels=ALL)
     told = got.process.launched
     assert (told.unknown, told.strays) == ([], {})
     assert told.rows == len(got.rows)
@@ -87,19 +91,22 @@ def test_what_was_launched_for_no_row_is_counted(record: Record, monkeypatch: py
     real = kineto.events_of
 
     def events_of(result: Any) -> list[Event]:
+        events = real(result)
+        thread = events[0].thread
         lone = [
-            Event("cudaGraphLaunch", 1, 2, 1, 900_001, runtime=True),
+            Event("cudaGraphLaunch", 1, 2, thread, 900_001, runtime=True),
             Event("gemm", 5, 6, 0, 900_001, 0, True),
             Event("gemm", 6, 7, 0, 900_001, 0, True),
-            Event("cuLaunchKernel", 3, 4, 1, 900_002, runtime=True),
+            Event("cuLaunchKernel", 3, 4, thread + 1, 900_002, runtime=True),
             Event("mine", 8, 9, 0, 900_002, 0, True),
         ]
-        return [*real(result), *lone]
+        return [*events, *lone]
 
     monkeypatch.setattr(kineto, "events_of", events_of)
     strided = torch.ones(5, 7).t()
     got = record(lambda: strided.tanh(), kernels=ALL)
-    assert got.process.launched.strays == {("gemm", "cudaGraphLaunch"): 2, ("mine", "cuLaunchKernel"): 1}
+    wanted = {("gemm", "cudaGraphLaunch"): 2, ("mine", "cuLaunchKernel in another thread"): 1}
+    assert got.process.launched.strays == wanted
     assert named(got, "aten.tanh.default") == [KERNELS["aten::tanh"]]
 
 
@@ -232,7 +239,7 @@ def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: py
 
 
 def test_a_stretch_without_a_moment_is_cut_off(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four times as many rows as a cycle should have is the most it gets; what comes up to the next moment is not known."""
+    """Four times as many rows as it should have is the most it gets; what comes up to the next moment is not known."""
     pretend(monkeypatch, rows=100, longest=4)
     x = torch.ones(3)
 
@@ -268,6 +275,46 @@ def test_a_fork_ends_the_cycle(record: Record, monkeypatch: pytest.MonkeyPatch) 
     assert status == [0]
     assert {entry.why for entry in got.process.launched.unknown} == {"the process was being forked"}
     assert named(got, "aten.addmm.default")[-1] == ADDMM
+
+
+def test_a_region_of_torch_compile_has_its_kernels(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is launched while it runs is the region's, with its own names for them."""
+    pretend(monkeypatch, kernels=lambda event: ("triton_poi_fused_mul_0",) if event.name == REGION else by_name(event))
+    x = torch.ones(64)
+    fused = torch.compile(lambda x: (x * 2 + 1).tanh())
+    fused(x)
+    got = record(lambda: (fused(x), x.tanh()), kernels=ALL)
+    assert named(got, "inductor.compiled_graph") == [("triton_poi_fused_mul_0",)]
+    assert named(got, "aten.tanh.default") == [KERNELS["aten::tanh"]]
+    assert got.process.launched.unknown == []
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import pytest, torch, rltrace
+from launching import pretend
+pretend(pytest.MonkeyPatch(), rows=100)
+with rltrace.record(sys.argv[2], kernels=(0, None)):
+    net = torch.nn.Linear(8, 8)
+    for _ in range(101):
+        net(torch.ones(4, 8)).tanh()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_costs_the_names_of_one_cycle_and_no_row_of_those_before(tmp_path: Path) -> None:
+    """In the middle of a cycle: all cycles before it are there, with their names."""
+    trace = tmp_path / "a.zarr"
+    support = str(Path(__file__).parents[1] / "support")
+    ended = subprocess.run([sys.executable, "-c", KILLED, support, str(trace)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    got = Recorded(trace)
+    assert got.process.state == "killed"
+    assert len(got.process.launched.parts(0)) >= 3
+    assert len(got.rows) >= got.process.launched.rows > 300
+    assert got.rows[got.process.launched.rows - 1].index < len(got.rows)
+    assert set(named(got, "aten.tanh.default")[:90]) == {KERNELS["aten::tanh"]}
 
 
 # --- profilers of the program's own -----------------------------------------------------------------------------------

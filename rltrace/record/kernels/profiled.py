@@ -195,6 +195,7 @@ class _Profile:
         self._whose: dict[int, tuple[_Call | None, int]] = {}
         """By torch's ids: the bracket that an op lies in (None: it is the recorder's own), and which of its parts."""
         self._found: list[_Call] = []
+        self._threads = {event.thread for event in events if not event.device and not event.runtime}
         for own in _threads(events):
             self._go_through(own)
         self._attribute()
@@ -248,7 +249,7 @@ class _Profile:
 
     def strays(self) -> tuple[tuple[str, str, int], ...]:
         """What was launched for no row, in the order in which it came first."""
-        runtimes = {call.correlation: call.name for call in self._calls}
+        runtimes = {call.correlation: self._call_in_words(call) for call in self._calls}
         found: Counter[tuple[str, str]] = Counter()
         for event in self._device:
             op = self._ops.get(event.correlation, 0)
@@ -257,6 +258,10 @@ class _Profile:
                 launcher = self._names.get(op) or runtimes.get(event.correlation, "")
                 found[whole_name(event.name), launcher] += 1
         return tuple((name, launcher, count) for (name, launcher), count in found.items())
+
+    def _call_in_words(self, call: Event) -> str:
+        """CUPTI sees all threads of a process, the profiler's events of ops are of some."""
+        return call.name if call.thread in self._threads else f"{call.name} in another thread"
 
 
 NOBODY: Final = (0, None, -1, False)
