@@ -10,7 +10,7 @@ from __future__ import annotations
 from rltrace.diff.findings import Decided, make_finding, row_at
 from rltrace.diff.judging.putback import draws_from, ends_alike
 from rltrace.diff.model import Cause, Finding, InputsMatch
-from rltrace.diff.pools import is_pool
+from rltrace.diff.pools import is_pool, pool_of
 from rltrace.diff.view import StreamView, Stretch
 from rltrace.errors import HoleError
 from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
@@ -39,9 +39,12 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
 
 
 def never_recorded(trace: Trace, other: Trace) -> str | None:
-    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its birth."""
-    names = {process.name for process in trace.processes}
-    gone = next((process.name for process in other.processes if process.name not in names), None)
+    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its birth.
+
+    A pool's is not missed where others of that pool are there: their tasks are compared as one, and some have none.
+    """
+    names = {pool_of(process.name) for process in trace.processes}
+    gone = next((process.name for process in other.processes if pool_of(process.name) not in names), None)
     return gone if len(trace.births) > len(other.births) else None
 
 

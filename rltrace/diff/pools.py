@@ -59,6 +59,11 @@ def is_pool(name: str) -> bool:
     return "/pool:" in name
 
 
+def pool_of(process: str) -> str:
+    """``rank0/pool`` of ``rank0/pool:3``; of a process that is no pool's its own name."""
+    return process.partition("/pool:")[0] + "/pool" if is_pool(process) else process
+
+
 def compare_pools(a: ProcessTrace, b: ProcessTrace) -> PoolResult | None:
     """Compare the pool threads of two processes; None where neither has any."""
     views = [[StreamView(p, s) for s in p.streams if is_pool(s.name) and s.rows] for p in (a, b)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from rltrace.diff.pools import is_pool
+from rltrace.diff.pools import is_pool, pool_of
 from rltrace.trace.reader import ProcessTrace, Trace
 from rltrace.trace.schema import Step
 
@@ -37,7 +37,7 @@ def pooled(trace: Trace) -> dict[str, list[ProcessTrace]]:
     found: dict[str, list[ProcessTrace]] = {}
     for process in trace.processes:
         if is_pool(process.name):
-            found.setdefault(process.name.partition("/pool:")[0] + "/pool", []).append(process)
+            found.setdefault(pool_of(process.name), []).append(process)
     return found
 
 

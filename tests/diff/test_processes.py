@@ -99,6 +99,18 @@ def test_a_pools_processes_take_tasks_as_timing_has_it(tmp_path: Path, tasks: tu
     assert any("processes of rank0/pool runs a task is a matter of timing" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "verdict"), [(("abcd",), Verdict.IDENTICAL), (("abc",), Verdict.UNKNOWN), ((), Verdict.UNKNOWN)]
+)
+def test_a_pools_process_that_left_nothing_but_its_birth(
+    tmp_path: Path, tasks: tuple[str, ...], verdict: Verdict
+) -> None:
+    """It was terminated while it still imported torch: not missed where the others took every task."""
+    b = pool(tmp_path / "b", *tasks)
+    write_birth(b, {"pid": 0, "argv": ["python", "train.py"]})
+    assert compare(pool(tmp_path / "a", "ab", "cd"), b).verdict is verdict
+
+
 def test_another_task_of_a_pools_process_leaves_it_open(tmp_path: Path) -> None:
     """Whose task it is cannot be told."""
     found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", "ab", "cx"))
