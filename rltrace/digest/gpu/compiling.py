@@ -48,7 +48,13 @@ _KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TRITON_CACHE_DIR", "TRITO
 
 _OWN_FOLDER = str(Path(__file__).parents[3])
 
-_PROGRAM = "import sys; sys.path += sys.argv[2:]; from rltrace.digest.gpu.compiling import answer; answer(sys.argv[1])"
+_PROGRAM = """
+import sys
+architecture, triton, *folders = sys.argv[1:]
+sys.path += folders
+from rltrace.digest.gpu.compiling import answer
+answer(architecture, triton)
+"""
 
 
 class UnavailableError(Exception):
@@ -83,8 +89,8 @@ def compiled(architecture: int) -> Binaries:
     """The kernels for a compute capability (90: 9.0). Raises UnavailableError. Takes seconds where Triton has none."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise UnavailableError("this program has no Python interpreter to compile in")
-    folders = [_OWN_FOLDER, _folder_of(xxhash.__file__), _folder_of(_origin_of_triton())]
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(architecture), *dict.fromkeys(folders)]
+    folders = [_folder_of(_origin_of_triton()), _OWN_FOLDER, _folder_of(xxhash.__file__)]
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(architecture), *folders]
     variables = {k: v for k, v in os.environ.items() if k in _KEPT or re.fullmatch(r"TRITON_PTXAS\w*_PATH", k)}
     try:
         done = subprocess.run(
@@ -128,12 +134,16 @@ def _origin_of_triton() -> str:
     return found.origin
 
 
-def answer(architecture: str) -> None:
-    """In the process of its own: compile, and write what came of it to standard output."""
+def answer(architecture: str, folder: str) -> None:
+    """In the process of its own: compile with the Triton in this folder, and write to standard output what came of it."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers print goes where nobody reads it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # and one that aborts leaves nothing behind
     try:
+        sys.path.insert(sys.path.index(_OWN_FOLDER), folder)  # another one may lie beside what else is needed
+        import triton  # noqa: F401
+
+        sys.path.remove(folder)
         told = _compile_somewhere(int(architecture))
     except Exception as error:
         told = {"error": f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0][:200]}"}

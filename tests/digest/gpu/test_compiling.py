@@ -86,6 +86,17 @@ def test_a_folder_of_the_program_is_no_triton(tmp_path: Path, monkeypatch: pytes
 
 
 @needs_triton
+def test_the_triton_that_the_program_would_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other one that lies beside a package that is needed as well."""
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton/__init__.py").write_text("raise ImportError('the first one found')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(UnavailableError, match="ImportError: the first one found"):
+        compiled(90)
+
+
+@needs_triton
 @pytest.mark.parametrize("interpreter", ["/bin/false", "/nowhere/python", ""])
 def test_an_interpreter_that_is_none(interpreter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a program that holds one inside."""
