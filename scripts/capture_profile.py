@@ -1,11 +1,12 @@
-"""Record a small training program under torch.profiler and write down both: what a test of joining the two needs.
+"""Record a small training program with the profiler beside it and write down both: what a test of joining them needs.
 
     python scripts/capture_profile.py -o tests/record/data/profile-h100.json.gz     on a machine with a GPU
 
-Not yet run on a GPU: there is no such file in the repository so far. On a CPU (``--device cpu``) it works as well, and
-the tests call it so. The program has eager ops, backward passes, foreach and fused optimizers, attention, copies,
-memsets and, where Triton is there, a compiled function. Provenance (GPU, driver, versions, date) goes into the file;
-nothing of the machine beyond that.
+What is written are the events that ``rltrace record --kernels`` itself joined, by the very functions that it calls,
+and what came of it. A test takes every such file in ``tests/record/data``; not yet run on a GPU, so there is none so
+far. On a CPU (``--device cpu``) it works as well, and the tests call it so. The program has eager ops, backward passes,
+foreach and fused optimizers, attention, copies, memsets and, where Triton is there, a compiled function. Provenance
+(GPU, driver, versions, date) goes into the file; nothing of the machine beyond that.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ import argparse
 import gzip
 import json
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 import rltrace
 from rltrace import fingerprint
-from rltrace.record.kernels.kineto import events_of
-from rltrace.record.kernels.profiled import Event, join
+from rltrace.record.kernels import cycles, kineto, seen
+from rltrace.record.kernels.profiled import Event, Joined, join
 from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import Column, Kind
 
 TOLD = ("torch.version", "torch.cuda", "cuda.devices", "cuda.driver", "cuda.cudnn", "package.triton", "host.cpu")
 
@@ -65,36 +67,53 @@ def compiled(device: str) -> None:
 
 
 def capture(device: str, *, with_compiled: bool = False) -> dict[str, Any]:
-    """Rows and events of the program, and where they come from."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
+    """Rows and events of the program, what was launched for each row, and where all that comes from."""
     if device != "cpu":
         torch.zeros(1, device=device)
+        program(device)  # libraries choose, allocate and compile at their first calls
         if with_compiled:
-            compiled(device)  # compiled before anything is looked at
-    with tempfile.TemporaryDirectory() as folder:
-        with rltrace.record(Path(folder, "a.zarr")), profile(activities=activities) as profiler:
+            compiled(device)
+        torch.cuda.synchronize()
+    taken: list[tuple[list[Event], list[str], Joined]] = []
+
+    def joined(events: Sequence[Event], ops: Sequence[str], raised: Sequence[int] = ()) -> Joined:
+        taken.append((list(events), list(ops), join(events, ops, raised)))
+        return taken[-1][2]
+
+    kinds = kineto.devices() if device != "cpu" else ("cpu",)
+    with tempfile.TemporaryDirectory() as folder, looking_at(kinds, joined):
+        with rltrace.record(Path(folder, "a.zarr"), kernels=(0, None)):
             program(device)
             if with_compiled:
                 compiled(device)
-            if device != "cpu":
-                torch.cuda.synchronize()
-        ops = recorded_ops(Path(folder, "a.zarr"))
+        told = open_trace(Path(folder, "a.zarr")).processes[0].launched
+    if len(taken) != 1:
+        raise SystemExit(f"{len(taken)} cycles, not one: {told.unknown}")
+    [(events, ops, found)] = taken
     facts = fingerprint.facts()
-    told = {name: facts[name] for name in TOLD if facts.get(name) is not None}
-    provenance = {"by": "scripts/capture_profile.py", "date": datetime.now(UTC).date().isoformat(), **told}
+    known = {name: facts[name] for name in TOLD if facts.get(name) is not None}
     return {
-        "provenance": provenance,
+        "provenance": {"by": "scripts/capture_profile.py", "date": datetime.now(UTC).date().isoformat(), **known},
         "ops": ops,
-        "events": [list(event) for event in events_of(profiler)],
+        "events": [list(event) for event in events],
+        "launched": [[launch.name for launch in launches] for launches in found.launches],
+        "why": found.why,
+        "lost": sorted(found.lost),
+        "strays": [list(stray) for stray in found.strays],
     }
 
 
-def recorded_ops(path: Path) -> list[str]:
-    """Operators of the rows of the first stream that are ops."""
-    process = open_trace(path).processes[0]
-    rows = process.streams[0].read(0, process.streams[0].rows)
-    kinds = rows.column(Column.KIND) == Kind.OP
-    return [str(process.tables["ops"].payloads[number]) for number in rows.column(Column.OP)[kinds]]
+@contextmanager
+def looking_at(kinds: tuple[str, ...], joined: Callable[..., Joined]) -> Iterator[None]:
+    """The recorder's profiler looks at these devices, in one cycle, and its events are handed to ``joined``."""
+    before = kineto.devices, kineto._module, cycles.CYCLE_ROWS, seen.join
+    kineto.devices, cycles.CYCLE_ROWS, seen.join = (lambda: kinds), 1 << 20, joined  # type: ignore[assignment,misc]
+    if kinds == ("cpu",):
+        kineto._module = lambda kind: SimpleNamespace(synchronize=lambda: None)
+    try:
+        yield
+    finally:
+        kineto.devices, kineto._module, cycles.CYCLE_ROWS, seen.join = before  # type: ignore[misc]
 
 
 def events(captured: dict[str, Any]) -> list[Event]:
@@ -112,13 +131,15 @@ def main() -> None:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(options.output, "wt", encoding="utf-8") as file:
         json.dump(captured, file)
-    joined = join(events(captured), captured["ops"])
-    launched = sum(map(len, joined.launches))
-    bare = [op for op, launches in zip(captured["ops"], joined.launches, strict=False) if not launches]
+    launched = sum(map(len, captured["launched"]))
+    bare = {op for op, names in zip(captured["ops"], captured["launched"], strict=False) if not names}
+    size = options.output.stat().st_size
     print(
-        f"{len(captured['ops'])} rows, {len(captured['events'])} events, {launched} launches; {joined.why or 'joined'}"
+        f"{len(captured['ops'])} rows, {len(captured['events'])} events, {launched} launches, {size:,} bytes;"
+        f" {captured['why'] or 'joined'}"
     )
-    print(f"rows that launched nothing: {sorted(set(bare))}")
+    print(f"rows that launched nothing: {sorted(bare)}")
+    print(f"launched for no row: {captured['strays']}")
 
 
 if __name__ == "__main__":

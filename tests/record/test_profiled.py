@@ -1,11 +1,14 @@
 """torch.profiler's events joined to rows: live on a CPU, and the way from a device's events on made-up ones.
 
-No profile of a GPU stands here yet: ``scripts/capture_profile.py`` captures one where there is one.
+No profile of a GPU stands here yet: ``scripts/capture_profile.py`` captures one where there is one, and what stands in
+``data`` is joined here.
 """
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +25,7 @@ from rltrace.record.kernels.kineto import events_of
 from rltrace.record.kernels.profiled import BRACKET, Event, Launch, brackets, join
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "capture_profile.py"
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,20 @@ def test_every_row_of_a_training_program_has_its_call(script: ModuleType) -> Non
     assert not any(joined.launches), "nothing is launched on a CPU"
     assert {"aten._foreach_lerp_.Scalar", "aten._fused_adam_.default"} <= set(ops)
     assert captured["provenance"]["torch.version"] == torch.__version__
+
+
+def test_profiles_that_were_captured_on_gpus(script: ModuleType) -> None:
+    """Every capture in ``data``: joined as when it was captured, each row on the device with what it launched."""
+    captures = sorted(DATA.glob("*.json.gz"))
+    if not captures:
+        pytest.skip("no profile of a GPU has been captured yet: scripts/capture_profile.py does it, where there is one")
+    for path in captures:
+        assert path.stat().st_size < 300_000, path
+        captured = json.loads(gzip.decompress(path.read_bytes()))
+        joined = join(script.events(captured), captured["ops"])
+        assert (joined.why, sorted(joined.lost)) == ("", captured["lost"]), path
+        assert [[launch.name for launch in launches] for launches in joined.launches] == captured["launched"], path
+        assert sum(map(len, joined.launches)) > len(captured["ops"]) // 2, path
 
 
 def profiled(record: Record, program: Callable[[], object], **options: Any) -> tuple[list[Event], list[str]]:
