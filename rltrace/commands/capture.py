@@ -110,7 +110,7 @@ def command(
 
 def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> Horizon:
     """The steps of the experiment. Raises UsageError where they are not told, or the trace has none of them."""
-    from rltrace.commands.record import parse_steps
+    from rltrace.commands.written import parse_steps
     from rltrace.diff.compare import compare
     from rltrace.experiment.confirm.horizon import Horizon, parting_of
     from rltrace.trace.reader import open_trace

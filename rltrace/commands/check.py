@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_color
-from rltrace.commands.record import parse_steps
+from rltrace.commands.written import parse_steps
 from rltrace.errors import UsageError
 from rltrace.launch.command import Found, look_up, trace_stem
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from rltrace.commands.console import complain, counted, emit, narrate
+from rltrace.commands.written import parse_steps
 from rltrace.errors import RltraceError, UsageError
 
 Window = tuple[int, int | None]
@@ -44,7 +45,7 @@ def command(
         raise UsageError("--steps says for which steps --ask asks")
     for path in filter(None, (trace, other)):
         if ask:
-            told(path, window(steps) if steps is not None else EVERYTHING, quiet=quiet)
+            told(path, parse_steps(steps) if steps is not None else EVERYTHING, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
         if not ask and not any(process.ran or process.launched for process in found.processes):
@@ -53,13 +54,6 @@ def command(
         emit(json.dumps(kernels_json(a) if b is None else other_json(a, b), indent=2))
     else:
         emit("\n".join(kernels_lines(a, everything=everything) if b is None else other_lines(a, b)))
-
-
-def window(text: str) -> Window:
-    """``A:B`` as steps. Raises UsageError."""
-    from rltrace.commands.record import parse_steps
-
-    return parse_steps(text)
 
 
 def asked_window(text: str, steps: Window | None) -> Window | None:
@@ -74,7 +68,7 @@ def asked_window(text: str, steps: Window | None) -> Window | None:
         return steps
     if ":" not in text:
         raise UsageError(f"--kernels {text}: write off, window, all, or steps as A:B")
-    return window(text)
+    return parse_steps(text)
 
 
 def also_asking(trace: Path, steps: Window, before: Callable[[], bool] | None, *, quiet: bool) -> Callable[[], bool]:

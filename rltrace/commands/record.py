@@ -6,16 +6,16 @@ Owns the options and what they mean; carrying it out is ``recording``'s.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import click
 
 from rltrace.commands.kernels import also_asking, asked_window
 from rltrace.commands.recording import carry_out
+from rltrace.commands.written import parse_axes, parse_size, parse_steps
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
-from rltrace.record.options import RecordOptions, check_axes
+from rltrace.record.options import RecordOptions
 from rltrace.select import parse_selectors
 
 
@@ -149,30 +149,3 @@ def command(
     if asked is not None:
         also = also_asking(trace, asked, also, quiet=quiet)
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=also)
-
-
-def parse_steps(text: str) -> tuple[int, int | None]:
-    """``A:B`` as (first, end), half open; an open side is 0 or None. Raises UsageError."""
-    first, colon, end = (part.strip() for part in text.partition(":"))
-    if not colon or not all(part == "" or (part.isascii() and part.isdigit()) for part in (first, end)):
-        raise UsageError(f"--steps {text}: write A:B with step numbers from 0, as in 100:110, 100: or :10")
-    window = int(first or 0), int(end) if end else None
-    if window[1] is not None and window[1] <= window[0]:
-        raise UsageError(f"--steps {text}: no step is in it; the second number is the first step that is left out")
-    return window
-
-
-def parse_axes(text: str) -> tuple[int, ...]:
-    """``0,1`` as numbers, ascending. Raises UsageError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise UsageError(f"--row-axes {text}: write numbers of axes from 0, as in 0 or 0,1")
-    return check_axes(map(int, parts))
-
-
-def parse_size(option: str, text: str) -> int:
-    """``500MB``, ``1GiB``, ``1.5 G``, ``4096`` as bytes. Raises UsageError."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text, re.ASCII)
-    if found is None or (found[3] and not found[2]):
-        raise UsageError(f"{option} {text}: write a number of bytes, as in 500MB, 1GiB or 4096")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))

@@ -56,6 +56,14 @@ def carry_out(
     return _conclude(command, options, trace, ending, also, quiet=quiet)
 
 
+def other_trace(trace: Path, source: Path) -> tuple[str, str]:
+    """Absolute paths of both. Raises UsageError where they are one."""
+    path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
+    if os.path.realpath(path) == os.path.realpath(path_a):
+        raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
+    return path, path_a
+
+
 def _check(program: str) -> ExitCode | None:
     """Say so before anything is made where the command cannot be started."""
     found = look_up(program)

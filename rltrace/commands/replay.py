@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands.console import complain, narrate
-from rltrace.commands.recording import carry_out
+from rltrace.commands.recording import carry_out, other_trace
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -140,14 +140,6 @@ def command(
         return _tell(plans, source, trace, inject, result, quiet=quiet, lockstep=lockstep)
 
     return carry_out(command, trace, options, force=force and output is not None, quiet=quiet, also=tell)
-
-
-def other_trace(trace: Path, source: Path) -> tuple[str, str]:
-    """Absolute paths of both. Raises UsageError where they are one."""
-    path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
-    if os.path.realpath(path) == os.path.realpath(path_a):
-        raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
-    return path, path_a
 
 
 def _tell(

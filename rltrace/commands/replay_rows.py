@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rltrace.commands.console import complain, narrate
-from rltrace.commands.recording import carry_out
-from rltrace.commands.replay import other_trace
+from rltrace.commands.recording import carry_out, other_trace
 
 
 @dataclass(frozen=True)

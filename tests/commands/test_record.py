@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.commands.main import main
-from rltrace.commands.record import parse_size, parse_steps
+from rltrace.commands.written import parse_size, parse_steps
 from rltrace.errors import UsageError
 from rltrace.trace.keptrecords import AskedRows
 from rltrace.trace.reader import open_trace
