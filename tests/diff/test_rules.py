@@ -57,6 +57,19 @@ GPU = {"device": "cuda"}
         ("aten.convolution.default", GPU, GPU, ["flag.cudnn.benchmark", "cuda.devices"]),
         ("aten._scaled_dot_product_flash_attention.default", GPU, GPU, ["flag.sdp.flash", "cuda.devices"]),
         ("aten.add.Tensor", GPU, GPU, ["cuda.devices"]),
+        (
+            "inductor.compiled_graph",
+            {"library": "Inductor", "names": ["extern_kernels.addmm", "cpp_fused_tanh_0"], "code": "aa"},
+            {"library": "Inductor", "names": ["torch.ops.mkldnn._linear_pointwise.default"], "code": "bb"},
+            [
+                "env.MKL_CBWR",
+                "env.ATEN_CPU_CAPABILITY",
+                "cpu.capability",
+                "env.ONEDNN_MAX_CPU_ISA (rank1/main)",
+                "flag.mkldnn.enabled",
+                "host.cpu",
+            ],
+        ),
         ("mine.op.default", {}, {}, ["host.cpu"]),
     ],
 )

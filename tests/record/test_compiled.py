@@ -269,6 +269,7 @@ def test_a_region_of_inductors_is_one_op(record: Record, tmp_path: Path, monkeyp
     assert forward.index in [link.row for link in backward.inputs]
     assert (forward.rng is not None, backward.rng) == (True, None)
     assert forward.kernel["library"] == "Inductor"
+    assert forward.kernel["vectors"] == str(sys.modules["torch._inductor.cpu_vec_isa"].pick_vec_isa())
     assert any("fused" in name for name in forward.kernel["names"])
     again = record(lambda: [kept[-1][1].sin(), kept[-1][0].sin()])
     written, returned = (row.inputs[0].digest for row in again.named("sin"))

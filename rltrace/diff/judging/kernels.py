@@ -112,7 +112,7 @@ def _lines(evidence: Evidence) -> list[str]:
 
 
 def _word(key: str) -> str:
-    return {"isa": "instruction set"}.get(key, key)
+    return {"isa": "instruction set", "vectors": "Inductor's instruction set"}.get(key, key)
 
 
 def _value(value: object) -> str:

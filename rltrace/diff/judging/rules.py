@@ -20,6 +20,7 @@ BY_LIBRARY = {
     "MKL": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
     "LAPACK": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
     "ATen": ("env.ATEN_CPU_CAPABILITY", "cpu.capability"),
+    "Inductor": ("env.TORCHINDUCTOR_", "env.ATEN_CPU_CAPABILITY", "cpu.capability", "torch.version"),
 }
 """Starts of names of facts, those that can be set before those that follow."""
 
@@ -141,9 +142,20 @@ def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
 
 
 def _libraries(evidence: Evidence) -> list[str]:
-    """Those that said what they ran, or else the one that the operator's name lets guess."""
+    """Those that said what they ran, or that a region's code calls; else the one that the operator's name suggests."""
+    if evidence.get("library") == "Inductor":
+        return list(dict.fromkeys(map(_called, whole_names(evidence) or ())))
     said = dict.fromkeys(name.split(" ")[0] for name in whole_names(evidence) or ())
     return list(said) or [str(evidence.get("library") or "")]
+
+
+def _called(name: str) -> str:
+    """The library of a kernel of Inductor's on a CPU: ``extern_kernels.addmm``, ``cpp_fused_tanh_0``."""
+    if "mkldnn" in name or "convolution" in name:
+        return "oneDNN"
+    if "mkl" in name or name.startswith("extern_kernels."):
+        return "MKL"
+    return "ATen" if name.startswith(("aten.", "torch.ops.")) else "Inductor"
 
 
 def _rank(name: str, starts: Sequence[str]) -> int | None:

@@ -108,7 +108,9 @@ class Regions:
         key = (tuple(names), code, writes, draws)
         found = self._known.get(key)
         if found is None:
-            name = RegionName(NAME, {"library": "Inductor", "names": names, "code": code})
+            evidence = {"library": "Inductor", "names": names, "code": code}
+            made_for = inductor.vectors(names)
+            name = RegionName(NAME, evidence | ({"vectors": made_for} if made_for else {}))
             forget = self._process.storages.reads.clear
             found = self._known[key] = Region(name, writes=writes, draws=draws, forget_reads=forget)
         return found

@@ -1,12 +1,14 @@
 """What the code that Inductor generates says of itself: its kernels in launch order, whether it draws, a fingerprint.
 
-Owns the reading of that text, nothing else. What cannot be found in it is left out; nothing here raises on a text that
-looks otherwise.
+Owns the reading of that text, and for which instructions it was made. What cannot be found in it is left out; nothing
+here raises on a text that looks otherwise.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +28,21 @@ def kernels(source: str) -> list[str]:
     """Names of the kernels that a graph's code calls, in order, each as often as it stands there."""
     called = _CALLED.findall(_body(source))
     return called or list(dict.fromkeys(_DEFINED.findall(source)))
+
+
+def vectors(names: Sequence[str]) -> str | None:
+    """The instruction set that its C++ kernels were made for (``avx512``); None where there are none, or it did not ask.
+
+    It chooses by the processor and by ``ATEN_CPU_CAPABILITY``, and compiles a program for each set that it asks about:
+    so it is asked only once it has done that itself, as it has wherever it has loaded such a kernel.
+    """
+    chosen: Any = sys.modules.get("torch._inductor.cpu_vec_isa")
+    if chosen is None or not any(name.startswith("cpp_") for name in names):
+        return None
+    try:
+        return str(chosen.pick_vec_isa()) or None if chosen.valid_vec_isa_list.cache_info().currsize else None
+    except Exception:  # nothing that a recording could be without: another version's has another shape
+        return None
 
 
 def fingerprint(source: str) -> str:
