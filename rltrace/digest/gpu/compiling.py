@@ -135,7 +135,7 @@ def _origin_of_triton() -> str:
 
 
 def answer(architecture: str, folder: str) -> None:
-    """In the process of its own: compile with the Triton in this folder, and write to standard output what came of it."""
+    """In the process of its own: compile with the Triton in this folder, write to standard output what came of it."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers print goes where nobody reads it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # and one that aborts leaves nothing behind
