@@ -31,7 +31,7 @@ def kernels(source: str) -> list[str]:
 
 
 def vectors(names: Sequence[str]) -> str | None:
-    """The instruction set that its C++ kernels were made for (``avx512``); None where there are none, or it did not ask.
+    """The instruction set that its C++ kernels were made for (``avx512``); None without any, or where it did not ask.
 
     It chooses by the processor and by ``ATEN_CPU_CAPABILITY``, and compiles a program for each set that it asks about:
     so it is asked only once it has done that itself, as it has wherever it has loaded such a kernel.
