@@ -31,8 +31,8 @@ def test_it_takes_no_gpu(
 ) -> None:
     """For Ampere and Hopper, silently, whatever the program has set for Triton; where its cache cannot be, without one.
 
-    No kernel keeps anything in a thread's own memory: all that it works on stays in registers, of which a multiprocessor
-    has enough for twelve pages at once (Triton 3.6 needs most, 168 a thread).
+    No kernel keeps anything in a thread's own memory: all that it works on stays in registers, of which there are
+    enough for twelve pages at once on a multiprocessor (Triton 3.6 takes most, 168 a thread).
     """
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("NVPTX_ENABLE_DUMP", "1")
