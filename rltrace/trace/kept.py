@@ -1,35 +1,28 @@
 """The rows of tensors of one process that are in a trace: calls of modules, ops, and the digest of each row.
 
-Owns look-up and verification. What is given out of a call or an op is all that was kept of it, or nothing: one of
+Owns look-up, and what makes sense. What is given out of a call or an op is all that was kept of it, or nothing: one of
 which a part cannot be read is left away, and told of. No torch, no zarr.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.arrays import KEPT_CALLS, KEPT_DIGESTS, KEPT_TENSORS, ArraySpec
-from rltrace.trace.chunks import Counter, missing_or_cut, read_chunk
 from rltrace.trace.files import Folder, UnreadableError
-from rltrace.trace.keptrecords import MOST_AXES, ArrayPart, AskedRows, KeptPart
+from rltrace.trace.keptarrays import NO_SENSE, KeptArrays, NotThereError
+from rltrace.trace.keptrecords import MOST_AXES, AskedRows, KeptPart
 from rltrace.trace.records import MOST
 from rltrace.trace.schema import DIGEST_CHUNK, Called, CallFlag, Kept, Owner, Phase
 from rltrace.trace.segment import ChunkFile
 from rltrace.trace.tables import Table
 from rltrace.trace.tensor_rows import KeptRows, ModuleCall, OpRows, Part
 from rltrace.trace.valuerecords import LeftOut
-
-NO_SENSE = "what it tells of them makes no sense"
-
-
-class NotThereError(Exception):
-    """The digests of a tensor's rows were left out of a slice."""
 
 
 class KeptTensors:
@@ -52,15 +45,13 @@ class KeptTensors:
         """Tensors that were asked for and whose rows are not there, in the order of recording."""
         self.unread = 0
         """Calls and ops that were asked for since and could not be given: damaged, or not in this slice."""
-        self._folder = folder
         self._base = base
         self._parts = parts
         self._tables = tables
         self._rows = rows
         self._report = miss
         self._missed: set[str] = set()
-        self._counter = Counter()
-        self._digest_chunks: dict[int, NDArray[np.uint64]] = {}
+        self._arrays = KeptArrays(folder, base, parts, self._miss)
         self._calls: dict[int, tuple[ModuleCall, ...]] = {}
         self._ops: dict[int, Mapping[int, OpRows]] = {}
 
@@ -69,11 +60,11 @@ class KeptTensors:
 
     @property
     def chunks_read(self) -> int:
-        return self._counter.chunks
+        return self._arrays.counter.chunks
 
     @property
     def bytes_read(self) -> int:
-        return self._counter.bytes
+        return self._arrays.counter.bytes
 
     @property
     def call_count(self) -> int:
@@ -93,7 +84,7 @@ class KeptTensors:
     def calls(self, stream: int) -> Sequence[ModuleCall]:
         """Calls of modules of one stream, in the order in which they began; those that can be read."""
         if stream not in self._calls:
-            table = self._call_table
+            table = self._arrays.calls
             own = table[table[:, Called.STREAM] == stream]
             own = own[np.argsort(own[:, Called.NUMBER], kind="stable")]
             made = {row[Called.NUMBER]: self._call(stream, row) for row in own.tolist()}
@@ -105,7 +96,7 @@ class KeptTensors:
     def ops(self, stream: int) -> Mapping[int, OpRows]:
         """Ops of one stream whose tensors' rows were kept, by row; those that can be read."""
         if stream not in self._ops:
-            self._ops[stream] = _Ops(list(self._places(Owner.OP, stream)), partial(self._op, stream))
+            self._ops[stream] = _Ops(list(self._arrays.places(Owner.OP, stream)), partial(self._op, stream))
         return self._ops[stream]
 
     def why_missing(self, stream: int, first: int, stop: int) -> str | None:
@@ -115,19 +106,20 @@ class KeptTensors:
 
     def check_sizes(self) -> None:
         """Find the chunks that are missing or of another length, without reading any."""
-        for file in self.files:
-            if (why := missing_or_cut(self._folder, self._base, file)) is not None:
-                self._miss(why)
+        self._arrays.check_sizes()
 
     @property
     def files(self) -> Iterator[ChunkFile]:
         """All chunks that are here."""
-        arrays = (array for part in self._parts for _, array in part.arrays)
-        return (file for array in arrays for file in array.files if file is not None)
+        return self._arrays.files
 
     def read_all(self, streams: Sequence[int]) -> int:
         """Read everything; returns how many calls and ops could be. Damage is reported."""
-        for stream in {*streams, *self._call_table[:, Called.STREAM].tolist(), *self._tensors[:, Kept.STREAM].tolist()}:
+        for stream in {
+            *streams,
+            *self._arrays.calls[:, Called.STREAM].tolist(),
+            *self._arrays.tensors[:, Kept.STREAM].tolist(),
+        }:
             if stream not in streams:
                 self._miss(f"rows of tensors of stream {stream} of {self._base}: there is no such stream")
         return sum(len(self.calls(stream)) + len(self.ops(stream)) for stream in streams)
@@ -139,11 +131,11 @@ class KeptTensors:
         """
         spans = {
             (Owner.CALL, *row[:2]): (row[2], max(row[3], row[2] + 1))
-            for row in self._call_table[:, [Called.STREAM, Called.NUMBER, Called.FIRST_ROW, Called.END_ROW]].tolist()
+            for row in self._arrays.calls[:, [Called.STREAM, Called.NUMBER, Called.FIRST_ROW, Called.END_ROW]].tolist()
         }
         chunks: set[int] = set()
         wholes = []
-        for row in self._tensors.tolist():
+        for row in self._arrays.tensors.tolist():
             stream, number = row[Kept.STREAM], row[Kept.NUMBER]
             span = (number, number + 1) if row[Kept.OWNER] == Owner.OP else spans.get((Owner.CALL, stream, number))
             if span is not None and wanted(stream, *span):
@@ -192,8 +184,8 @@ class KeptTensors:
 
     def _tensors_of(self, owner: Owner, stream: int, number: int, count: int | None) -> tuple[KeptRows, ...] | None:
         """The tensors of one call or op, of which there are ``count``; None where one of them cannot be had."""
-        first, stop = self._places(owner, stream).get(number, (0, 0))
-        rows = self._by_owner[first:stop].tolist()
+        first, stop = self._arrays.places(owner, stream).get(number, (0, 0))
+        rows = self._arrays.by_owner[first:stop].tolist()
         try:
             wanted = count if count is not None else rows[0][Kept.TENSORS]
             if len(rows) != wanted or any(row[Kept.TENSORS] != wanted for row in rows):
@@ -220,7 +212,7 @@ class KeptTensors:
         if prod(lengths) != row[Kept.COUNT]:
             raise UnreadableError(NO_SENSE)
         try:
-            digests = self._digests(row[Kept.OFFSET], row[Kept.COUNT]).reshape(lengths)
+            digests = self._arrays.digests(row[Kept.OFFSET], row[Kept.COUNT]).reshape(lengths)
         except ValueError:  # no rows of more than an array can have
             raise UnreadableError(NO_SENSE) from None
         name = self._text("names", row[Kept.NAME])
@@ -231,7 +223,7 @@ class KeptTensors:
         self.unread += 1
         self._miss(f"rows of tensors of {what} of stream {stream} of {self._base} cannot be read: {error}")
 
-    # --- tables and arrays --------------------------------------------------------------------------------------------
+    # --- tables -------------------------------------------------------------------------------------------------------
 
     def _payload(self, table: str, number: int) -> object:
         found = self._tables()[table]
@@ -241,87 +233,6 @@ class KeptTensors:
 
     def _text(self, table: str, number: int) -> str:
         return str(self._payload(table, number))
-
-    @cached_property
-    def _call_table(self) -> NDArray[np.uint64]:
-        return self._array(KEPT_CALLS, [part.calls for part in self._parts])
-
-    @cached_property
-    def _tensors(self) -> NDArray[np.uint64]:
-        return self._array(KEPT_TENSORS, [part.tensors for part in self._parts])
-
-    @cached_property
-    def _by_owner(self) -> NDArray[np.uint64]:
-        """Tensors, those of one call or op next to each other and in the order in which they stand."""
-        table = self._tensors
-        return table[np.lexsort((table[:, Kept.NUMBER], table[:, Kept.STREAM], table[:, Kept.OWNER]))]
-
-    def _places(self, owner: Owner, stream: int) -> Mapping[int, tuple[int, int]]:
-        """Where in ``_by_owner`` the tensors of each call, or op, of a stream stand."""
-        return self._all_places.get((int(owner), stream), {})
-
-    @cached_property
-    def _all_places(self) -> dict[tuple[int, int], dict[int, tuple[int, int]]]:
-        keys = self._by_owner[:, [Kept.OWNER, Kept.STREAM, Kept.NUMBER]]
-        cuts = (np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1).tolist()
-        starts = [0, *cuts] if len(keys) else []
-        found: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-        for first, stop in zip(starts, [*cuts, len(keys)], strict=False):
-            owner, stream, number = keys[first].tolist()
-            found.setdefault((owner, stream), {})[number] = first, stop
-        return found
-
-    def _array(self, spec: ArraySpec, parts: Sequence[ArrayPart]) -> NDArray[np.uint64]:
-        """Every row of an array that could be read, shape [n, columns]."""
-        found = [np.zeros((0, spec.chunk[1]), np.uint64)]
-        for part in parts:
-            for i, file in enumerate(part.files):
-                assert file is not None  # slices carry these whole
-                rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
-                try:
-                    found.append(read_chunk(self._folder, self._base, spec, file, self._counter)[:, :rows].T)
-                except UnreadableError as error:
-                    self._miss(f"{self._base}/{file.key} {error}; the rows of tensors that it tells of are lost")
-        return np.concatenate(found)
-
-    def _digests(self, offset: int, count: int) -> NDArray[np.uint64]:
-        """``count`` digests from ``offset`` on. Raises UnreadableError, NotThereError."""
-        first, stop = offset // DIGEST_CHUNK, -(-(offset + count) // DIGEST_CHUNK)
-        if not count:
-            return np.zeros(0, np.uint64)
-        start = offset - first * DIGEST_CHUNK
-        if stop - first > len(self._digest_files):
-            raise UnreadableError(NO_SENSE)
-        chunks = [self._digest_chunk(number) for number in range(first, stop)]
-        found = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-        own: NDArray[np.uint64] = found[start : start + count]
-        if len(own) < count:
-            raise UnreadableError(NO_SENSE)
-        return own
-
-    @cached_property
-    def _digest_files(self) -> Mapping[int, tuple[ChunkFile | None, int]]:
-        """Chunks of ``kept/digests`` by number (None where a slice left one out), with how many digests are in each."""
-        return {
-            part.digests.chunk + i: (file, min(DIGEST_CHUNK, part.digests.count - i * DIGEST_CHUNK))
-            for part in self._parts
-            for i, file in enumerate(part.digests.files)
-        }
-
-    def _digest_chunk(self, number: int) -> NDArray[np.uint64]:
-        """The digests of one chunk, without its padding."""
-        if number not in self._digest_chunks:
-            if number not in self._digest_files:
-                raise UnreadableError(f"chunk {number} of {KEPT_DIGESTS.name}, which it needs, is not there")
-            file, count = self._digest_files[number]
-            if file is None:
-                raise NotThereError
-            try:
-                chunk = read_chunk(self._folder, self._base, KEPT_DIGESTS, file, self._counter)
-            except UnreadableError as error:
-                raise UnreadableError(f"{self._base}/{file.key} {error}") from None
-            self._digest_chunks[number] = chunk[:count]
-        return self._digest_chunks[number]
 
     def _miss(self, what: str) -> None:
         if what not in self._missed:
