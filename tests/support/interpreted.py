@@ -100,7 +100,7 @@ def _launcher() -> Any:
 
 def _pages(kernel: str, programs: int, given: Sequence[int]) -> list[int]:
     """Addresses of the pages that a launch digests."""
-    if kernel == "condense_one":
+    if kernel == "rltrace_condense_one":
         return list(given[:1]) if given[1] else []
     rows = (ctypes.c_int64 * 4 * programs).from_address(given[0])
     return [address for address, _, rest, _ in rows if not rest]

@@ -32,8 +32,8 @@ PATIENCE = 120.0
 """Seconds for compiling all kernels; where Triton has them already it takes half of one."""
 
 SIGNATURES: Mapping[str, tuple[str, ...]] = {
-    "condense_one": ("i64", "i32", "i32", "i64", "i64", "i64"),
-    "condense_many": ("i64", "i64"),
+    "rltrace_condense_one": ("i64", "i32", "i32", "i64", "i64", "i64"),
+    "rltrace_condense_many": ("i64", "i64"),
 }
 """Parameters of the kernels, in Triton's words."""
 

@@ -8,6 +8,8 @@ One program of one warp takes a page. A thread keeps to one lane and a quarter o
 a block add up in its registers; a warp's load is a stripe of four blocks each, in whole sectors. Threads meet only
 where a block's sums join the chain of scrambling steps, which all of them go through. Loads are of eight bytes: of
 sixteen, a thread has two lanes, and with them twice the keys and twice the chain (docs/decisions.md).
+
+The kernels' names say whose they are, in whatever profile of the program they turn up.
 """
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
 # (Triton takes what stands in an annotation for a part of the kernel.)
@@ -34,7 +36,7 @@ LENGTH = tl.constexpr(PAGE_BYTES * 0x9E3779B185EBCA87 % 2**64)
 
 
 @triton.jit
-def condense_one(address, pages, rest, seed, into, constants):
+def rltrace_condense_one(address, pages, rest, seed, into, constants):
     """``pages`` whole pages from ``address`` on, then ``rest`` bytes, to the words from ``into`` on.
 
     Programs: one a page, one a chunk of the rest. ``constants``: where the secret's words and the start values lie.
@@ -50,7 +52,7 @@ def condense_one(address, pages, rest, seed, into, constants):
 
 
 @triton.jit
-def condense_many(table, constants):
+def rltrace_condense_many(table, constants):
     """What each row of the table says, one program each: address, seed, bytes to copy (none: a page), destination."""
     row = table.to(tl.pointer_type(tl.int64)) + tl.program_id(0) * 4
     address, seed, rest, into = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)

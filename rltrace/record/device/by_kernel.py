@@ -29,10 +29,10 @@ class Launches(Protocol):
     """Launches kernels on the current stream. Addresses are of bytes on the device."""
 
     def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
-        """``condense_one``: whole pages from a word's address on, then less than a page of bytes."""
+        """``rltrace_condense_one``: whole pages from a word's address on, then less than a page of bytes."""
 
     def many(self, table: torch.Tensor) -> None:
-        """``condense_many``: a table on the device, int64 [programs, 4]."""
+        """``rltrace_condense_many``: a table on the device, int64 [programs, 4]."""
 
 
 class Job(NamedTuple):

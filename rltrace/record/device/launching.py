@@ -32,8 +32,8 @@ class Launcher:
         self._constants = constants
         self._at = constants.data_ptr()
         with torch.cuda.device(index):
-            self._one = _Kernel(index, binaries.kernels["condense_one"], SIGNATURES["condense_one"])
-            self._many = _Kernel(index, binaries.kernels["condense_many"], SIGNATURES["condense_many"])
+            self._one = _Kernel(index, binaries.kernels["rltrace_condense_one"], SIGNATURES["rltrace_condense_one"])
+            self._many = _Kernel(index, binaries.kernels["rltrace_condense_many"], SIGNATURES["rltrace_condense_many"])
 
     def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
         """As ``by_kernel.Launches``."""

@@ -135,3 +135,15 @@ def test_a_gpu_is_not_waited_for() -> None:
     words = into.cpu().split([condensed_words(t.nbytes) for t in tensors])
     for seed, (tensor, mine) in enumerate(zip(tensors, words, strict=True)):
         assert finished(mine.numpy(), tensor.nbytes, seed) == digest_buffer(tensor.cpu().numpy(), seed)
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_is_not_the_current_one() -> None:
+    """Its tensors are condensed on it, and the program's current device stays."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    tensor = torch.randn(50_000, device="cuda:1")
+    into = torch.zeros(condensed_words(tensor.nbytes), dtype=torch.int64, device="cuda:1")
+    condense([tensor], [5], into, 0)
+    assert torch.cuda.current_device() == 0
+    assert finished(into.cpu().numpy(), tensor.nbytes, 5) == digest_buffer(tensor.cpu().numpy(), 5)
