@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
+from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_buffer, digest_pages
@@ -71,12 +72,15 @@ class TensorDigests:
                 return _in_place(tensor, layout)
             except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
                 pass
+        if tensor.is_cpu:  # common enough in programs for the price of ``own_work`` to count
+            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+                return self._of_unusual(tensor, layout)
+        if is_captured(tensor.device):
+            return 0
         with own_work():
             return self._of_unusual(tensor, layout)
 
     def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
-        if is_captured(tensor.device):
-            return 0
         parts = _parts(tensor)
         if parts is not None:
             digests = [self.of(part) for part in parts]

@@ -32,12 +32,15 @@ WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor of the logical bytes. Copied as integers: some dtypes cannot be copied, others warn."""
     data = tensor.detach().resolve_neg().resolve_conj()
-    return data if data.is_contiguous() else as_words(data).contiguous()
+    return data if data.is_contiguous() else _in_words(data).contiguous()
 
 
 def as_words(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements as integers, in the order in which they lie; of complex128, which has no such integer, two each."""
-    data = tensor.detach().resolve_neg().resolve_conj()
+    return _in_words(tensor.detach().resolve_neg().resolve_conj())
+
+
+def _in_words(data: torch.Tensor) -> torch.Tensor:
     if data.dtype is torch.complex128:
         data = torch.view_as_real(data)
     return data.view(WORDS[data.element_size()])

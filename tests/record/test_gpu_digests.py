@@ -54,13 +54,13 @@ def test_each_result_has_the_digest_of_its_bytes(record: Record) -> None:
         for size in (1, 7, 4_095, 4_096, 4_097, 50_001, 3_000_000):
             result = torch.arange(size, device="cuda", dtype=torch.float32).mul(0.5)
             with torch._C._DisableTorchDispatch():
-                kept.append(result.cpu())
+                kept.append(result.clone().cpu())
             result.zero_()
         square = torch.arange(3_600, device="cuda", dtype=torch.float32).view(60, 60)
         for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.complex128, torch.float64):
             result = square.to(dtype).t().mul(1)  # keeps the strides of what it is given
             with torch._C._DisableTorchDispatch():
-                kept.append(result.cpu())
+                kept.append(result.clone().cpu())
             result.zero_()
 
     found = record(program)
@@ -269,7 +269,7 @@ def _run(program: str, trace: Path, *, recorded: bool = True) -> subprocess.Comp
     script.write_text(textwrap.dedent(program))
     command = [sys.executable, str(script)]
     if recorded:
-        command = [sys.executable, "-m", "rltrace", "record", "-q", "-o", str(trace), "--", *command]
+        command = [sys.executable, "-m", "rltrace", "record", "--quiet", "-o", str(trace), "--", *command]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ}, timeout=200)
 
 
