@@ -1,8 +1,8 @@
 """The recording of one process, from its first op to its end.
 
-Owns the life of everything in this room: it puts the parts together, opens and closes windows at steps, ends the
-program at ``--until``, hands over to a forked child's own session, and closes the trace. One session per process, held
-by ``current``.
+Owns the life of everything in this room: it puts the parts together, hands over to a forked child's own session, and
+closes the trace. What happens at steps is ``stepping.py``'s, what else it is told of ``telling.py``'s. One session per
+process, held by ``current``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
-from rltrace.identity import portable_key
 from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import beside, device, window
 from rltrace.record.boundaries.watch import Boundaries
@@ -31,11 +28,9 @@ from rltrace.record.compiler.compiled import compiler_kept_out
 from rltrace.record.compiler.stance import EagerStance
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine
-from rltrace.record.events import EventForm
 from rltrace.record.instruments import Instruments
 from rltrace.record.keepers import make_keepers
 from rltrace.record.modules import ModuleNames
-from rltrace.record.open_rows import phase_bits
 from rltrace.record.options import RecordOptions
 from rltrace.record.process import ProcessState
 from rltrace.record.processes import endings
@@ -46,20 +41,19 @@ from rltrace.record.processes.process_names import fork_name, is_worker, process
 from rltrace.record.processes.terminations import SECONDS, Answering, Terminations
 from rltrace.record.scalers import Scalers
 from rltrace.record.series import Series
-from rltrace.record.steps import Attempt, OptimizerState, StepCounter
-from rltrace.record.stream import StreamRecorder
+from rltrace.record.stepping import Stepping
+from rltrace.record.steps import StepCounter
 from rltrace.record.streams import Streams
+from rltrace.record.telling import Telling
 from rltrace.record.thread_names import running_before
 from rltrace.trace.births import note_failure
-from rltrace.trace.rows import StepRecord
-from rltrace.trace.schema import Phase
 from rltrace.trace.writer import ProcessWriter
 
 if TYPE_CHECKING:
     from rltrace.record.kernels.cycles import Cycles
 
 
-class Session:
+class Session(Stepping, Telling):
     """One process being recorded."""
 
     def __init__(
@@ -202,7 +196,7 @@ class Session:
 
     def _end_for_now(self, state: str | None, ending: Mapping[str, object]) -> None:
         """Commit what there is, and say how the process ends unless more follows; None: it does not."""
-        if self._finished or self._failure is not None:
+        if self._over:
             return
         try:
             self._committer.flush()
@@ -223,6 +217,10 @@ class Session:
             self._writer.facts(self.options.level, self._engine_name(), told)
         except Exception as error:
             self.fail(error)
+
+    @property
+    def _over(self) -> bool:
+        return self._finished or self._failure is not None
 
     @property
     def failure(self) -> str | None:
@@ -291,213 +289,6 @@ class Session:
     def inherit(self, module_names: ModuleNames) -> None:
         """Know the modules that the parent of this process has made."""
         self._process.module_names.inherit(module_names)
-
-    def stream_here(self) -> StreamRecorder | None:
-        """The stream of the calling thread, where its ops are rows."""
-        return self._streams.here() if self._recording else None
-
-    # --- rows on and off ----------------------------------------------------------------------------------------------
-
-    def _begin_rows(self) -> None:
-        self._recording = True
-        self._instruments.watch()
-        main = self._streams.main
-        self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
-        self._streams.enter()
-        if self._process.step > 0:
-            states = self._steps.generator_states()
-            window.write_state(main, self._steps.optimizers(), self._modules.roots(), states)
-        self._move_profiler(self._process.step)
-
-    def _end_rows(self, end_step: int | None) -> None:
-        if self._cycles is not None:
-            self._cycles.ignore()
-        self._recording = False
-        self._streams.leave()
-        self._instruments.ignore()
-        self._process.storages.clear()
-
-    # --- steps --------------------------------------------------------------------------------------------------------
-
-    def before_attempt(self, caller: FrameType) -> None:
-        stream = self._streams.here()
-        if stream is not None:
-            stream.phase = phase_bits(Phase.OPTIMIZER)
-            stream.begin_attempt(caller)
-
-    def after_attempt(self, attempt: Attempt) -> None:
-        if self._finished or self._failure is not None:
-            return
-        ended = self._process.step
-        try:
-            self._end_step(attempt)
-        except Exception as error:
-            self.fail(error)
-        if self.options.until is not None and ended == self.options.until:
-            self.stop_program()
-
-    def stop_program(self) -> None:
-        """End the program as Ctrl-C would; the trace says that it was asked for."""
-        self._stopped = True
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
-            if threading.current_thread() is not threading.main_thread():
-                raise KeyboardInterrupt
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.raise_signal(signal.SIGINT)
-
-    def _end_step(self, attempt: Attempt) -> None:
-        process, own = self._process, self._streams.here()
-        if own is not None:
-            own.phase = phase_bits(process.phase)  # other, unless the program says what it is doing
-            own.end_attempt()
-        stream = own or self._streams.main
-        ended = process.step
-        self._committer.add_step(
-            StepRecord(
-                step=ended,
-                stream=stream.number,
-                optimizer=self._optimizer_id(attempt.optimizer),
-                count=attempt.count,
-                skipped=attempt.skipped,
-                backwards=attempt.backwards,
-                environment_steps=self._boundaries.environment_steps,
-                end_row=stream.row,
-                recorded=self._recording,
-                parameters=attempt.parameters,
-                gradients=attempt.gradients,
-                generators=attempt.generators,
-            )
-        )
-        self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
-        process.step = ended + 1
-        process.attempt = attempt.optimizer.ordinal, attempt.count
-        process.storages.step_ends()
-        if ended == 0:
-            self._write_facts()
-        self._streams.step_began(ended + 1)
-        self._move_window(ended + 1)
-
-    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
-        if self._finished or self._failure is not None:
-            return
-        try:
-            self._scalers.attempted(
-                scaler, optimizer, attempt.optimizer.ordinal, self._process.step - 1, attempt.skipped
-            )
-        except Exception as error:
-            self.fail(error)
-
-    def _optimizer_id(self, optimizer: OptimizerState) -> int:
-        identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
-        payload = {**identity, "owner": optimizer.owner}
-        return self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
-
-    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
-        return self._modules.owner_of(parameters)
-
-    def _move_window(self, step: int) -> None:
-        options = self.options
-        if options.level != "op":
-            return
-        if not self._recording and options.first_step <= step and (options.end_step is None or step < options.end_step):
-            self._begin_rows()
-        elif self._recording and options.end_step is not None and step >= options.end_step:
-            self._end_rows(step)
-        elif self._recording:
-            self._move_profiler(step)
-
-    def _move_profiler(self, step: int) -> None:
-        """Between two steps: the profiler begins, ends, or goes on in another cycle."""
-        cycles, asked = self._cycles, self.options.kernels
-        if cycles is None or asked is None:
-            return
-        first, end = asked
-        if first <= step and (end is None or step < end):
-            cycles.watch()
-        else:
-            cycles.ignore()
-
-    # --- events -----------------------------------------------------------------------------------------------------
-
-    def takes_events(self) -> bool:
-        """Whether ``event`` would write a row now, in the calling thread."""
-        return self._recording and self._streams.between_ops() is not None
-
-    def event(
-        self,
-        form: EventForm,
-        *,
-        evidence: Sequence[int] = (),
-        digests: Sequence[int] = (),
-        integers: Sequence[int] = (),
-        floats: Sequence[float] = (),
-        frame: FrameType | None = None,
-    ) -> bool:
-        """Write a row that is no op into the calling thread's stream (``events.py``), a cell for each name of the form.
-
-        ``evidence``: its counts, then its digests that are evidence.
-
-        ``frame``: where it is to say that it happened; the caller's own where not given (frames of rltrace are never
-        shown). Returns False where nothing can be written: ops are not rows now (``--level step``, outside of the
-        window), the thread is not recorded, or it is in the middle of an op. Never raises an error of its own.
-        """
-        try:
-            stream = self._streams.between_ops() if self._recording else None
-            if stream is None:
-                return False
-            stream.happened(form, evidence, digests, integers, floats, frame or sys._getframe(1))
-        except Exception as error:
-            self.fail(error)
-            return False
-        return True
-
-    def environment_passed(self, environment: str, frame: FrameType) -> bool:
-        """An environment was stepped or reset by the calling thread, in ``frame``; whether an evaluation did that."""
-        stream = self._streams.here() if self._recording else None
-        if self._cycles is not None:
-            self._cycles.between_ops()
-        return self._process.phases.environment_event(stream, environment, frame)
-
-    def count_step(self) -> None:
-        """``rltrace.step()``: a step that no torch optimizer marks."""
-        self._steps.count_manual()
-
-    def watch(self, name: str, value: object) -> None:
-        """``rltrace.watch(name, value)``: one more number of a series."""
-        try:
-            self._series.watch(name, value)
-        except Exception as error:
-            self.fail(error)
-
-    @contextlib.contextmanager
-    def in_phase(self, phase: Phase) -> Iterator[None]:
-        """``with rltrace.phase("rollout")``."""
-        process = self._process
-        said = process.phase
-        self._streams.set_phase(phase)
-        process.phases.said += 1
-        try:
-            yield
-        finally:
-            process.phases.said -= 1
-            self._streams.set_phase(said)
-
-    def backward_begins(self, frame: FrameType) -> bool:
-        """Every op of a backward pass has the stack of the call that started it."""
-        stream = self._streams.here() if self._recording else None
-        if self._cycles is not None:
-            self._cycles.between_ops()
-        self._process.phases.backward_begins(stream)
-        self._boundaries.backward_begins()
-        if stream is None:
-            return False
-        stream.modules.begin_backward(frame)
-        return True
-
-    def backward_ended(self) -> None:
-        stream = self._streams.here()
-        if stream is not None:
-            stream.modules.leave()
 
 
 def _birth(token: str, name: str) -> dict[str, object]:
