@@ -113,6 +113,14 @@ def test_deterministic_algorithms_on_a_gpu_need_a_workspace() -> None:
     assert "CUBLAS" not in said({**facts, "env.CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, Scope.HERE)
 
 
+@pytest.mark.parametrize(("version", "wanted"), [("2.9.1+cu128", True), ("2.10.0", False), ("2.13.0+cu130", False)])
+def test_newer_versions_of_torch_need_no_workspace(version: str, wanted: bool) -> None:
+    """They give each stream memory of its own, which is what cuBLAS asks for."""
+    for deterministic in (True, False):
+        facts = {**GPU, "flag.deterministic_algorithms": deterministic, "torch.version": version}
+        assert ("CUBLAS_WORKSPACE_CONFIG" in said(facts, Scope.HERE)) == wanted
+
+
 def test_what_matters_here_comes_first() -> None:
     """The order is that of the two questions."""
     scopes = [o.scope for o in obstacles(GPU)]

@@ -120,11 +120,12 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
             Scope.HERE,
             "deterministic algorithms are off",
             "scatter_add, index_add, many backward passes and some reductions add up through atomic operations, in"
-            " whatever order",
-            "torch.use_deterministic_algorithms(True), and CUBLAS_WORKSPACE_CONFIG=:4096:8",
+            " whatever order; kernels of compiled code are chosen by timing them",
+            "torch.use_deterministic_algorithms(True)"
+            + (", and CUBLAS_WORKSPACE_CONFIG=:4096:8" if _wants_workspace(facts) else ""),
             "these ops take longer; ops without a deterministic form raise an error",
         )
-    if deterministic and "env.CUBLAS_WORKSPACE_CONFIG" not in facts:
+    if deterministic and "env.CUBLAS_WORKSPACE_CONFIG" not in facts and _wants_workspace(facts):
         yield Obstacle(
             Scope.HERE,
             "CUBLAS_WORKSPACE_CONFIG is not set",
@@ -166,6 +167,14 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
         " setting makes two kinds of GPU agree bit for bit",
         "the same GPU, driver, CUDA, cuDNN and PyTorch on both machines",
     )
+
+
+def _wants_workspace(facts: Facts) -> bool:
+    """Whether this torch needs a setting for cuBLAS to repeat itself: from 2.10 on it gives each stream its own memory,
+    which is what cuBLAS asks for (pytorch#161749).
+    """
+    major, minor, *_ = [*str(facts.get("torch.version") or "").split("."), "", ""]
+    return not (major.isdecimal() and minor.isdecimal()) or (int(major), int(minor)) < (2, 10)
 
 
 def _chosen_by_time(facts: Facts) -> Iterator[Obstacle]:

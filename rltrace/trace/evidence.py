@@ -43,7 +43,8 @@ def kernel_text(evidence: Evidence) -> str | None:
     if isinstance(names, list) and names:
         from rltrace.trace.kernel_names import in_words  # many patterns, which a recorder needs none of
 
-        return listed(in_words(list(map(str, names))))
+        made_for = evidence.get("vectors")
+        return listed(in_words(list(map(str, names)))) + (f", made for {made_for}" if made_for else "")
     words = " ".join(str(evidence[key]) for key in ("library", "isa", "device") if evidence.get(key) is not None)
     rest = [_threads(v) if k == "threads" else f"{k} {v}" for k, v in evidence.items() if k not in (*KNOWN, *SAID)]
     return ", ".join(filter(None, [words, *rest, NOTHING if LAUNCHES in evidence else ""]))

@@ -65,6 +65,16 @@ def test_on_a_gpu(finding: Finding) -> None:
     assert known_of("aten.cumsum.default", "cpu") is None
 
 
+def test_on_a_gpu_by_the_names_of_its_kernels(finding: Finding) -> None:
+    """A kernel's name is no count of threads: the table of GPUs is asked."""
+    names = Pair("DeviceScanKernel<float>", "DeviceScanKernel<float>")
+    assert "no deterministic form" in str(advice_text(replace(finding, op="aten.cumsum.default", kernel=names)))
+    flash = replace(finding, op="aten._flash_attention_backward.default", kernel=names)
+    assert f"{SETTING} chooses a form that does" in str(advice_text(flash))
+    recurrent = replace(finding, op="aten._cudnn_rnn_backward.default", kernel=names)
+    assert "CUBLAS_WORKSPACE_CONFIG=:4096:2" in str(advice_text(recurrent))
+
+
 def test_unknown_operators() -> None:
     """Custom operators and unknown names have none."""
     assert known_of("mine.cumsum.default", "cuda") is None

@@ -1,10 +1,11 @@
 """What PyTorch says of an op: that it need not repeat itself, and what setting makes it.
 
 Owns a table of operators, from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on
-2026-11-21; modules and functions there, the operators that they run here), and of CPU operators that were measured not
-to repeat themselves on several threads (docs/decisions.md). It is advice, no cause: a verdict never rests on it. The
-running torch cannot be asked for more: no operator of ATen carries ``torch.Tag.nondeterministic_bitwise`` in 2.13.
-Whether an op has a deterministic form ``rltrace explain`` asks it, by running the op so.
+2026-11-21; modules and functions there, the operators that they run here) and of its recurrent layers, of attention's
+backward passes (which ask for that setting themselves), and of CPU operators that were measured not to repeat
+themselves on several threads (docs/decisions.md). It is advice, no cause: a verdict never rests on it. The running
+torch cannot be asked for more: no operator of ATen carries ``torch.Tag.nondeterministic_bitwise`` in 2.13. Whether an
+op has a deterministic form ``rltrace explain`` asks it, by running the op so.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Known:
     """A clause: why two calls need not agree."""
     has_form: bool
     """Whether it has a deterministic form, which the setting chooses; else the setting makes it raise an error."""
+    how: str = ""
+    """What else to set, where the setting is not it."""
 
 
 _ATOMICS = "it adds up through atomic operations, in the order in which GPU threads come"
@@ -63,6 +66,21 @@ _known(
     "reflection_pad3d_backward", "nll_loss2d_forward", "_ctc_loss_backward", "grid_sampler_2d_backward",
     "grid_sampler_3d_backward", "histc", "bincount", "put", "_embedding_bag_dense_backward",
 )  # fmt: skip
+_known(
+    Known((CUDA,), "the gradients of its inputs are added up through atomic operations", True),
+    "_scaled_dot_product_flash_attention_backward", "_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward",
+)  # fmt: skip
+_known(
+    Known(
+        (CUDA,),
+        "some versions of cuDNN and CUDA have recurrent layers that do not",
+        True,
+        "CUBLAS_WORKSPACE_CONFIG=:4096:2 makes it, for 8 MiB of device memory",
+    ),
+    "_cudnn_rnn", "_cudnn_rnn_backward",
+)  # fmt: skip
 _known(Known((CUDA,), "the order in which blocks are added up is not fixed", False), "cumsum")
 _known(Known((CUDA,), "of several equal numbers any index may come out", False), "median")
 _known(Known((CPU, CUDA), _DUPLICATES, False), "max_unpool2d", "max_unpool3d")
@@ -89,7 +107,7 @@ def advice_text(finding: Finding) -> str | None:
     known = known_of(finding.op, device)
     if known is None:
         return None
-    form = (
+    form = known.how or (
         f"{SETTING} chooses a form that does, and takes longer"
         if known.has_form
         else f"it has no deterministic form, so {SETTING} raises an error there"
