@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,6 +59,7 @@ def _of_a_gpu(monkeypatch: pytest.MonkeyPatch, made: Binaries | Exception) -> ch
     [
         (UnavailableError("triton is not installed"), "triton is not installed"),
         (UnavailableError(""), "UnavailableError"),
+        (OSError(13, "Permission denied", str(Path.home() / "kernels")), "[Errno 13] Permission denied: '~/kernels'"),
         (RuntimeError("CUDA error: no kernel image\nCompile with `TORCH_USE_CUDA_DSA`"), "CUDA error: no kernel image"),
     ],
 )
