@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from rltrace.digest import PAGE_BYTES
+from rltrace.privacy import masked_text
 from rltrace.record.device import by_operations
 from rltrace.record.device.condensed import condensed_words
 
@@ -51,9 +52,8 @@ def _choose(device: torch.device) -> Condense:
                 if device.type != "cpu":
                     condense, _said[device] = _by_kernel(device)
             except Exception as error:  # whatever it is, torch operations do without
-                _said[device] = (
-                    f"torch operations: {(str(error).strip() or type(error).__name__).splitlines()[0][:200]}"
-                )
+                first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                _said[device] = f"torch operations: {masked_text(first_line)}"
             _chosen[device] = condense
         return _chosen[device]
 
