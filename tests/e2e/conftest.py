@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from oracle_log import Difference, first_difference
@@ -34,6 +34,9 @@ class CommandLine:
     """Runs commands in one folder. One thread and a fixed hash seed, so that programs repeat themselves."""
 
     folder: Path
+
+    COLLECTED_AS_EVER: ClassVar[str] = "PYTHONPATH="
+    """A setting under which the garbage collector goes by in a program as often as it does for a user."""
 
     def run(self, *command: object, setting: str = "", **variables: str) -> Result:
         """Run any command to its end; ``setting`` is one more NAME=VALUE."""
@@ -138,7 +141,7 @@ def as_it_is(once: Once) -> Callable[[str], AsItIs]:
 
     def record(program: str) -> AsItIs:
         def make(folder: Path) -> str:
-            result = CommandLine(folder).record("t.zarr", program)
+            result = CommandLine(folder).record("t.zarr", program, setting=CommandLine.COLLECTED_AS_EVER)
             return json.dumps([result.returncode, result.stdout, result.stderr])
 
         folder, told = once(program, make)
