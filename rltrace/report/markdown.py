@@ -21,6 +21,7 @@ from rltrace.report.telling import (
     apart,
     before_it,
     cut,
+    extent,
     hole_text,
     hunks_text,
     lag,
@@ -100,8 +101,7 @@ def _head(comparison: Comparison) -> Lines:
 def _side(name: str, side: Side) -> Lines:
     states = sorted({p.state for p in side.processes}) or ["nothing recorded"]
     level = "" if side.level == "op" else f", level {prose(side.level)}"
-    counts = f"{side.ops:,} ops, {side.steps:,} optimizer steps"
-    yield f"- **{name}** {code(side.path)}: {counts}, {prose(', '.join(states))}{level}"
+    yield f"- **{name}** {code(side.path)}: {extent(side)}, {prose(', '.join(states))}{level}"
     for process in islice((p for p in side.processes if p.state != "complete"), MOST_PROCESSES):
         yield f"  - {code(process.name)}: {prose(process.state)}" + (f", {prose(process.why)}" if process.why else "")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 
-from rltrace.diff.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Structure, Verdict
+from rltrace.diff.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Side, Structure, Verdict
 
 HEADLINES = {
     Verdict.IDENTICAL: "IDENTICAL",
@@ -96,10 +96,20 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
 
 def before_it(finding: Finding) -> str:
     """How far the two sides were identical."""
-    unit = "ops" if finding.op is not None else "steps"
+    unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.boundary is None
     masked = "; later origins are masked until lockstep" if is_origin else ""
-    return f"{finding.identical_before:,} identical {unit} before it{masked}."
+    return f"{counted(finding.identical_before, f'identical {unit}')} before it{masked}."
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 op``, ``12,345 ops``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def extent(side: Side) -> str:
+    """``35,965 ops, 32 optimizer steps``."""
+    return f"{counted(side.ops, 'op')}, {counted(side.steps, 'optimizer step')}"
 
 
 def rows(finding: Finding) -> str:

@@ -19,6 +19,7 @@ from rltrace.report.telling import (
     alike,
     before_it,
     cut,
+    extent,
     hole_text,
     hunks_text,
     lag,
@@ -79,7 +80,7 @@ def _side(name: str, side: Side) -> Iterator[str]:
     states = sorted({p.state for p in side.processes}) or ["nothing recorded"]
     level = "" if side.level == "op" else f" (level {side.level})"
     yield f"  {name}  {side.path}{level}"
-    yield f"     {side.ops:,} ops, {side.steps:,} optimizer steps, {', '.join(states)}"
+    yield f"     {extent(side)}, {', '.join(states)}"
     for process in side.processes:
         if process.state != "complete":
             yield from wrapped(

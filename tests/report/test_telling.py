@@ -9,7 +9,7 @@ import pytest
 from programs import recorded, training
 
 from rltrace.diff import compare
-from rltrace.report.telling import when
+from rltrace.report.telling import counted, when
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 environment step"), (12100, "12,100 environment steps")])
@@ -22,3 +22,12 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
     assert finding is not None
     told = when(replace(finding, environment_step=count))
     assert told == f"optimizer step 0 (Adam's 1st attempt, after {words})"
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    """A count of one is told as one, and thousands stand apart."""
+    assert [counted(n, "identical op") for n in (0, 1, 2_000)] == [
+        "0 identical ops",
+        "1 identical op",
+        "2,000 identical ops",
+    ]

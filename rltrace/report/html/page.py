@@ -29,6 +29,7 @@ from rltrace.report.telling import (
     NO_FACT,
     SIGNS,
     alike,
+    extent,
     hole_text,
     hunks_text,
     marked_text,
@@ -229,7 +230,7 @@ def _run(name: str, told: Side, launch: list[tuple[str, Content]]) -> Content:
     return [
         el("h3", side(name), " ", code(told.path)),
         facts(
-            ("recorded", f"{told.ops:,} ops, {told.steps:,} optimizer steps, {states}"),
+            ("recorded", f"{extent(told)}, {states}"),
             ("level", f"{told.level}, engine {told.engine}"),
             *((label if label != "recorded" else "date", content) for label, content in launch),
             ("processes", [_process(p) for p in islice(unfinished, MOST_STREAMS)] or None),
