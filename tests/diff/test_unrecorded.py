@@ -72,3 +72,15 @@ def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
     assert compare(a, forking(tmp_path / "c", plain, told.format(3))).verdict is Verdict.IDENTICAL
     late = [forking(tmp_path / name, ops, told.format(3)) for name, ops in (("d", plain), ("e", other))]
     assert compare(*late).verdict is Verdict.DIVERGED
+
+
+def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
+    """By kernels or by torch operations, they are the same: in info, and no difference between two runs."""
+    paths = []
+    for name, said in (("a", "Triton 3.7.1"), ("b", "torch operations: triton is not installed")):
+        builder = TraceBuilder(tmp_path / name)
+        builder.op("aten.mm.default", outputs=["x"])
+        builder.fact("digest.device", said)
+        paths.append(builder.finish())
+        assert said in info_text(describe(open_trace(paths[-1])))
+    assert compare(*paths).environment == ()
