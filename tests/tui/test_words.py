@@ -25,6 +25,13 @@ def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
     assert all(len(line) <= 20 for line in lines)
 
 
+def test_a_dotted_name_is_parted_after_dots() -> None:
+    """Within a word only where that is longer than a line; nothing of it is lost."""
+    assert words.at_dots("flag.cuda.matmul.bf16_reduced", 22) == ["flag.cuda.matmul.", "bf16_reduced"]
+    assert words.at_dots("flag.precision", 14) == ["flag.precision"]
+    assert words.at_dots("env.OPENBLAS_NUM", 8) == ["env.OPEN", "BLAS_NUM"]
+
+
 def test_an_event_is_told_as_one(tmp_path: Path) -> None:
     """What an environment returned stands by its name; of inputs and kernels, which it has none of, nothing is said."""
     paths = []

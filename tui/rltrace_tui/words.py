@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import chain, repeat
 from textwrap import wrap
 
 from textual.content import Content
@@ -159,10 +160,18 @@ def environment_lines(comparison: Comparison, width: int) -> Lines:
         if len(short) <= width:
             lines.append(Content.assemble(("≠ ", "$text-warning"), (fact.name, "bold"), f"  {a} | {b}"))
             continue
-        lines.append(Content.assemble(("≠ ", "$text-warning"), (fact.name, "bold")))
+        for sign, part in zip(chain("≠", repeat(" ")), at_dots(fact.name, width - 2), strict=False):
+            lines.append(Content.assemble((f"{sign} ", "$text-warning"), (part, "bold")))
         for side, value in (("A", a), ("B", b)):
             lines += [plain(line) for line in wrap(value, width, initial_indent=f"  {side} ", subsequent_indent="    ")]
     return lines
+
+
+def at_dots(name: str, width: int) -> list[str]:
+    """A dotted name on lines of at most ``width``, parted after dots; within words only where one is longer."""
+    if len(name) <= width:
+        return [name]
+    return [line.replace(". ", ".") for line in wrap(name.replace(".", ". "), width)]
 
 
 def text_lines(lines: Iterable[str], width: int) -> Lines:
