@@ -79,4 +79,7 @@ def _is_plain(tensor: Tensor, layout: Layout) -> bool:
     kind = type(tensor)
     if (kind is not Tensor and kind is not torch.nn.Parameter) or is_compound(tensor):
         return False
-    return bool(layout.nbytes) and not tensor._is_zerotensor() and bool(tensor.data_ptr())
+    try:
+        return bool(layout.nbytes) and not tensor._is_zerotensor() and bool(tensor.data_ptr())
+    except RuntimeError:  # a wrapper, which has no memory
+        return False

@@ -133,7 +133,7 @@ def all_states() -> States:
 
 
 def _of_devices() -> int:
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized() or is_captured(torch.device("cuda")):
         return 0
     states = [generator.get_state().numpy().tobytes() for generator in torch.cuda.default_generators]
     if all(map(is_unused, states)):

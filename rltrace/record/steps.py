@@ -26,6 +26,7 @@ from rltrace.digest import digest_pages
 from rltrace.record import generators
 from rltrace.record.compiler.compiled_steps import CompiledSteps
 from rltrace.record.digests import TensorDigests
+from rltrace.record.readback.gate import is_captured
 from rltrace.record.step_hooks import tell
 
 
@@ -52,8 +53,8 @@ class Attempt:
     skipped: int
     """0 no, 1 yes, 2 not known."""
     backwards: int
-    parameters: int
-    gradients: int
+    parameters: int | None
+    gradients: int | None
     generators: generators.States
     groups: Sequence[Mapping[str, Any]] = ()
     """The optimizer's parameter groups, with the rates that it was made with."""
@@ -227,9 +228,13 @@ class StepCounter:
         except Exception as error:
             self._listener.fail(error)
 
-    def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int:
+    def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
+        """None where they lie on a device that cannot be asked: the attempt is being captured into a graph."""
         with torch._C._DisableTorchDispatch():
-            return digest_pages(self._digests.several(tensors), 0)
+            known = list(tensors)
+            if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
+                return None
+            return digest_pages(self._digests.several(known), 0)
 
     def last_parameters(self) -> dict[int, int]:
         """By ordinal, the digest of the parameters of every optimizer that still lives, as they are now."""
@@ -238,7 +243,9 @@ class StepCounter:
             if optimizer is self._manual:
                 continue
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
-                found[ordinal] = self._digest(_parameters(optimizer))
+                digest = self._digest(_parameters(optimizer))
+                if digest is not None:
+                    found[ordinal] = digest
         return found
 
     def generator_states(self) -> generators.States:
