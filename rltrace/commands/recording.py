@@ -17,7 +17,7 @@ from rltrace.commands.console import ExitCode, complain, counted, narrate, reada
 from rltrace.errors import UsageError
 from rltrace.launch.command import Found, look_up, script_folder
 from rltrace.launch.environment import ORIGIN
-from rltrace.launch.outcome import Recorded, advice, discard
+from rltrace.launch.outcome import Recorded, advice, discard, remedy
 from rltrace.launch.repository import state as repository_state
 from rltrace.launch.run import CannotStartError, Ending, run
 from rltrace.launch.signals import die_of
@@ -137,7 +137,7 @@ def _conclude(
     found = ending.recorded
     failed = bool(found.failures) or ending.trouble is not None or found.nothing
     for failure in (*found.failures, *([ending.trouble] if ending.trouble else [])):
-        complain(f"not everything was recorded: {failure}")
+        complain(f"not everything was recorded: {failure}", hint=remedy(failure))
     if found.nothing:
         _say_nothing(command, trace, ending)
     elif not quiet:

@@ -105,6 +105,16 @@ def advice(found: Recorded, command: Sequence[str]) -> str:
     )
 
 
+NOT_INSTALLED = "rltrace is not installed for "
+"""How the bootstrap begins to say so; the Python follows."""
+
+
+def remedy(failure: str) -> str:
+    """What to do about one of ``Recorded.failures``; empty where nobody knows."""
+    python = failure.removeprefix(NOT_INSTALLED)
+    return "" if python == failure else f"install it beside that Python's torch: {python} -m pip install rltrace-debugger"
+
+
 def discard(path: Path) -> None:
     """Remove a trace that this launch made and nothing was written to."""
     shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rltrace.launch.environment import BOOTSTRAP, child_environment
+from rltrace.launch.outcome import remedy
 from rltrace.record.options import RecordOptions
 
 if TYPE_CHECKING:
@@ -204,10 +205,13 @@ def test_failure_of_the_recorder_is_noted(bench: Bench) -> None:
 
 
 def test_missing_rltrace_is_named(bench: Bench) -> None:
-    """A Python that has torch but no rltrace is named in the note."""
+    """A Python that has torch but no rltrace is named in the note, and the command says how it gets it."""
     bench.module("rltrace/__init__.py", "raise ModuleNotFoundError('No module', name='rltrace')\n")
     bench.python("import torch")
-    assert "rltrace is not installed for" in bench.calls()[0]["why"]
+    why = bench.calls()[0]["why"]
+    assert "rltrace is not installed for" in why
+    assert remedy(why).endswith(f"{why.rpartition(' ')[2]} -m pip install rltrace-debugger")
+    assert remedy("OSError: No space left on device") == ""
 
 
 # --- the user's own sitecustomize ------------------------------------------------------------------------------------
