@@ -112,7 +112,7 @@ NOT_INSTALLED = "rltrace is not installed for "
 def remedy(failure: str) -> str:
     """What to do about one of ``Recorded.failures``; empty where nobody knows."""
     python = failure.removeprefix(NOT_INSTALLED)
-    return "" if python == failure else f"install it beside that Python's torch: {python} -m pip install rltrace-debugger"
+    return "" if python == failure else f"it has to stand beside the torch: {python} -m pip install rltrace-debugger"
 
 
 def discard(path: Path) -> None:
