@@ -20,7 +20,7 @@ from rltrace.experiment.runs import Ended, Job, Runner
 from rltrace.trace.reader import open_trace
 
 CONTROL = "control"
-"""Name of the run that only step digests are taken of."""
+"""What the run that only step digests are taken of is called in the folder; to the program it is one more number."""
 Tell = Callable[[str], None]
 
 
@@ -104,7 +104,7 @@ class _Check:
 
     def run(self) -> Checked:
         plan = self._plan
-        jobs = [self._job(str(number), plan.options) for number in range(1, plan.runs + 1)]
+        jobs = [self._job(number, plan.options) for number in range(1, plan.runs + 1)]
         runs: list[Run] = []
         for ended in self._runner.run(jobs):
             runs.append(self._ended(ended, runs))
@@ -116,10 +116,9 @@ class _Check:
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
-    def _job(self, name: str, options: tuple[str, ...]) -> Job:
-        plan = self._plan
+    def _job(self, number: int, options: tuple[str, ...], stem: str = "") -> Job:
+        plan, name, stem = self._plan, str(number), stem or f"run-{number}"
         copy = None if plan.in_place else self._copies / name
-        stem = f"run-{name}" if name.isdigit() else name
         trace, output = (plan.output.absolute() / f"{stem}.{ending}" for ending in ("zarr", "out"))
         return Job(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
 
@@ -174,9 +173,11 @@ class _Check:
     def _control(self, runs: Sequence[Run], grouping: Grouping) -> Control:
         """Run once more with step digests only, and see which group that falls into."""
         options = ("--level", "step", *self._plan.control_options)
-        (ended,) = self._runner.run([self._job(CONTROL, options)])
+        (ended,) = self._runner.run([self._job(self._plan.runs + 1, options, CONTROL)])
         self._tell(f"the run without the op recorder {ended.how}")
         run = self._made(ended, 0)
+        if all(run.status != other.status for other in runs):
+            return Control(run, None, f"it {ended.how}, as no other run did: {run.output} has what it printed")
         undecided = None
         for place, found in enumerate(grouping.groups):
             first = next(path for member in found.runs if (path := runs[member].trace))

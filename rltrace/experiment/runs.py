@@ -27,7 +27,7 @@ from rltrace.launch.run import signal_name
 from rltrace.trace.root import is_trace
 
 RUN = "RLTRACE_RUN"
-"""Variable by which a program can tell which run of an experiment it is: ``1``, ``2``, …"""
+"""Variable by which a program can tell which run of an experiment it is: ``1``, ``2``, … of ``rltrace check``."""
 TAIL = 12
 """Lines of a run's output that are shown when nothing could be recorded."""
 
