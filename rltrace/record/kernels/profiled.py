@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -280,6 +281,7 @@ def _threads(events: Sequence[Event]) -> Iterator[list[Event]]:
         yield own
 
 
+@lru_cache(maxsize=4096)
 def _plain(op: str) -> str:
     """``aten::addmm`` of ``aten.addmm.default``."""
     parts = op.split(".")
