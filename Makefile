@@ -9,9 +9,10 @@ FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c xxhash click textual numpy pytest pytest-timeout hypothesis
 GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
 
-.PHONY: help demo test check bench verdicts test-gpu carry clean
+.PHONY: help set-up demo test check bench verdicts test-gpu carry clean
 
 help:
+	@echo "make set-up    .venv, which every other target makes where it is missing"
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
 	@echo "make test      all tests"
 	@echo "make check     format, lint, types, import direction, tracked files"
@@ -19,13 +20,20 @@ help:
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/verdicts.md); 2 GB, half an hour"
 	@echo "make test-gpu  the tests that need a CUDA device (without a network: docs/gpu-tests.md)"
 
+# Compiled on all processors, and not by pip on one; what nothing here imports is left to whoever does, and so is what is
+# written for a later Python.
+COMPILE := -m compileall -qq -j 0 -x '/(tests|pip|setuptools|mypyc?)/|/transformers/models/(?!auto|qwen3)|/ray/(dashboard|data|llm|rllib|serve|train|tune)/'
+
 # torch comes first and alone: the rest then finds it installed and cannot pull another build of it.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rltrace needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,demo]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,demo]'
+	$(BIN)/python $(COMPILE) $(VENV)/lib || true
 	@touch $@
+
+set-up: $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
