@@ -59,9 +59,11 @@ def _chooses(facts: Facts, style: Style) -> Iterator[str]:
 
 
 def _flags(facts: Facts) -> Iterator[str]:
-    """Switches and variables, as far as they are not what torch comes with."""
+    """Switches that are on and variables that are set; those of GPUs where there is one."""
+    gpu = any(facts.get(key) for key in SHOWN["GPU"])
     variables = [f"{key.removeprefix('env.')}={value}" for key, value in facts.items() if key.startswith("env.")]
-    switches = [key.removeprefix("flag.") for key, value in facts.items() if key.startswith("flag.") and value is True]
+    thrown = [key.removeprefix("flag.") for key, value in facts.items() if key.startswith("flag.") and value is True]
+    switches = [name for name in thrown if gpu or not name.startswith(("cuda.", "cudnn."))]
     if variables:
         yield from wrapped(" ".join(variables), " " * 13, "  variables  ")
     if switches:
