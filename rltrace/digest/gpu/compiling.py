@@ -178,6 +178,11 @@ def _from_text(told: Mapping[str, Any]) -> Binary:
 
 def compile_all(architecture: int) -> dict[str, Binary]:
     """Compile in this process. Needs no GPU."""
+    return {name: _binary(kernel, SIGNATURES[name]) for name, kernel in by_triton(architecture).items()}
+
+
+def by_triton(architecture: int) -> dict[str, Any]:
+    """What Triton makes of each kernel."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -189,7 +194,7 @@ def compile_all(architecture: int) -> dict[str, Binary]:
     for name, signature in SIGNATURES.items():
         function = getattr(kernels, name)
         source = ASTSource(function, dict(zip(function.arg_names, signature, strict=True)), {})
-        made[name] = _binary(triton.compile(source, target=target, options={"num_warps": WARPS}), signature)
+        made[name] = triton.compile(source, target=target, options={"num_warps": WARPS})
     return made
 
 

@@ -1,0 +1,85 @@
+"""What a compiler has made of the kernels, run instruction by instruction on a warp that is emulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from functools import partial
+
+import interpreted
+import pytest
+import torch
+from warp import Warp
+
+from rltrace.digest import PAGE_BYTES, digest_buffer, reference
+from rltrace.digest.gpu import CHUNK_BYTES
+from rltrace.record.device import by_kernel, choice, condensed_words, finished
+from rltrace.record.device.launching import constants
+
+pytestmark = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
+
+COMPILE = """
+import json, sys
+from rltrace.digest.gpu.compiling import by_triton
+print(json.dumps({name: kernel.asm["ptx"] for name, kernel in by_triton(int(sys.argv[1])).items()}))
+"""
+
+
+class Emulated:
+    """Launches kernels on warps that take turns."""
+
+    def __init__(self, code: dict[str, str]) -> None:
+        self._one, self._many = Warp(code["rltrace_condense_one"]), Warp(code["rltrace_condense_many"])
+        self._constants = constants(torch.device("cpu"))
+
+    def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
+        for program in range(pages + -(-rest // CHUNK_BYTES)):
+            self._one.run(program, (address, pages, rest, seed, into, self._constants.data_ptr()))
+
+    def many(self, table: torch.Tensor) -> None:
+        for program in range(len(table)):
+            self._many.run(program, (table.data_ptr(), self._constants.data_ptr()))
+
+
+@pytest.fixture(scope="module", params=[80, 90])
+def emulated(request: pytest.FixtureRequest) -> Emulated:
+    """As compiled for Ampere, and for Hopper."""
+    command = [sys.executable, "-c", COMPILE, str(request.param)]
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    return Emulated(json.loads(done.stdout))
+
+
+def _digests(emulated: Emulated, buffers: list[bytes], seeds: list[int]) -> list[int]:
+    tensors = [torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)] for data in buffers]
+    counts = [condensed_words(len(data)) for data in buffers]
+    into = torch.full((sum(counts) + 1,), -1)
+    by_kernel.condense(emulated, tensors, seeds, into, 0)
+    assert into[-1] == -1
+    parts = zip(into[:-1].split(counts), buffers, seeds, strict=True)
+    return [finished(words.numpy(), len(data), seed) for words, data, seed in parts]
+
+
+@pytest.mark.parametrize("fill", [0, 2**64 - 1, 2**63, 0xFFFFFFFF00000001])
+def test_extreme_pages(emulated: Emulated, fill: int) -> None:
+    """Where sums and products wrap."""
+    page = fill.to_bytes(8, "little") * (PAGE_BYTES // 8)
+    assert _digests(emulated, [page], [2**64 - 1]) == [reference.xxh3_64(page, 2**64 - 1)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 14])
+def test_random_tensors(emulated: Emulated, count: int) -> None:
+    """Pages and rests, in launches of their own and together."""
+    generator = random.Random(count)
+    sizes = [(PAGE_BYTES, 2 * PAGE_BYTES + 1_500, 5, 0, 1_024)[k % 5] for k in range(count)]
+    data = [generator.randbytes(size) for size in sizes]
+    seeds = [generator.getrandbits(64) for _ in sizes]
+    assert _digests(emulated, data, seeds) == [digest_buffer(*each) for each in zip(data, seeds, strict=True)]
+
+
+def test_they_agree_with_the_torch_operations(emulated: Emulated) -> None:
+    """What a device is asked before its kernels are believed holds here, and no word is read across two."""
+    assert choice.agrees(partial(by_kernel.condense, emulated), torch.device("cpu"))
