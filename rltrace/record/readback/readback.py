@@ -13,7 +13,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -48,9 +48,10 @@ class ReadBack:
         self.gate = Gate()
         self._ways = ways
         self._sizes = buffers, words
-        self._lock = threading.RLock()
-        self._busy = False
-        """Within ``put``: a signal handler that comes then finds the buffers half done."""
+        self._lock: Any = threading.RLock()
+        """Whose owner comes a second time (a signal handler does) finds the buffers half done, and is turned away."""
+        self._full: set[torch.device] = set()
+        """Devices that have no memory for buffers."""
         self._devices: dict[torch.device, Buffers] = {}
         self._pid = os.getpid()
 
@@ -76,23 +77,23 @@ class ReadBack:
         if self.is_shut(device):
             return [unread() for _ in tensors]
         words = [condensed_words(layout.nbytes) for layout in layouts]
+        stream = self._ways[device.type].stream(device)
+        if stream is None or max(words) > self._sizes[1] or device in self._full or self._lock._is_owned():
+            return None
         with self._lock:
-            stream = self._ways[device.type].stream(device)
-            if stream is None or max(words) > self._sizes[1] or self._busy:
-                return None
-            self._busy = True
             try:
                 return self._put(device, stream, tensors, layouts, words)
-            except torch.OutOfMemoryError:  # of what the digests need beside the tensors
-                return [unread() for _ in tensors]
+            except torch.OutOfMemoryError:
+                if device not in self._devices:
+                    self._full.add(device)
+                    return None
+                return [unread() for _ in tensors]  # there is none for what is needed beside the tensors
             except RuntimeError:
                 if not self._ways[device.type].has_failed(device):
                     raise
                 if device in self._devices:  # the program is about to find out
                     self._devices[device].fail()
                 return [unread() for _ in tensors]
-            finally:
-                self._busy = False
 
     def _put(
         self,
@@ -135,10 +136,10 @@ class ReadBack:
         return True
 
     def _bring(self, buffer: Buffer) -> bool:
-        """Have a buffer copied, wait for it, read it. False: this thread is in the midst of ``put``."""
+        """Have a buffer copied, wait for it, read it. False: this thread is in the midst of that, or of ``put``."""
+        if self._lock._is_owned():
+            return False
         with self._lock:
-            if self._busy:
-                return False
             here = self._devices[buffer.there.device]
             if buffer.event is None:
                 here.close(buffer)

@@ -188,3 +188,59 @@ def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeyp
     after = [_put(readback, values * n)[0] for n in range(3, 6)]
     assert all(readback.settle(pending) for pending in before + after)
     assert [p.digest for p in before + after] == [AT_ONCE.of(values * n) for n in range(6)]
+
+
+def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
+    """What it puts off is to be waited for, what it awaits is not to be had now; afterwards all is as it was."""
+    ways = HostWays()
+    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    values = torch.ones(60)
+    [before] = _put(readback, values)
+    used_on, seen = ways.used_on, []
+
+    def interrupted(*args: object) -> None:
+        seen.append((readback.put([values], [LAYOUTS.of(values)]), readback.settle(before)))
+        used_on(*args)  # type: ignore[arg-type]
+
+    ways.used_on = interrupted  # type: ignore[method-assign,assignment]
+    put = [_put(readback, values * n)[0] for n in range(2, 6)]
+    assert seen and all(each[0] is None for each in seen) and not seen[0][1]
+    assert all(readback.settle(pending) for pending in (before, *put))
+    assert [p.digest for p in (before, *put)] == [AT_ONCE.of(values * n) for n in range(1, 6)]
+
+
+def test_buffers_that_are_made_in_inference_mode_serve_afterwards() -> None:
+    """And what is made in it can be put off outside."""
+    readback = ReadBack({"cpu": HostWays()}, buffers=2, words=100)
+    with torch.inference_mode():
+        inferred = torch.arange(40.0)
+        put = [*_put(readback, inferred), *_put(readback, inferred.view(5, 8).t())]
+    parameter = torch.nn.Parameter(torch.ones(7))
+    put += [*_put(readback, inferred), *_put(readback, parameter, torch.ones(3))]
+    assert all(readback.settle(pending) for pending in put)
+    expected = [inferred, inferred.view(5, 8).t(), inferred, parameter, torch.ones(3)]
+    assert [pending.digest for pending in put] == [AT_ONCE.of(tensor) for tensor in expected]
+
+
+def test_a_device_without_memory_for_buffers_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digests are waited for then; what the digests of one op need beside it costs that op's alone."""
+    ways, asked = HostWays(), []
+
+    def none(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(ways, "memory", none)
+    readback = ReadBack({"cpu": ways}, buffers=2, words=100)
+    values = torch.ones(5)
+    assert [readback.put([values], [LAYOUTS.of(values)]) for _ in range(3)] == [None] * 3
+    assert len(asked) == 1
+
+    readback = ReadBack({"cpu": HostWays()}, buffers=2, words=100)
+    [before] = _put(readback, values)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_foreach_copy_", none)
+        [costly] = _put(readback, values)
+    [after] = _put(readback, values)
+    assert [readback.settle(pending) for pending in (before, costly, after)] == [True] * 3
+    assert [pending.unread for pending in (before, costly, after)] == [False, True, False]
