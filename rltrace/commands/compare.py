@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,35 +13,15 @@ from click.core import ParameterSource
 
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
 from rltrace.commands.contributing import CommandLast, asked_for, contribute, contributing_options
+from rltrace.commands.judged import Judged
 from rltrace.commands.output import check_output, write_output
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.parity.compare import Asked, Compared
     from rltrace.parity.effects.effects import Effects
-    from rltrace.parity.model import Parity, Required
     from rltrace.parity.opening import Given
     from rltrace.parity.require import Requirement
-    from rltrace.trace.reader import Trace
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What was found, held against what was required."""
-
-    compared: Compared
-    effects: Effects
-    parity: Parity
-    required: tuple[Required, ...]
-    answer: bool | None
-    """Whether all of it holds; None: it cannot be said."""
-    traces: tuple[Trace, Trace]
-
-    @property
-    def status(self) -> int:
-        if self.answer is None:
-            return ExitCode.UNDECIDED
-        return ExitCode.IDENTICAL if self.answer else ExitCode.DIVERGED
 
 
 @click.command(name="compare", cls=CommandLast)

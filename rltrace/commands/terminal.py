@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rltrace.diff import Comparison
 
 if TYPE_CHECKING:
-    from rltrace.commands.compare import Judged
+    from rltrace.commands.judged import Judged
     from rltrace.parity.opening import Given
     from rltrace.parity.stretch import Recorded
     from rltrace_tui.paritywork import Found

@@ -15,7 +15,7 @@ from programs import Do, recorded, training
 from spoken_traces import spoken_traces
 
 from rltrace.commands import terminal
-from rltrace.commands.compare import Judged
+from rltrace.commands.judged import Judged
 from rltrace.commands.main import main
 from rltrace.diff import Comparison, compare
 from rltrace.errors import UsageError
