@@ -163,3 +163,30 @@ def test_another_threads_calls_are_not_the_streams() -> None:
     joined = join([*CALLS, *other, *LAUNCHED], OPS)
     assert (joined.why, len(joined.launches)) == ("", 2)
     assert len(join([*CALLS, *other], ["aten.mm.default"]).launches) == 1
+
+
+def runtime(name: str, start: int, end: int, correlation: int, linked: int = 0) -> Event:
+    return Event(name, start, end, 1, correlation, linked, runtime=True)
+
+
+def test_ids_of_calls_are_not_those_of_ops() -> None:
+    """CUPTI's and torch's are counted apart: a call whose id is that of an op has no part in what the op launched."""
+    call = runtime("cudaLaunchKernel", 40, 41, 9, 5)  # 9 is mine::op, too
+    joined = join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], []]
+
+
+def test_a_launch_that_names_no_op_is_the_one_s_around_its_call() -> None:
+    """As in profiles of an older Kineto: by the time of the call, on its thread."""
+    lone = [runtime("cudaLaunchKernel", 50, 55, 70), runtime("cudaLaunchKernel", 130, 131, 71)]
+    ran = [kernel("sgemm", 300, 70, 0), kernel("triton", 310, 71, 0), kernel("nobody's", 320, 72, 0)]
+    joined = join([*CALLS, *lone, *ran], OPS)
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], ["triton"]]
+    assert joined.strays == (("nobody's", "", 1),)
+
+
+def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:
+    """It has no kernel of its own, and its row's are known all the same; without any the row's are not."""
+    outer, inner = runtime("cudaLaunchKernel", 50, 58, 70, 5), runtime("cuLaunchKernel", 52, 56, 71, 5)
+    assert join([*CALLS, outer, inner, kernel("sgemm", 300, 70, 5)], OPS).lost == frozenset()
+    assert join([*CALLS, outer, inner], OPS).lost == {0}

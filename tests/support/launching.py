@@ -63,7 +63,7 @@ class _Module:
 
     @staticmethod
     def synchronize() -> None:
-        pass
+        pass  # there is no ``torch._C._cpu_hasPrimaryContext``, so nobody asks for more
 
 
 def pretend(

@@ -14,7 +14,7 @@ import ctypes
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -50,9 +50,13 @@ _disable: Any = torch._C._autograd._disable_profiler
 
 
 def devices() -> tuple[str, ...]:
-    """Kinds of devices whose kernels can be looked at now: the profiler knows them, and the program uses them."""
-    known = {activity.name.lower() for activity in _supported()}
-    return tuple(kind for kind in DEVICES if kind in known and _module(kind).is_initialized())
+    """Kinds of devices whose kernels can be looked at now: the program uses them, and the profiler knows them.
+
+    In that order: to ask torch what it knows may wake a driver, after which a forked child cannot use the device.
+    """
+    used = [kind for kind in DEVICES if _module(kind).is_initialized()]
+    known = {activity.name.lower() for activity in _supported()} if used else ()
+    return tuple(kind for kind in used if kind in known)
 
 
 @cache
@@ -81,8 +85,9 @@ def start(kinds: Collection[str]) -> None:
 
 def stop(kinds: Collection[str]) -> tuple[list[Event], list[str]]:
     """End it, in the thread that began: its events, and the names of those that were still open."""
-    for kind in kinds if not is_captured() else ():
-        _module(kind).synchronize()
+    if not is_captured():
+        for kind in kinds:
+            _wait_for(kind)
     with _RecordFunctionFast(END):
         pass
     with _silent():
@@ -91,6 +96,18 @@ def stop(kinds: Collection[str]) -> tuple[list[Event], list[str]]:
     ends = [event.end for event in events if event.name == END]
     is_open = [event.name for event in events if ends and not event.device and event.end > ends[-1]]
     return [event for event in events if event.name != END], is_open
+
+
+def _wait_for(kind: str) -> None:
+    """For all of its devices that the program has begun to use; the others are not begun with."""
+    module = _module(kind)
+    in_use: Callable[[int], bool] | None = getattr(torch._C, f"_{kind}_hasPrimaryContext", None)
+    if in_use is None:
+        module.synchronize()
+        return
+    for index in range(module.device_count()):
+        if in_use(index):
+            module.synchronize(index)
 
 
 def is_overrun() -> bool:

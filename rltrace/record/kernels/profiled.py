@@ -195,6 +195,8 @@ class _Profile:
         """By torch's ids: ops."""
         self._whose: dict[int, tuple[_Call | None, int]] = {}
         """By torch's ids: the bracket that an op lies in (None: it is the recorder's own), and which of its parts."""
+        self._within_calls: set[int] = set()
+        """CUPTI's ids of calls that another call made, a driver's within the runtime's: that one starts something."""
         self._found: list[_Call] = []
         self._threads = {event.thread for event in events if not event.device and not event.runtime}
         for own in _threads(events):
@@ -206,6 +208,7 @@ class _Profile:
         """``events`` of one thread, as they began, outer ones first."""
         names, whose, found = self._names, self._whose, self._found
         ends: list[int] = []
+        called = -1
         around: list[tuple[int, _Call | None, int, bool]] = []
         """Of each event around: its id, its bracket, which part of that it lies in, whether it is the recorder's."""
         for event in events:
@@ -216,6 +219,9 @@ class _Profile:
             if event.runtime:
                 if around and correlation not in self._ops:
                     self._ops[correlation] = around[-1][0]
+                if end <= called:
+                    self._within_calls.add(correlation)
+                called = max(called, end)
                 continue
             names[correlation] = name
             if is_own or name == OWN_WORK:
@@ -241,7 +247,7 @@ class _Profile:
             call, part = self._whose.get(self._ops.get(event.correlation, 0), (None, -1))
             if call is not None:
                 call.launch(part, event)
-        known = {event.correlation for event in self._device}
+        known = {event.correlation for event in self._device} | self._within_calls
         for event in self._calls:
             if event.correlation not in known and STARTS.match(event.name):
                 call, _ = self._whose.get(self._ops.get(event.correlation, 0), (None, -1))
