@@ -24,7 +24,7 @@ from rltrace.privacy import home_as_tilde, masked_arguments
 from rltrace.record import beside, device, window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
-from rltrace.record.compiler.compiled import compiler_kept_out
+from rltrace.record.compiler.kept_out import compiler_kept_out
 from rltrace.record.compiler.stance import EagerStance
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine

@@ -15,7 +15,7 @@ from recorded import Record, Recorded
 from torch import nn
 
 from rltrace.follow.start import replay_block
-from rltrace.record.compiler import compiled
+from rltrace.record.compiler import kept_out
 from rltrace.record.compiler.compiled import MODULE
 from rltrace.record.compiler.inductor import draws, fingerprint, kernels
 from rltrace.trace.schema import Held, ValueKind
@@ -108,17 +108,30 @@ def test_the_compiler_is_kept_out_from_its_import_on(
     """A program that never loads it is not kept waiting; one that does has it pass over all code of the recorder."""
     (tmp_path / "late_compiler.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(compiled, "COMPILER", "late_compiler")
-    monkeypatch.setattr(compiled, "_kept_out", weakref.WeakSet())
+    monkeypatch.setattr(kept_out, "COMPILER", "late_compiler")
+    monkeypatch.setattr(kept_out, "_kept_out", weakref.WeakSet())
     before = []
 
     def program() -> None:
-        before.extend(compiled._kept_out)
+        kept_out.keep_out_of_new()
+        before.extend(kept_out._kept_out)
         __import__("late_compiler")
 
     record(program)
     assert not before
-    assert {sys.modules["rltrace.record.stream"], sys.modules["rltrace.record.module_calls"]} <= set(compiled._kept_out)
+    assert {sys.modules["rltrace.record.stream"], sys.modules["rltrace.digest.cpu"]} <= set(kept_out._kept_out)
+    monkeypatch.setattr(kept_out, "_kept_out", weakref.WeakSet())
+    kept_out.keep_out_of_new()
+    assert sys.modules["rltrace.record.stream"] in kept_out._kept_out
+
+
+@pytest.mark.parametrize("module", ["rltrace.record.stream", "rltrace.digest.cpu", "rltrace.identity"])
+def test_code_of_every_room_is_the_recorders(module: str) -> None:
+    """Digests, keys and what follows a trace handle ops as much as the recorder's own room does."""
+    functions = [value for value in vars(sys.modules[module]).values() if isinstance(value, types.FunctionType)]
+    own = {function.__code__ for function in functions if function.__module__ == module}
+    assert own <= set(kept_out._codes(sys.modules[module]))
+    assert own or module == "rltrace.record.stream"
 
 
 @pytest.mark.parametrize("program", [whole_step, compiled_optimizer, made_within, whole_graph])

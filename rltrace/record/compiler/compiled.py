@@ -8,14 +8,9 @@ unrecorded: the recorder's mode steps aside for the compiler, and the compiler n
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakSet
 
-from torch._C._dynamo import eval_frame
 from torch._C._profiler import _RecordFunctionFast
 
 from rltrace.record.boundaries.imported import Imported
@@ -25,8 +20,6 @@ from rltrace.record.dispatch import as_if_dispatched, observer_here, under
 from rltrace.record.memory.identity_table import IdentityTable
 from rltrace.record.process import ProcessState
 
-COMPILER: Final = "torch._dynamo"
-"""What looks into code; nothing is compiled before it has been imported."""
 MODULE: Final = "torch._inductor.output_code"
 NAME: Final = "inductor.compiled_graph"
 
@@ -114,51 +107,3 @@ class Regions:
             forget = self._process.storages.reads.clear
             found = self._known[key] = Region(name, writes=writes, draws=draws, forget_reads=forget)
         return found
-
-
-def compiler_kept_out(fail: Callable[[Exception], None]) -> Imported:
-    """To be watched: has torch's compiler, once a program loads it, pass over all code of the recorder.
-
-    Where it compiles a function in parts, it looks at everything that is called between them: also at what handles an
-    op, or a hook. It would compile that, or give up the program's own code because of it.
-    """
-    return Imported({COMPILER: _keep_out}, fail)
-
-
-def _keep_out(_compiler: ModuleType) -> None:
-    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
-    for name, module in list(sys.modules.items()):
-        if (name == "rltrace" or name.startswith("rltrace.")) and module not in _kept_out:
-            for code in _codes(module):
-                eval_frame.set_code_exec_strategy(code, skip)
-            _kept_out.add(module)
-
-
-_kept_out: WeakSet[ModuleType] = WeakSet()
-"""Modules that the compiler passes over already: nothing undoes that, and to go through them takes 5 ms."""
-
-
-def _codes(module: ModuleType) -> Iterator[CodeType]:
-    """The code of all functions that a module defines, those within others included."""
-    waiting: list[Any] = list(vars(module).values())
-    met: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in met:
-            continue
-        met.add(id(value))
-        if isinstance(value, CodeType):
-            if value.co_filename.startswith(_HERE):
-                yield value
-                waiting += value.co_consts
-        elif isinstance(value, type) and value.__module__ == module.__name__:
-            waiting += vars(value).values()
-        elif isinstance(value, property):
-            waiting += (value.fget, value.fset)
-        elif isinstance(value, (staticmethod, classmethod)):
-            waiting.append(value.__func__)
-        elif isinstance(value, FunctionType):
-            waiting += (value.__code__, getattr(value, "__wrapped__", None))
-
-
-_HERE = f"{Path(__file__).resolve().parent.parent}/"

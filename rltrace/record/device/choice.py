@@ -15,6 +15,7 @@ import torch
 
 from rltrace.digest import PAGE_BYTES
 from rltrace.privacy import masked_text
+from rltrace.record.compiler.kept_out import keep_out_of_new
 from rltrace.record.device import by_operations
 from rltrace.record.device.condensed import condensed_words
 
@@ -63,6 +64,7 @@ def _by_kernel(device: torch.device) -> tuple[Condense, str]:
     from rltrace.record.device import by_kernel
     from rltrace.record.device.launching import Launcher, constants
 
+    keep_out_of_new()
     if device.type != "cuda" or torch.version.hip is not None:
         raise UnavailableError("the kernels are for CUDA")
     major, minor = torch.cuda.get_device_capability(device)
