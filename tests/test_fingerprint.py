@@ -211,3 +211,19 @@ def test_reduced_precision_of_products_is_a_truth_value() -> None:
     for kind in ("fp16", "bf16"):
         assert flags[f"flag.cuda.matmul.{kind}_reduced"] is True
         assert flags.get(f"flag.cuda.matmul.{kind}_split_k", True) is True
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded"),
+    [
+        ("DISABLE_ADDMM_CUDA_LT", True),
+        ("TORCH_BLAS_PREFER_CUBLASLT", True),
+        ("CUBLAS_WORKSPACE_CONFIG", True),
+        ("PYTORCH_TUNABLEOP_FILENAME", False),
+        ("TORCHINDUCTOR_CACHE_DIR", False),
+        ("HOME", False),
+    ],
+)
+def test_variables_that_choose_kernels_are_written_down_and_places_are_not(name: str, recorded: bool) -> None:
+    """Where a file lies is nobody's business, though its name begins as theirs do."""
+    assert host.is_recorded(name) is recorded

@@ -46,7 +46,7 @@ VARIABLE_PREFIXES = (
 VARIABLES = frozenset(
     {"BLIS_NUM_THREADS", "GLIBC_TUNABLES", "NPY_DISABLE_CPU_FEATURES", "PYTHONHASHSEED", "WORLD_SIZE"}
 )
-PLACES = ("_DIR", "_HOME", "_PATH", "_ROOT", "_CACHE")
+PLACES = ("_DIR", "_HOME", "_PATH", "_ROOT", "_CACHE", "_FILENAME")
 """Endings of variables that say where something lies."""
 FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
 """Lists of files, of which the bare names count: where they lie is nobody's business."""

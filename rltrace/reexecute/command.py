@@ -112,9 +112,8 @@ def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
     parser.add_argument("--tf32", choices=["on", "off"], help="TF32 in matrix products and convolutions on a GPU")
     for option, variable in VARIABLES.items():
         parser.add_argument(f"--{option.replace('_', '-')}", metavar="VALUE", help=f"{variable}, from the start")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other variable, or a switch of torch's"
-    )
+    more = f"any other variable, or a switch of torch's: {', '.join(SWITCHES)}"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=more)
     parser.add_argument("--alignment", type=int, choices=(4, 8, 16, 32, 64), help="of inputs; default: as recorded")
     parser.add_argument("--kernels", action="store_true", help="tell what ran: oneDNN's and MKL's words, GPU kernels")
     parser.add_argument("--json", action="store_true", help="print one object")
