@@ -1,7 +1,8 @@
 """A warp of a GPU, in NumPy: it runs PTX, what a compiler has made of a kernel, instruction by instruction.
 
 Owns as much of the language as the kernels of ``rltrace.digest.gpu`` come to, and says which instruction it does not
-know. All 32 threads go the same way (a branch on which they differ is refused); memory is this process's own.
+know. All 32 threads go the same way (a branch on which they differ is refused). Memory is this process's own, of which
+it touches what it was told of and nothing else.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ class Warp:
         self._lines = [line for line in lines if line and not line.startswith(".")]
         self._labels = {line[:-1]: place for place, line in enumerate(self._lines) if line.endswith(":")}
 
-    def run(self, program: int, arguments: Sequence[int]) -> None:
-        """One program, by its number. ``arguments``: as many as the kernel's own parameters, behind which are nulls."""
+    def run(self, program: int, arguments: Sequence[int], memory: Sequence[tuple[int, int]]) -> None:
+        """One program, by its number. ``arguments``: as many as the kernel's own parameters, behind which are nulls.
+
+        ``memory``: where what it may touch begins and ends.
+        """
         given = [*arguments, *[0] * (len(self._parameters) - len(arguments))]
-        thread = _Threads(program, dict(zip(self._parameters, given, strict=True)))
+        thread = _Threads(program, dict(zip(self._parameters, given, strict=True)), memory)
         at = 0
         while True:
             line, at = self._lines[at], at + 1
@@ -55,7 +59,8 @@ class Warp:
 class _Threads:
     """Registers of the threads, and what instructions do to them."""
 
-    def __init__(self, program: int, parameters: Mapping[str, int]) -> None:
+    def __init__(self, program: int, parameters: Mapping[str, int], memory: Sequence[tuple[int, int]]) -> None:
+        self._memory = memory
         self._registers: dict[str, Values] = {"%tid.x": np.arange(THREADS, dtype=np.uint64), "%ctaid.x": _all(program)}
         self._parameters = parameters
 
@@ -99,8 +104,12 @@ class _Threads:
         cell = getattr(ctypes, f"c_uint{bits}")
         found = self._registers.get(register, _all(0)).copy()
         for thread in np.flatnonzero(live):
-            assert places[thread] % np.uint64(bits // 8) == 0, "misaligned"
-            there = cell.from_address(int(places[thread]))
+            place, size = int(places[thread]), bits // 8
+            assert place % size == 0, "misaligned"
+            assert any(begin <= place and place + size <= end for begin, end in self._memory), (
+                "beyond what it was given"
+            )
+            there = cell.from_address(place)
             if kind == "ld":
                 found[thread] = there.value
             else:

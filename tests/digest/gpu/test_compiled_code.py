@@ -34,14 +34,19 @@ class Emulated:
     def __init__(self, code: dict[str, str]) -> None:
         self._one, self._many = Warp(code["rltrace_condense_one"]), Warp(code["rltrace_condense_many"])
         self._constants = constants(torch.device("cpu"))
+        self._at = self._constants.data_ptr()
 
     def one(self, address: int, pages: int, rest: int, seed: int, into: int) -> None:
+        tensor, words = (address, address + pages * PAGE_BYTES + rest), (into, into + pages * 8 + rest)
         for program in range(pages + -(-rest // CHUNK_BYTES)):
-            self._one.run(program, (address, pages, rest, seed, into, self._constants.data_ptr()))
+            given = (address, pages, rest, seed, into, self._at)
+            self._one.run(program, given, [tensor, words, (self._at, self._at + 256)])
 
     def many(self, table: torch.Tensor) -> None:
-        for program in range(len(table)):
-            self._many.run(program, (table.data_ptr(), self._constants.data_ptr()))
+        ends = [(self._at, self._at + 256), (table.data_ptr(), table.data_ptr() + table.nbytes)]
+        for program, (address, _, rest, into) in enumerate(table.tolist()):
+            mine = [(address, address + (rest or PAGE_BYTES)), (into, into + (rest or 8))]
+            self._many.run(program, (table.data_ptr(), self._at), [*mine, *ends])
 
 
 @pytest.fixture(scope="module", params=[80, 90])
