@@ -77,7 +77,7 @@ class _Threads:
         elif name.startswith(("ld.global", "st.global")):
             self._touch(kind, operands, bits, live)
         elif kind == "mov" and "{" in "".join(operands):
-            self._take_apart(*operands)
+            self._take_apart(*operands, bits // 2)
         else:
             given = [self._get(each) for each in operands[1:]]
             result = _computed(kind, form, given, bits)
@@ -117,14 +117,14 @@ class _Threads:
         if kind == "ld":
             self._registers[register] = found
 
-    def _take_apart(self, into: str, out_of: str) -> None:
-        """Halves of a word, or a word of halves."""
+    def _take_apart(self, into: str, out_of: str, half: int) -> None:
+        """Halves of so many bits, or what is made of two."""
         if "{" in into:
-            for part, shift in zip(into.strip("{} ").split(","), (0, 32), strict=True):
-                self._set(part.strip(), self._get(out_of) >> np.uint64(shift), 32)
+            for part, shift in zip(into.strip("{} ").split(","), (0, half), strict=True):
+                self._set(part.strip(), self._get(out_of) >> np.uint64(shift), half)
         else:
             low, high = (self._get(each.strip()) for each in out_of.strip("{} ").split(","))
-            self._set(into, low | high << np.uint64(32), 64)
+            self._set(into, low | high << np.uint64(half), 2 * half)
 
 
 def _all(value: int) -> Values:
