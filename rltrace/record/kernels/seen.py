@@ -31,6 +31,9 @@ BLIND = "the profiler saw nothing of the device: another tool may have its place
 MOST_STRAYS: Final = 200
 """Of what was launched for no row, so many kinds are told of one stretch; the others together."""
 
+MOST_RUNS: Final = 64
+"""Of a stretch, so many runs of unknown rows are told by their places; of more how many rows, from the first on."""
+
 MOST_KNOWN: Final = 1 << 16
 
 NEEDED: Final = [Column.OP, Column.KERNEL, Column.KIND]
@@ -131,7 +134,10 @@ class Seen:
         ids[places] = [self._evidence(kernel, launches) for _, kernel, launches in evidence]
         lost = places[sorted(found.lost)] if found.lost else places[:0]
         ids[lost] = 0
-        return ids, _most(found.strays), [(NOT_SEEN, first, count) for first, count in _runs(lost)]
+        runs = list(_runs(lost))
+        if len(runs) > MOST_RUNS:
+            runs = [(runs[0][0], len(lost))]
+        return ids, _most(found.strays), [(NOT_SEEN, first, count) for first, count in runs]
 
     def _is_blind(self, rows: NDArray[np.uint32], found: Joined) -> bool:
         """Whether ops ran on a device and nothing at all is known to have been launched."""
