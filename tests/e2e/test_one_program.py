@@ -1,14 +1,26 @@
-"""One program and what can become of its second run, through the command line: cause, op, step and place of each."""
+"""One program and what can become of its second run: cause, op, step and place of each.
+
+Recorded in this process, each on a thread of its own, so that the stack below is the same; compared through the command
+line. That the command line records the same is the first test.
+"""
 
 from __future__ import annotations
 
+import os
+import runpy
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+
+import rltrace
+from rltrace.trace.reader import open_trace
 
 PROGRAM = """
 import os
@@ -71,10 +83,30 @@ def unchanged(new_cli: Any, starts: tuple[Any, Any]) -> Path:
     return run(new_cli(), starts[0])
 
 
-def run(cli: Any, start: Any, code: str = PROGRAM, odd: str = "") -> Path:
+def written(cli: Any, start: Any, code: str = PROGRAM) -> None:
+    """Put the program and its checkpoint into the folder."""
     (cli.folder / "train.py").write_text(code)
     torch.save(start, cli.folder / "start.pt")
-    result = cli.rltrace("record", "--quiet", "-o", "t.zarr", "--", sys.executable, "train.py", ODD=odd)
+
+
+def run(cli: Any, start: Any, code: str = PROGRAM, odd: str = "") -> Path:
+    """Record the program in this process."""
+    written(cli, start, code)
+
+    def recorded() -> None:
+        with chdir(cli.folder), patch.dict(os.environ, ODD=odd), rltrace.record("t.zarr"):
+            runpy.run_path("train.py", run_name="__main__")
+
+    with ThreadPoolExecutor(1, thread_name_prefix="program") as thread:
+        thread.submit(recorded).result()
+    trace: Path = cli.folder / "t.zarr"
+    return trace
+
+
+def launched(cli: Any, start: Any) -> Path:
+    """Record the program through the command line, as a process."""
+    written(cli, start)
+    result = cli.rltrace("record", "--quiet", "-o", "t.zarr", "--", sys.executable, "train.py")
     assert result.returncode == 0, result.stderr
     trace: Path = cli.folder / "t.zarr"
     return trace
@@ -83,6 +115,14 @@ def run(cli: Any, start: Any, code: str = PROGRAM, odd: str = "") -> Path:
 def value(found: Mapping[str, Any]) -> tuple[str, str, int, str]:
     first = found["first_value"]
     return first["cause"], first["op"], first["step"], first["site"]["source"]
+
+
+def test_launched(new_cli: Any, unchanged: Path, starts: tuple[Any, Any]) -> None:
+    """Two processes, from the command line: nothing to find; and in this process the same ops are recorded."""
+    first, second = new_cli(), new_cli()
+    status, found = first.diff(launched(first, starts[0]), launched(second, starts[0]))
+    assert (status, found["verdict"], found["first"]) == (0, "identical", None)
+    assert found["a"]["ops"] == open_trace(unchanged).processes[0].after_op > 400
 
 
 def test_again(cli: Any, unchanged: Path, starts: tuple[Any, Any]) -> None:
