@@ -131,7 +131,7 @@ def when(finding: Finding) -> str:
         name = which.name if which.ordinal == 0 else f"{which.name} #{which.ordinal}"
         count = f"{ordinal(which.count + 1)} attempt"
         details.append(f"{name}'s {count}" if which.owner is None else f"{which.owner}'s {which.name}, {count}")
-    if finding.environment_step is not None:
+    if finding.environment_step is not None and finding.phase != "init":  # all of them were made later
         made_after = finding.environment_step  # the attempt that ends the op's step, not the op
         details.append(f"after {made_after:,} environment step{'s' * (made_after != 1)}")
     more = f" ({', '.join(details)})" if details else ""

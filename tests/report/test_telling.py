@@ -22,6 +22,8 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
     assert finding is not None
     told = when(replace(finding, environment_step=count))
     assert told == f"optimizer step 0 (Adam's 1st attempt, after {words})"
+    of_init = when(replace(finding, environment_step=count, phase="init"))
+    assert of_init == "optimizer step 0 (Adam's 1st attempt), phase init"  # before there was any
 
 
 def test_one_of_a_thing_is_singular() -> None:
