@@ -107,7 +107,8 @@ class RecordOptions(NamedTuple):
             axes = None if self.row_axes is None else list(self.row_axes)
             told |= {"rows": list(self.rows), "row_axes": axes, "rows_limit": self.rows_limit}
         if self.kernels is not None:
-            told |= {"kernels": list(self.kernels)}
+            first, end = self.kernels
+            told |= {"kernels": f"{first}:{'' if end is None else end}"}
         if self.compile is not None:
             told |= {"compile": self.compile}
         if self.replay:
