@@ -10,11 +10,47 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.digest import PAGE_BYTES, digest_buffer
+from rltrace.digest import PAGE_BYTES, digest_buffer, reference
 from rltrace.record.device import by_operations, condense, condensed_words, finished
+from rltrace.record.device.by_operations import page_digests
+from rltrace.record.device.condensed import signed
 
 SIZES = (0, 1, 7, 8, 300, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES, 3 * PAGE_BYTES + 1_001)
 SEEDS = st.integers(0, 2**64 - 1)
+
+EXTREMES = (0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 2**32, 2**64 - 1)
+
+
+@given(seed=SEEDS, key=st.integers(0, 9))
+@settings(max_examples=8, deadline=None)
+def test_a_page_has_the_digest_of_the_reference(seed: int, key: int) -> None:
+    """Random pages under random seeds."""
+    data = random.Random(key).randbytes(PAGE_BYTES)
+    page = torch.frombuffer(bytearray(data), dtype=torch.int64).view(1, -1)
+    assert page_digests(page, seed).tolist() == [signed(reference.xxh3_64(data, seed))]
+
+
+@pytest.mark.parametrize("fill", [0, -1, -(2**63), 2**63 - 1, 0x80000000, 0x7F800000FF800000])
+def test_extreme_pages_have_the_digest_of_the_library(fill: int) -> None:
+    """Where unsigned sums and products wrap, signed ones must wrap alike."""
+    page = torch.full((1, PAGE_BYTES // 8), fill)
+    for seed in (0, 1, 2**63, 2**64 - 1):
+        assert page_digests(page, seed).tolist() == [signed(digest_buffer(page.numpy(), seed))]
+
+
+def test_pages_do_not_disturb_one_another() -> None:
+    """Many pages at once have the digests that each has alone."""
+    pages = torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (7, PAGE_BYTES // 8)))
+    assert page_digests(pages, 5).tolist() == [page_digests(page.view(1, -1), 5).item() for page in pages]
+
+
+@given(factors=st.lists(st.tuples(SEEDS, SEEDS), max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_products_are_folded_with_every_carry(factors: list[tuple[int, int]]) -> None:
+    """Low half xor high half, of numbers of 128 bits that torch does not have."""
+    factors += [(a, b) for a in EXTREMES for b in EXTREMES]
+    a, b = (torch.tensor([signed(pair[side]) for pair in factors]) for side in (0, 1))
+    assert by_operations._fold(a, b).tolist() == [signed(x * y ^ x * y >> 64) for x, y in factors]
 
 
 def _condensed(tensors: list[torch.Tensor], seeds: list[int], at: int = 0) -> list[int]:
