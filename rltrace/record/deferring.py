@@ -65,6 +65,7 @@ class Deferring(OpenRows):
 
     def drop_later(self, row: int, place: int = 0) -> None:
         """Cells from this one on will never be, or be others."""
+        self._ahead_of = -1
         later = self.later
         try:
             while later and later[-1][:2] >= (row, place):

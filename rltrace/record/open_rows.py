@@ -70,6 +70,9 @@ class OpenRows:
         self.later: deque[Later] = deque()
         """Which of the digests are yet to come, in their order: of the rows that are not committed, and the one at
         hand."""
+        self._ahead: dict[int, Pending | None] = {}
+        """By place: inputs of the op of row ``_ahead_of`` that have been put off and are yet to be met."""
+        self._ahead_of = -1
         self.anchors: list[Anchor] = []
         self.modules = ModuleStack(process.module_names, self.anchors)
         self.phase = phase_bits(Phase.OTHER)

@@ -11,7 +11,6 @@ import torch
 
 from rltrace.record.calls import Call
 from rltrace.record.deferring import Deferring
-from rltrace.record.layouts import Layout
 from rltrace.record.memory import storages as storage_rules
 from rltrace.record.memory.storages import View, pack_read, row_of
 from rltrace.record.open_rows import (
@@ -26,12 +25,16 @@ from rltrace.record.plans import Factor, Role
 
 Tensor = torch.Tensor
 
+FEW = 4
+"""Up to so many inputs each is put off by itself."""
+
 
 class Reading(Deferring):
     """Links of inputs."""
 
-    def _input(self, call: Call, tensor: Tensor, address: int, place: int) -> int:
+    def _input(self, call: Call, tensors: list[Tensor], address: int, place: int) -> int:
         """Link of an input whose bytes were not all written by one op of this step; digests them where that decides."""
+        tensor = tensors[place]
         if place in call.overwritten or (place == 0 and call.factor is not None and self._is_zero(call.factor)):
             return OVERWRITTEN
         role = call.plan.role
@@ -44,12 +47,12 @@ class Reading(Deferring):
             if read is not None and read[0] == self.number and read[1] != row:
                 return (row << 12) - read[2]
         if not address:
-            return self._unknown_input(tensor, layout, address, (0, 0), place)
+            return self._unknown_input(call, tensors, address, (0, 0), place)
         view = storage_rules.view_of(tensor, layout)
         storage = storages.special.get(address)
         if storage is None:
             if address not in storages.handles:
-                return self._unknown_input(tensor, layout, address, view, place)
+                return self._unknown_input(call, tensors, address, view, place)
             external = exposed = False
             whole = True
         else:
@@ -70,7 +73,10 @@ class Reading(Deferring):
                 return (row << 12) - read[2]
         if layout.later and self.process.readback.is_shut(tensor.device):
             return UNKNOWN if writer is None else (row << 12) - writer if whole else MIXED
-        self._add_digest(self._digest_of(tensor, layout))
+        if layout.later:
+            self._add_digest(self._read_later(call, tensors, place))
+        else:
+            self._add_digest(self.process.digests.with_layout(tensor, layout))
         self._digested += 1
         if trusted:
             if seen is None:
@@ -82,17 +88,44 @@ class Reading(Deferring):
             return UNKNOWN_READ
         return OUTSIDE_READ if external else self._outside_link(address)
 
+    def _read_later(self, call: Call, tensors: list[Tensor], place: int) -> int:
+        """The digest of an input on a device; of an op with many (an optimizer's) all that will be read are put off
+        with the first of them, in as few launches."""
+        tensor, layouts = tensors[place], call.layouts
+        if len(tensors) <= FEW:
+            return self._later(tensor, layouts[place])
+        if self._ahead_of != self.row or place not in self._ahead:
+            device, known, reads = tensor.device, self._current, self.process.storages.reads
+            together = [
+                i
+                for i in range(place, len(tensors))
+                if i == place
+                or (
+                    layouts[i].later
+                    and i not in call.overwritten
+                    and tensors[i].device == device
+                    and (address := storage_rules.address_of(tensors[i])) not in known
+                    and address not in reads
+                )
+            ]
+            put = self._put_off([tensors[i] for i in together], [layouts[i] for i in together])
+            self._ahead, self._ahead_of = dict(zip(together, put, strict=True)), self.row
+        return self._expect(self._ahead.pop(place), tensor, layouts[place])
+
     def _is_zero(self, factor: Factor) -> bool:
         """Whether the op at hand has the number 0 there."""
         numbers: array[int] | array[float] = self.floats if factor.is_float else self.integers
         return numbers[-factor.from_end] == 0
 
-    def _unknown_input(self, tensor: Tensor, layout: Layout, address: int, view: View, place: int) -> int:
+    def _unknown_input(self, call: Call, tensors: list[Tensor], address: int, view: View, place: int) -> int:
         """Memory that no recorded op wrote, seen for the first time."""
-        storages = self.process.storages
+        storages, tensor, layout = self.process.storages, tensors[place], call.layouts[place]
         if layout.later and self.process.readback.is_shut(tensor.device):
             return UNKNOWN
-        self._add_digest(self._digest_of(tensor, layout))
+        if layout.later:
+            self._add_digest(self._read_later(call, tensors, place))
+        else:
+            self._add_digest(self.process.digests.with_layout(tensor, layout))
         self._digested += 1
         if not address:
             return UNKNOWN_READ

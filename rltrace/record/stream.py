@@ -117,7 +117,7 @@ class StreamRecorder(Reading, Writing, Happening):
                     elif is_view:
                         self._add_link(self._view_link(address))
                     else:
-                        self._add_link(self._input(call, tensor, address, links))
+                        self._add_link(self._input(call, tensors, address, links))
                     links += 1
                 for place in call.overwritten:
                     self.links[place - links] = OVERWRITTEN
@@ -285,8 +285,7 @@ class StreamRecorder(Reading, Writing, Happening):
         ):
             if count:
                 del cells[-count:]
-        if self._digested:
-            self.drop_later(self.row)
+        self.drop_later(self.row)
         for tensor in tensors:
             self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import pytest
 import torch
 from lying_there import HostGraph, HostWays, lying_there
 from recorded import Record
 
 from rltrace.record.digests import TensorDigests
-from rltrace.record.layouts import Layouts
+from rltrace.record.layouts import Layout, Layouts
 from rltrace.record.operators import NON_BLOCKING
 from rltrace.record.plans import Role, make_plan, plan_of_call
+from rltrace.record.readback import ReadBack
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Origin
 
@@ -157,6 +161,44 @@ def test_a_copy_to_the_host_that_does_not_wait_has_the_digest_of_what_is_copied(
     for name in ("exp", "log"):
         [link] = found.one(name).inputs
         assert (link.row, link.digest, link.known) == (same.index, two, False)
+
+
+def test_what_an_optimizer_s_op_reads_and_writes_is_put_off_together(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one by one: each would be a launch of its own. An op that raises leaves nothing to the next one."""
+    sizes: list[int] = []
+    put = ReadBack.put
+
+    def counted(self: ReadBack, tensors: list[torch.Tensor], layouts: list[Layout]) -> object:
+        sizes.append(len(tensors))
+        return put(self, tensors, layouts)
+
+    monkeypatch.setattr(ReadBack, "put", counted)
+    kept = [[torch.full((3,), float(n)) for n in range(start, start + 20)] for start in (0, 100, 200)]
+
+    def program() -> None:
+        linked = torch.ones(3)[:2].fill_(5)  # looked at ahead, and not read after all: its writer is known
+        fresh = [torch.ones(3).add(n) for n in range(3)]
+        with contextlib.suppress(RuntimeError):
+            torch._foreach_add_([*kept[1][:3], linked, torch.ones(4)], [*kept[2][:4], torch.ones(5)])
+        torch._foreach_add_([*fresh, *kept[0][3:6]], [*fresh, *kept[1][3:6]])
+        torch._foreach_add_(kept[0][:10], kept[1][:10])
+        torch._foreach_add_(kept[0], kept[1])
+
+    def recorded(*around: contextlib.AbstractContextManager[object]) -> list[object]:
+        values = [[tensor.clone() for tensor in each] for each in kept]
+        with contextlib.ExitStack() as stack:
+            for each in around:
+                stack.enter_context(each)
+            found = record(program)
+        for each, before in zip(kept, values, strict=True):
+            torch._foreach_copy_(each, before)
+        return [(row.op, row.inputs, row.outputs) for row in found.rows]
+
+    assert recorded() == recorded(lying_there())
+    assert {20, 10} <= set(sizes)
+    assert len(sizes) < 25
 
 
 def test_which_copies_return_before_their_result_is_there() -> None:
