@@ -141,7 +141,9 @@ def _conclude(
     if found.nothing:
         _say_nothing(command, trace, ending)
     elif not quiet:
-        narrate(f"recorded {_summary(ending)} in {trace}", hint=_left_out(found))
+        narrate(
+            f"recorded {_summary(ending)} in {trace}", hint=_left_out(found) or nothing_found(options, found, trace)
+        )
     if also is not None and not found.nothing and not also():
         failed = True
     if ending.signal is not None and not _stopped_as_asked(options, ending):
@@ -182,6 +184,12 @@ def _left_out(found: Recorded) -> str:
     raising = [option for option, left_out in limits if any(entry.why == LIMIT for entry in left_out)]
     more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
     return f"not kept: {'; '.join(told)}{more}" if told else ""
+
+
+def nothing_found(options: RecordOptions, found: Recorded, trace: Path) -> str:
+    """What was asked for by a selector that found nothing at all; empty where each found something."""
+    asked = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
+    return f"{' or '.join(asked)} found nothing; rltrace ops {trace} lists what there was" if asked else ""
 
 
 def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:

@@ -7,13 +7,17 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rltrace.commands.main import main
+from rltrace.commands.recording import nothing_found
 from rltrace.commands.written import parse_size, parse_steps
 from rltrace.errors import UsageError
+from rltrace.launch.outcome import Recorded
+from rltrace.record.options import RecordOptions
 from rltrace.trace.keptrecords import AskedRows
 from rltrace.trace.reader import open_trace
 from rltrace.trace.valuerecords import Asked
@@ -259,6 +263,17 @@ def test_steps_are_of_ops(folder: Path) -> None:
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_selector_that_found_nothing_is_told() -> None:
+    """Whoever asked for values or rows and has none is told, unless they were found and left out."""
+    options = RecordOptions("a.zarr", values=("op=x", "op=y"), rows=("module=z",))
+    found = Recorded(1, 9, 0, 1, ("complete",), 0, False, (), values=0, by_row=0)
+    told = nothing_found(options, found, Path("a.zarr"))
+    assert told == "op=x or op=y or module=z found nothing; rltrace ops a.zarr lists what there was"
+    assert nothing_found(options, replace(found, values=1, by_row=2), Path("a.zarr")) == ""
+    assert nothing_found(options, replace(found, values=1), Path("a.zarr")).startswith("module=z found nothing")
+    assert nothing_found(RecordOptions("a.zarr"), replace(found, values=None, by_row=None), Path("a.zarr")) == ""
 
 
 def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
