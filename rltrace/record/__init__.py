@@ -84,8 +84,9 @@ class _Record(ModuleType):
         the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. ``rows``: selectors
         of the calls of modules and the ops of whose tensors a digest is kept for each row, counted along ``row_axes``
         (all axes but the last), at most ``rows_limit`` bytes of them. ``kernels``: the steps, half open, in which
-        torch's profiler looks at what ops launch on a device. With ``compile="eager"`` compiled functions run op by op. Threads that run already are not recorded. Raises UsageError where something is in the way at
-        ``path``, or a recording is under way.
+        torch's profiler looks at what ops launch on a device. With ``compile="eager"`` compiled functions run op by op.
+        Threads that run already are not recorded. Raises UsageError where something is in the way at ``path``, or a
+        recording is under way.
         """
         from rltrace.record.library import record_block
 
