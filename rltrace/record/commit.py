@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.record import awaited
 from rltrace.record.keepers import Keepers
-from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT, Later
+from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
 from rltrace.record.process import ProcessState
 from rltrace.record.series import Series
 from rltrace.record.stream import StreamRecorder
@@ -210,7 +211,8 @@ class Committer:
     def _take(self, stream: StreamRecorder, number: int) -> Rows | None:
         """Finished rows off the front, at most a segment's worth. Each slice and each deletion is one atomic step."""
         first = self._taken[number]
-        end, came = self._came(stream, min(stream.row, first + SEGMENT_ROWS))
+        end = min(stream.row, first + SEGMENT_ROWS)
+        end, came = awaited.come(stream, end, self._process.readback, last=self._stopping)
         count = end - first
         if count <= 0:
             return None
@@ -228,26 +230,12 @@ class Committer:
             floats=np.frombuffer(stream.floats[:floats], dtype=np.float64),
             digests=np.frombuffer(stream.digests[:digests], dtype=np.uint64),
         )
-        _put_in(rows, came)
+        awaited.put_in(rows, came)
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
         del stream.floats[:floats], stream.digests[:digests]
         self._taken[number] = first + count
         stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
         return rows
-
-    def _came(self, stream: StreamRecorder, end: int) -> tuple[int, list[Later]]:
-        """The end of the rows before ``end`` whose digests are all known, and those of them that had to be awaited."""
-        came: list[Later] = []
-        while stream.later and stream.later[0].row < end:
-            awaited = stream.later.popleft()
-            if not self._process.readback.settle(awaited.pending, last=self._stopping):
-                stream.later.appendleft(awaited)
-                end = awaited.row
-                while came and came[-1].row >= end:
-                    stream.later.appendleft(came.pop())
-                break
-            came.append(awaited)
-        return end, came
 
     def _columns(self, stream: StreamRecorder, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The full columns of rows, from what the hot path kept of them and what follows from it."""
@@ -297,15 +285,6 @@ class Committer:
         ids = np.array(made, dtype=np.uint32)[inverse]
         ids[idle] = 0
         return ids
-
-
-def _put_in(rows: Rows, came: list[Later]) -> None:
-    """The digests that were awaited. A row with one that is not known may hold anything, as far as anybody can tell."""
-    for row, place, pending in came:
-        i = row - rows.first
-        rows.digests[rows.digest_offsets[i] + place] = pending.digest
-        if pending.unread:
-            rows.columns[i, Column.FLAGS] |= RowFlag.MARKED
 
 
 def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:

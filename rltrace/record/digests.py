@@ -16,8 +16,7 @@ from xxhash import xxh3_64_intdigest
 from rltrace.digest import digest_address, digest_buffer, digest_pages
 from rltrace.record.device_reading import digest_on_device, digests_on_device
 from rltrace.record.layouts import Layout, Layouts
-from rltrace.record.logical import OWN_WORK as OWN_WORK
-from rltrace.record.logical import is_compound, is_subclass, logical_bytes, own_work
+from rltrace.record.logical import OWN_WORK, is_compound, is_subclass, logical_bytes, own_work
 from rltrace.record.readback.gate import is_captured
 from rltrace.record.readback.ways import waiting_allowed
 

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 from rltrace.record.compiler.compiled import NAME as REGION_OP
 from rltrace.record.compiler.regions import BRACKET as REGION
-from rltrace.record.digests import OWN_WORK
 from rltrace.record.kernels.demangled import whole_name
+from rltrace.record.logical import OWN_WORK
 
 BRACKET: Final = "PythonDispatchMode"
 
