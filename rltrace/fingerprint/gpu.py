@@ -36,7 +36,7 @@ def cuda() -> Facts:
 
 _ASKED: dict[str, Callable[[Any, list[Any]], Any]] = {
     "cudnn": lambda torch, gpus: torch.backends.cudnn.version(),
-    "driver_api": lambda torch, gpus: torch._C._cuda_getDriverVersion(),
+    "driver_api": lambda torch, gpus: _number("libcuda.so", "cuDriverGetVersion"),
     "runtime": lambda torch, gpus: torch._C._cuda_getCompiledVersion(),
     "threads_per_multiprocessor": lambda torch, gpus: "; ".join(str(g.max_threads_per_multi_processor) for g in gpus),
     "nccl": lambda torch, gpus: ".".join(map(str, torch.cuda.nccl.version())),
@@ -64,6 +64,17 @@ def library_version(name: str, property_of: str) -> str | None:
             return None
         parts.append(str(value.value))
     return ".".join(parts)
+
+
+def _number(name: str, function: str) -> int | None:
+    """What a function of a loaded library writes where it is told to."""
+    path, value = loaded(name), ctypes.c_int(-1)
+    if path is None:
+        return None
+    try:
+        return None if getattr(ctypes.CDLL(path), function)(ctypes.byref(value)) != 0 else value.value
+    except (OSError, AttributeError):
+        return None
 
 
 def _size(path: str | None, function: str) -> int | None:

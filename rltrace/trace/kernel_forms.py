@@ -211,6 +211,6 @@ FORMS: tuple[tuple[re.Pattern[str], Reader], ...] = (
     (re.compile(r"^(?:void )?(?:at_cuda_detail::)?(?:hip)?cub::"), _plain("CUB")),
     (re.compile(r"^(?:void )?(?:at_cuda_detail::)?thrust::"), _plain("Thrust")),
     (re.compile(r"^(?:void )?rocprim::"), _plain("rocPRIM")),
-    (re.compile(r"\bat::|\bat_cuda_detail::|softmax_warp_"), _plain("ATen")),
+    (re.compile(r"\bat::|\bat_cuda_detail::|softmax_warp_|^_ZN2at"), _plain("ATen")),
 )
 """The first that is found counts."""

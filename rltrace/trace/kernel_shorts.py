@@ -12,8 +12,8 @@ LONGEST = 60
 
 _WRAPPERS = frozenset(
     """
-    at native std array detail char long int unsigned short bool void const c10 cuda lambda operator anonymous namespace
-    unnamed TensorIteratorBase TensorIterator TensorBase Tensor Array gpu_kernel_impl gpu_kernel_impl_nocast
+    at native std array detail char long int unsigned signed short bool void const c10 cuda lambda operator
+    anonymous namespace unnamed TensorIteratorBase TensorIterator TensorBase Tensor Array gpu_kernel_impl gpu_kernel_impl_nocast
     AUnaryFunctor BUnaryFunctor BinaryFunctor OffsetCalculator TrivialOffsetCalculator LoadWithoutCast StoreWithoutCast
     func_wrapper_t func_wrapper ReduceOp binary_internal memory policies function_traits opmath_type accscalar_t true
     false pytorch_flash cutlass instance size_t uint8_t templates CUDAGeneratorImpl PhiloxCudaState
@@ -36,6 +36,8 @@ _KINDS |= {"__nv_bfloat16": "bfloat16", "bfloat16_t": "bfloat16", "half_t": "hal
 def shortened(full: str) -> str:
     """``vectorized_elementwise_kernel<4 CUDAFunctor_add float>``."""
     plain = full.strip().replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    if plain.startswith("_ZN"):
+        return _cut(_last_part(plain))
     name = _function(plain)
     start = name.find("<")
     if start < 0:
@@ -50,6 +52,16 @@ def shortened(full: str) -> str:
             return _cut(inner[0])
     told = _telling(inside[: _closing(inside)])
     return _cut(f"{base}<{' '.join(told)}>" if told else base)
+
+
+def _last_part(mangled: str) -> str:
+    """Of what nobody could demangle (some of nvcc's lambdas): the function, past its namespaces."""
+    last, at = mangled, len("_ZN")
+    while (length := re.match(r"\d+", mangled[at:])) is not None:
+        at += len(length[0])
+        last = mangled[at : at + int(length[0])] or last
+        at += int(length[0])
+    return last
 
 
 def _function(name: str) -> str:

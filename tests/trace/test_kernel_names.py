@@ -228,6 +228,12 @@ OTHERS = [
         "DeviceScanKernel<DeviceScanPolicy plus float>",
         "CUB",
     ),
+    (  # torch 2.11; libstdc++ cannot demangle it
+        "_ZN2at6native32tensor_kernel_scan_innermost_dimIdZZZNS0_31launch_logcumsumexp_cuda_kernelERKNS_10TensorBaseES4_l"
+        "ENKUlvE_clEvENKUlvE_clEvEUlddE_EEvPT_PKS8_jjjS8_T0_",
+        "tensor_kernel_scan_innermost_dim",
+        "ATen",
+    ),
     ("[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]", "memory"),
     ("__amd_rocclr_fillBufferAligned", "__amd_rocclr_fillBufferAligned", "memory"),
     ("triton_poi_fused__unsafe_view_gelu_mul_0", "triton_poi_fused__unsafe_view_gelu_mul_0", "Inductor"),
