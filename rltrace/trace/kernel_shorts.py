@@ -13,7 +13,8 @@ LONGEST = 60
 _WRAPPERS = frozenset(
     """
     at native std array detail char long int unsigned signed short bool void const c10 cuda lambda operator
-    anonymous namespace unnamed TensorIteratorBase TensorIterator TensorBase Tensor Array gpu_kernel_impl gpu_kernel_impl_nocast
+    anonymous namespace unnamed TensorIteratorBase TensorIterator TensorBase Tensor Array gpu_kernel_impl
+    gpu_kernel_impl_nocast
     AUnaryFunctor BUnaryFunctor BinaryFunctor OffsetCalculator TrivialOffsetCalculator LoadWithoutCast StoreWithoutCast
     func_wrapper_t func_wrapper ReduceOp binary_internal memory policies function_traits opmath_type accscalar_t true
     false pytorch_flash cutlass instance size_t uint8_t templates CUDAGeneratorImpl PhiloxCudaState
