@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from rltrace.commands.kernels import command
+from rltrace.commands.ops import command as ops_command
 from rltrace.diff.compare import compare
 from rltrace.identity import portable_key
 from rltrace.trace.evidence import LAUNCHES
@@ -157,6 +158,14 @@ def test_another_kernel_with_other_bits_is_the_cause(tmp_path: Path) -> None:
     assert first is not None
     assert (first.cause, first.a_index) == ("kernel", 0)
     assert "ampere" in str(first.kernel) or "cuBLAS" in str(first.kernel)
+
+
+def test_a_selector_finds_them_by_their_whole_names(tmp_path: Path) -> None:
+    """``kernel=`` is held against every name of a row; rows that are not known by name are not found."""
+    path = build(tmp_path / "a.zarr", [("gemm", "splitKreduce_kernel"), ("gemm",), None])
+    text = CliRunner().invoke(ops_command, [str(path), "kernel=splitK*"]).output
+    assert text.count("aten.mm.default") == 1
+    assert CliRunner().invoke(ops_command, [str(path), "kernel=gemm"]).output.count("aten.mm.default") == 2
 
 
 def test_they_are_listed(tmp_path: Path) -> None:
