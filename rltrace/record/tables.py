@@ -8,10 +8,13 @@ whole, wherever it comes. Knows nothing of what the entries mean.
 from __future__ import annotations
 
 from threading import RLock
+from typing import Any
 
 from rltrace.identity import portable_key
 from rltrace.trace.rows import TableEntry
 from rltrace.trace.schema import TABLES
+
+_append: Any = list.append
 
 
 class Tables:
@@ -41,7 +44,7 @@ class Tables:
             if table in self.remembered:
                 self.remembered[table][number] = payload
             # Both or neither: one call that runs no Python has nothing between its parts at which a handler could run.
-            list(map(list.append, (keys, self._pending), (key, entry)))
+            list(map(_append, (keys, self._pending), (key, entry)))
             self._ids[table].setdefault(key, number)
         return number
 

@@ -47,7 +47,7 @@ def interrupted(moment: int, call: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("remember", [False, True])
 def test_ctrl_c_leaves_the_tables_whole(remember: bool) -> None:
-    """At every bytecode of interning: the writer takes what is there and what comes after, and a key has one payload."""
+    """At every bytecode of interning: the writer takes what is there and what comes after; a key has one payload."""
     came = 0
     for moment in range(MOMENTS):
         tables = Tables()
