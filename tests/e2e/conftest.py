@@ -1,4 +1,4 @@
-"""The command line as a person uses it: real programs, real processes, real traces."""
+"""The command line as a person uses it: real programs, real processes, real traces; what only reads is called here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
 from oracle_log import Difference, first_difference
@@ -25,6 +26,8 @@ RLTRACE = Path(sys.executable).parent / "rltrace"
 
 SETTINGS = ("ATEN_CPU_CAPABILITY=default", "OMP_NUM_THREADS=2")
 """They stand for another machine; without them programs run on one thread, and on the best of the processor."""
+
+READERS = ("diff", "info", "kernels", "ops", "series", "slice", "verify")
 
 Result = subprocess.CompletedProcess[str]
 
@@ -54,7 +57,19 @@ class CommandLine:
         )
 
     def rltrace(self, *arguments: object, setting: str = "", **variables: str) -> Result:
+        """A verb that reads is called in this process, which saves the start of one; any other is a process."""
+        if arguments and arguments[0] in READERS and not setting and not variables:
+            return self.read(*arguments)
         return self.run(RLTRACE, *arguments, setting=setting, **variables)
+
+    def read(self, *arguments: object) -> Result:
+        """What a command comes to that is called in this process."""
+        out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        plain = patch.dict(os.environ, NO_COLOR="1", COLUMNS="80")
+        with chdir(self.folder), plain, redirect_stdout(out), redirect_stderr(errors):
+            status = main([str(word) for word in arguments])
+        printed, told = (stream.buffer.getvalue().decode() for stream in (out, errors))
+        return Result([*map(str, arguments)], status, printed, told)
 
     def python(self, program: str, *arguments: object, setting: str = "") -> Result:
         return self.run(sys.executable, PROGRAMS / program, *arguments, setting=setting)
@@ -81,12 +96,10 @@ class CommandLine:
         return {"file": program, "line": line, "function": function, "source": source}
 
     def diff(self, a: object, b: object, *options: object) -> tuple[int, Mapping[str, Any]]:
-        """Exit status and the JSON object of ``rltrace diff``, called in this process, which saves the start of one."""
-        printed = io.StringIO()
-        with chdir(self.folder), redirect_stdout(printed):
-            status = main(["diff", str(a), str(b), "--format", "json", *map(str, options)])
-        assert printed.getvalue()
-        return status, json.loads(printed.getvalue())
+        """Exit status and the JSON object of ``rltrace diff``."""
+        result = self.read("diff", a, b, "--format", "json", *options)
+        assert result.stdout, result.stderr
+        return result.returncode, json.loads(result.stdout)
 
 
 @pytest.fixture
