@@ -12,6 +12,7 @@ import click
 
 from rltrace.commands.console import emit, narrate
 from rltrace.commands.repro import find, prepare, told
+from rltrace.errors import RltraceError
 
 if TYPE_CHECKING:
     from rltrace.experiment.settings import Op
@@ -84,6 +85,8 @@ def command(
         emit(json.dumps(explain_json(op.name, places, list(sides), tried, grid.left_out), indent=2))
     else:
         emit("\n".join(explain_lines(op.name, places, list(sides), tried, grid.left_out)))
+    if all(one.trouble for one in tried):
+        raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 
 
 def _asked_of(op: RecordedOp) -> Op:

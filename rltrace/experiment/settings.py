@@ -25,6 +25,9 @@ OPTIONS: Mapping[str, str] = {
 }
 """What can be set to a value, and the script's option for it; the others go by ``--set``."""
 
+COUNTS = ("threads", "OMP_NUM_THREADS", "alignment")
+"""Those whose value is a number from 1 on."""
+
 SWITCHES = frozenset(
     """
     sdp matmul_precision cuda.matmul.tf32 cuda.matmul.precision cuda.matmul.fp16_reduced cuda.matmul.bf16_reduced
@@ -92,6 +95,8 @@ def parse_setting(text: str) -> Setting:
 
 def _parse_one(text: str, whole: str) -> Setting:
     name, _, value = text.partition("=")
+    if value and name in COUNTS and not (value.isdecimal() and int(value)):
+        raise UsageError(f"--setting {whole}: {name} is a number from 1 on, not {value!r}")
     if text == DETERMINISTIC or (value and (name in OPTIONS or name in SWITCHES or name.startswith(ACTING))):
         return Setting(name, value)
     names = ", ".join([*OPTIONS, *sorted(SWITCHES)])

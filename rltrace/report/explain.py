@@ -14,6 +14,7 @@ SCHEMA = "rltrace.explain/1"
 REFUSED = "does not have a deterministic implementation"
 """What torch's error says where ``torch.use_deterministic_algorithms(True)`` finds no form to choose."""
 
+NEVER_RUN = "It could be run under none of these, so nothing is known."
 
 LIBRARIES = ("oneDNN ", "MKL ")
 """How names begin that a library told itself; others are a GPU's kernels."""
@@ -71,6 +72,9 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
         yield f"It does not repeat itself ({', '.join(str(one.setting) for one in shaky)}){with_}."
     if any(REFUSED in one.trouble for one in tried):
         yield "PyTorch says that it has no deterministic form (deterministic algorithms raise an error)."
+    if tried and all(one.trouble for one in tried):
+        yield NEVER_RUN
+        return
     for side in sides:
         name = f"{side.upper()}'s bits"
         giving = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]

@@ -10,7 +10,7 @@ import torch
 from rltrace.errors import UsageError
 from rltrace.experiment.explain import Tried, is_missing, pairs
 from rltrace.experiment.settings import OF, SWITCHES, Op, Setting, parse_setting, settings
-from rltrace.report.explain import conclusions, explain_json, explain_lines
+from rltrace.report.explain import NEVER_RUN, conclusions, explain_json, explain_lines
 
 A, B, C = ("a" * 16,), ("b" * 16,), ("c" * 16,)
 WHOSE = {A: ("a",), B: ("b",), C: ()}
@@ -93,10 +93,19 @@ def test_a_setting_by_name(text: str) -> None:
     assert parse_setting(text).options
 
 
-@pytest.mark.parametrize("text", ["MKL_CBWR", "PATH=x", "", "threads="])
+@pytest.mark.parametrize("text", ["MKL_CBWR", "PATH=x", "", "threads=", "tf32="])
 def test_what_is_no_setting(text: str) -> None:
     """Told with what there is."""
     with pytest.raises(UsageError, match="MKL_CBWR"):
+        parse_setting(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["threads=x", "threads=0", "OMP_NUM_THREADS=two", "alignment=-4", "deterministic,threads=1.5"]
+)
+def test_a_count_is_a_number_from_one_on(text: str) -> None:
+    """Told before anything is run."""
+    with pytest.raises(UsageError, match="number from 1 on"):
         parse_setting(text)
 
 
@@ -129,6 +138,12 @@ def test_a_setting_that_cannot_be_run() -> None:
     found = [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError: no")]
     assert "could not be run: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
     assert list(conclusions(["a"], found)) == ["This machine gives A's bits as it is."]
+
+
+def test_where_nothing_can_be_run_nothing_is_concluded() -> None:
+    """Not that none of the settings gives these bits."""
+    found = [Tried(Setting(*name), 0, (), "RuntimeError: no") for name in ((), ("threads", "1"))]
+    assert list(conclusions(["a", "b"], found)) == [NEVER_RUN]
 
 
 def test_several_at_once_by_name() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rltrace.diff.alone import OwnStep, OwnSteps
@@ -61,3 +63,13 @@ def test_steps_of_one_trace() -> None:
     steps = (OwnStep(0, 80, False, 0), OwnStep(1, 10, False, 0), OwnStep(2, 40, True, 0), OwnStep(3, None, False, 0))
     assert charts.step_bar(OwnSteps("p", steps), 4) == "█▁s·"
     assert charts.step_bar(OwnSteps("p", steps[3:]), 1) == "·" and charts.step_sizes(OwnSteps("p", steps[3:])) == ""
+
+
+def test_numbers_that_differ_are_told_apart_where_there_is_room() -> None:
+    """In six digits, or in as many more as it takes, up to the room beside a curve."""
+    assert list(charts.numbers_apart([1.5, 2.25])) == ["1.5", "2.25"]
+    assert list(charts.numbers_apart([41.80981, 41.80982])) == ["41.80981", "41.80982"]
+    assert list(charts.numbers_apart([3.0, 3.0])) == ["3", "3"]
+    assert list(charts.numbers_apart([0.1, math.nextafter(0.1, 1)])) == ["0.1", "0.1"]  # seventeen digits do not fit
+    assert list(charts.numbers_apart([math.inf, -1.23456789e-05])) == ["inf", "-1.23457e-05"]
+    assert list(charts.numbers_apart([])) == []

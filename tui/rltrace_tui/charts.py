@@ -27,6 +27,8 @@ WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER
 ROOM = 16
 """Columns beside a curve: its name and its last number."""
 
+WIDEST_NUMBER = ROOM - 4
+
 HIGHEST = 6
 """Lines of one curve."""
 
@@ -144,11 +146,22 @@ def bounds(curve: Curve) -> tuple[float, float]:
 def curve_lines(curve: Curve, steps: int, width: int, height: int = 1) -> Iterator[Content]:
     """The curves of A and B on one scale, each with its last number, each so many lines high."""
     low, high = bounds(curve)
-    for side, points in (("A", curve.a), ("B", curve.b)) if curve.b else ((" ", curve.a),):
-        last = f"{points[-1][1]:.6g}" if points else ""
+    sides = (("A", curve.a), ("B", curve.b)) if curve.b else ((" ", curve.a),)
+    ends = numbers_apart([points[-1][1] for _, points in sides if points])
+    for side, points in sides:
+        last = next(ends) if points else ""
         *above, lowest = chart(points, steps, low, high, width - ROOM, min(height, HIGHEST))
         yield from (Content(f"  {line}") for line in above)
         yield Content.assemble((f"{side} ", "bold"), lowest, f"  {last}")
+
+
+def numbers_apart(values: Sequence[float]) -> Iterator[str]:
+    """Numbers in six digits, or in as many more as tell them apart, if there is room for those."""
+    for digits in range(6, 18):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)) and max(map(len, texts), default=0) <= WIDEST_NUMBER:
+            return iter(texts)
+    return (f"{value:.6g}" for value in values)
 
 
 def chart(
