@@ -42,7 +42,7 @@ demo: $(STAMP)
 # they record, so one worker has them all, in the order of the files: the longest come early.
 test: $(STAMP)
 	@$(BIN)/python -m compileall -q rltrace tui
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

@@ -31,6 +31,18 @@ def children_are_quick_to_start() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def children_as_ever(children_are_quick_to_start: None) -> Iterator[None]:
+    """Python processes that tests start are not made quick: for tests of how programs begin and end."""
+    others = [path for path in os.environ["PYTHONPATH"].split(os.pathsep) if path != str(CHILDREN)]
+    with pytest.MonkeyPatch.context() as patch:
+        if others:
+            patch.setenv("PYTHONPATH", os.pathsep.join(others))
+        else:
+            patch.delenv("PYTHONPATH")
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def signals_as_in_a_shell() -> Iterator[None]:
     """Programs that tests start inherit what is ignored and blocked here.

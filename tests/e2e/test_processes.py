@@ -11,6 +11,8 @@ from rltrace.diff import compare
 from rltrace.diff.model import Verdict
 from rltrace.trace.reader import Trace, open_trace
 
+pytestmark = pytest.mark.usefixtures("children_as_ever")
+
 PARENT = """
 import os, subprocess, sys, torch
 torch.ones(2).sin()

@@ -17,6 +17,11 @@ from rltrace.trace.writer import ProcessWriter, create_trace
 Script = Callable[..., "subprocess.Popen[str]"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def programs_end_as_ever(children_as_ever: None) -> None:
+    """How they begin and end is what is tested here."""
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """An empty trace."""

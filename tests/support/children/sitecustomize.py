@@ -4,7 +4,8 @@ Importing torch, and the compiler that its optimizers load, makes more than a mi
 and again, and once more when the interpreter ends, is a third of the processor time of a program of a few ops.
 
 Not in the process of the tests themselves, where most recordings are made, nor in the programs that
-``tests/e2e/test_observer.py`` compares with themselves unrecorded: there the collector goes by as ever.
+``tests/e2e/test_observer.py`` compares with themselves unrecorded, nor where it is tested how processes begin and end
+(the fixture ``children_as_ever``): there the collector goes by as ever.
 """
 
 import atexit
