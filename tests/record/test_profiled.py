@@ -1,7 +1,7 @@
 """torch.profiler's events joined to rows: live on a CPU, and the way from a device's events on made-up ones.
 
-No profile that the project recorded on a GPU stands here yet: ``scripts/capture_profile.py`` captures one where there is
-a GPU, and what stands in ``data`` is joined here. Published ones are in ``test_published_profiles.py``.
+No profile that the project recorded on a GPU stands here yet: ``scripts/capture_profile.py`` captures one where there
+is a GPU, and what stands in ``data`` is joined here. Published ones are in ``test_published_profiles.py``.
 """
 
 from __future__ import annotations

@@ -128,9 +128,10 @@ MSE_BACKWARD = (
     " c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda()#4}::operator()() const::{lambda(float, float,"
     " float)#1}, at::detail::Array<char*, 4>, OffsetCalculator<3, unsigned int>, at::detail::Array<1, unsigned int>,"
     " at::native::memory::LoadWithoutCast, OffsetCalculator::StoreWithoutCast>(int,"
-    " at::native::mse_backward_cuda_kernel(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda()#4}::operator()() const::"
-    "{lambda(float, float, float)#1}, at::detail::Array<char*, 4>, OffsetCalculator<3, unsigned int>,"
-    " at::detail::Array<1, unsigned int>, at::native::memory::LoadWithoutCast, OffsetCalculator::StoreWithoutCast)"
+    " at::native::mse_backward_cuda_kernel(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}::operator()() const::"
+    "{lambda()#4}::operator()() const::{lambda(float, float, float)#1}, at::detail::Array<char*, 4>,"
+    " OffsetCalculator<3, unsigned int>, at::detail::Array<1, unsigned int>, at::native::memory::LoadWithoutCast,"
+    " OffsetCalculator::StoreWithoutCast)"
 )
 ONE, WARPS = (1, 1, 1), (64, 1, 1)
 
