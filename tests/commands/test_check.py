@@ -89,11 +89,11 @@ def test_no_more_traces_are_on_the_disk_than_groups_and_the_run_at_work(folder: 
         f"{PROGRAM}\nif not odd: weight.sum()\nprint(sum(1 for _ in Path('../..').glob('run-*.zarr')))\n"
     )
     program.write_text(program.read_text().replace("if odd and step == 1", "if False"))
-    result = check(folder, "-n", "3", "--no-control", "-o", "out")
+    result = check(folder, "-n", "4", "--no-control", "-o", "out")
     assert result.returncode == 0, result.stdout
     assert [path.name for path in (folder / "out").glob("run-*.zarr")] == ["run-1.zarr"]
-    printed = [(folder / "out" / f"run-{number}.out").read_text().split()[-1] for number in range(1, 4)]
-    assert printed == ["1", "2", "2"]
+    printed = [(folder / "out" / f"run-{number}.out").read_text().split()[-1] for number in range(1, 5)]
+    assert printed == ["1", "2", "2", "2"]
     assert "run 3 ended with status 0, 28 ops; the same values as run 1" in result.stderr
     assert "; identical to run 1" in result.stderr
 
