@@ -18,8 +18,8 @@ class NotATraceError(RltraceError):
     """The path is not an rltrace trace at all."""
 
 
-class NewerFormatError(RltraceError):
-    """The trace was written by a newer major version of the format."""
+class FormatVersionError(RltraceError):
+    """The trace was written in another major version of the format."""
 
 
 class DamagedTraceError(RltraceError):

@@ -99,6 +99,8 @@ def _asked_of(op: RecordedOp) -> Op:
         on_gpu=any(tensor.device != "cpu" for tensor in tensors),
         has_inputs=any(tensor.span for tensor in tensors),
         aligned=not any(op.case.alignments),
+        grad_mode=bool(op.case.settings.get("grad_mode", True)),
+        flush_denormal=bool(op.case.settings.get("flush_denormal", False)),
     )
 
 
@@ -108,6 +110,6 @@ def _otherwise(sides: Mapping[str, Side]) -> str:
 
     def under(side: Side) -> tuple[object, ...]:
         lying = side.alignments if side.alignments is not None else sides[first].alignments
-        return side.threads, side.deterministic, dict(side.environment), dict(side.switches), lying
+        return side.threads, dict(side.environment), dict(side.switches), lying
 
     return next((name for name in rest if under(sides[name]) != under(sides[first])), "")

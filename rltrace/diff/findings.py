@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.judging.settings import settings_differences
 from rltrace.diff.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
 from rltrace.diff.view import StreamView
 from rltrace.trace.evidence import kernel_texts, whole_names
@@ -56,6 +57,10 @@ class RowAt:
     @property
     def kernel(self) -> dict[str, object]:
         return self.view.kernel(self.rows, self.place)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return self.view.settings(self.rows, self.place)
 
     @property
     def step(self) -> int:
@@ -118,6 +123,7 @@ def make_finding(
         because=decided.because,
         received=decided.received,
         boundary=boundary,
+        settings=settings_differences(a.settings, b.settings) if a and b else (),
         kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
     )
 

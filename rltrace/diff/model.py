@@ -143,6 +143,8 @@ class Finding:
     """Where it came in with an event: what an environment returned, a checkpoint."""
     kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
     """Whole names of what ran, in order, as they were recorded; None: not known by name."""
+    settings: tuple[EnvironmentDifference, ...] = ()
+    """What torch was set to when the op ran (grad mode, TF32, …), where that was something else on the two sides."""
 
     @property
     def at_op(self) -> Finding:

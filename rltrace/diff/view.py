@@ -296,5 +296,12 @@ class StreamView:
 
     def kernel(self, rows: Rows, i: int) -> dict[str, object]:
         """Kernel evidence of a row; empty where there is none."""
-        payload = self.payload("kernels", int(rows.columns[i, Column.KERNEL]))
+        return self._mapping("kernels", int(rows.columns[i, Column.KERNEL]))
+
+    def settings(self, rows: Rows, i: int) -> dict[str, object]:
+        """What torch was set to when the op of a row ran; empty where that is not known."""
+        return self._mapping("settings", int(rows.columns[i, Column.SETTINGS]))
+
+    def _mapping(self, table: str, number: int) -> dict[str, object]:
+        payload = self.payload(table, number)
         return payload if isinstance(payload, dict) else {}

@@ -34,6 +34,7 @@ SWITCHES = frozenset(
     cuda.matmul.fp16_accumulation cuda.blas cuda.linalg cudnn.enabled cudnn.benchmark cudnn.deterministic cudnn.tf32
     cuda.conv.precision cudnn.depthwise_kernel mkldnn.enabled mkldnn.deterministic mkldnn.matmul.precision
     mkldnn.conv.precision sdp.flash sdp.mem_efficient sdp.math sdp.cudnn sdp.math_reduced
+    grad_mode inference_mode flush_denormal default_dtype autocast.cpu autocast.cuda
     """.split()  # noqa: SIM905  twenty lines are not clearer
 )
 """Of torch, by the names of ``rltrace.reexecute.switches``, which needs torch."""
@@ -176,6 +177,9 @@ class Op:
     """That have bytes."""
     aligned: bool = True
     """They lie as an allocator aligns them."""
+    grad_mode: bool = True
+    flush_denormal: bool = False
+    """How these stood when it was recorded."""
 
 
 @dataclass
@@ -204,14 +208,14 @@ def settings(
     if op.on_gpu:
         _on_gpu(grid, op, everything)
     else:
-        _on_cpu(grid, processor, threads)
+        _on_cpu(grid, op, processor, threads)
     if op.has_inputs:
         values = ALIGNMENTS if op.aligned else ("64", *ALIGNMENTS)
         grid.tries += [Setting("alignment", value) for value in values]
     return grid
 
 
-def _on_cpu(grid: Grid, processor: Iterable[str], threads: Iterable[int | None]) -> None:
+def _on_cpu(grid: Grid, op: Op, processor: Iterable[str], threads: Iterable[int | None]) -> None:
     has = {"", *processor}
     cores = os.cpu_count() or 1
     counts = sorted({1, cores, *(count for count in threads if count)})
@@ -220,6 +224,8 @@ def _on_cpu(grid: Grid, processor: Iterable[str], threads: Iterable[int | None])
         Setting(variable, value) for variable, values in INSTRUCTIONS.items() for value, needs in values if needs in has
     ]
     grid.tries.append(Setting("mkldnn.enabled", "off"))
+    grid.tries.append(Setting("grad_mode", "off" if op.grad_mode else "on"))
+    grid.tries.append(Setting("flush_denormal", "off" if op.flush_denormal else "on"))
 
 
 def _on_gpu(grid: Grid, op: Op, everything: bool) -> None:

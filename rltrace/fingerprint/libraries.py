@@ -129,7 +129,7 @@ _FLAGS: dict[str, Any] = {
     "deterministic_algorithms": lambda torch: torch.are_deterministic_algorithms_enabled(),
     "deterministic_warn_only": lambda torch: torch.is_deterministic_algorithms_warn_only_enabled(),
     "fill_uninitialized_memory": lambda torch: torch.utils.deterministic.fill_uninitialized_memory,
-    "default_dtype": lambda torch: torch.get_default_dtype(),
+    "default_dtype": lambda torch: str(torch.get_default_dtype()).removeprefix("torch."),
     "matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
     # torch.backends.cuda.matmul.allow_tf32 and its like may warn when both old and new settings were used
     "cuda.matmul.tf32": lambda torch: torch._C._get_cublas_allow_tf32(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rltrace.diff.judging.kernels import kernel_differences, tells_what_ran
+from rltrace.diff.judging.settings import Settings, settings_differences, settings_text
 from rltrace.diff.model import Cause, InputsMatch, Pair
 from rltrace.errors import UsageError
 from rltrace.follow.finding import Again
@@ -35,14 +36,20 @@ def call_again(call: Call, results_a: Outcome, results_here: Outcome) -> tuple[A
 
 
 def cause_in_words(
-    judged: Judged, kernels: tuple[Evidence, Evidence], again: Again | None
+    judged: Judged,
+    op: str,
+    kernels: tuple[Evidence, Evidence],
+    settings: tuple[Settings, Settings],
+    again: Again | None,
 ) -> tuple[Cause, InputsMatch, str]:
     """The cause, with what the kernels and the calls on the spot say of it."""
     cause, because = judged.cause, judged.because
     if cause is Cause.COMPUTATION:
         differences = kernel_differences(*kernels) if all(kernels) else []
-        if differences:
-            cause, because = Cause.KERNEL, f"{because}: another kernel ran ({', '.join(differences)})"
+        under = settings_text(op, kernels, settings_differences(*settings))
+        if differences or under:
+            another = f"another kernel ran ({', '.join(differences)})" if differences else ""
+            cause, because = Cause.KERNEL, f"{because}: {'; '.join(filter(None, [another, under]))}"
         elif all(map(tells_what_ran, kernels)):
             cause = Cause.SAME_KERNEL
             because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"

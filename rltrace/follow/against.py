@@ -290,7 +290,7 @@ class AgainstStream(KeepingStream):
                 hand.plan.name,
                 str(self.process.tables.remembered["modules"][fixed[3]]),
                 site,
-                *cause_in_words(judged, kernels, again),
+                *cause_in_words(judged, hand.plan.name, kernels, self._settings(found), again),
                 Pair(*(kernel_text(kernel) for kernel in kernels)),
                 paired(results_a, results_b),
                 again,
@@ -314,6 +314,12 @@ class AgainstStream(KeepingStream):
         there: Any = self._watch.a.tables["kernels"].payloads[found.rows.columns[found.i, Column.KERNEL]]
         here: Any = self.process.tables.remembered["kernels"][number]
         return there or {}, here or {}
+
+    def _settings(self, found: Found) -> tuple[Mapping[str, object], Mapping[str, object]]:
+        """What torch was set to when the op ran, in A and here."""
+        payloads = self._watch.a.tables["settings"].payloads
+        there: Any = payloads[found.rows.columns[found.i, Column.SETTINGS]]
+        return there or {}, self.process.settings.payloads[self.settings.number]
 
 
 def _reads(found: Found) -> list[int]:

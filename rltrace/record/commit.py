@@ -250,9 +250,11 @@ class Committer:
         columns[:, Column.SCALARS] = scalars
         columns[:, Column.STEP] = _spread(stream.steps, first, count)
         columns[:, Column.PHASE] = (flags >> PHASE_SHIFT) & 0xFF
-        columns[:, Column.KERNEL] = self._kernel_ids(op, structure, _spread(stream.epochs, first, count), flags)
+        settings = _spread(stream.epochs, first, count)
+        columns[:, Column.KERNEL] = self._kernel_ids(op, structure, settings, flags)
         columns[:, Column.FLAGS] = flags & ((1 << PHASE_SHIFT) - 1)
         columns[:, Column.LINKS : Column.DIGESTS + 1] = self._counts(fixed)
+        columns[:, Column.SETTINGS] = np.where(flags >> KIND_SHIFT == Kind.OP, settings, 0)
         return columns
 
     def _counts(self, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -267,16 +269,14 @@ class Committer:
         return np.stack([sizes[structure], integers, floats, digests], axis=1).astype(np.uint32)
 
     def _kernel_ids(
-        self, op: NDArray[Any], structure: NDArray[Any], threads: NDArray[Any], flags: NDArray[Any]
+        self, op: NDArray[Any], structure: NDArray[Any], settings: NDArray[np.uint32], flags: NDArray[Any]
     ) -> NDArray[np.uint32]:
         """Kernel evidence of each row: by op, device and the threads at that time; none for views and allocations."""
         process, calls = self._process, self._process.calls
+        known = process.settings.threads
+        threads = np.array([known.get(number, 0) for number in range(max(known) + 1)], np.uint64)[settings]
         idle = ((flags & (RowFlag.VIEW | RowFlag.ALLOCATION)) != 0) | (flags >> KIND_SHIFT != Kind.OP)
-        keys = (
-            op.astype(np.uint64) << np.uint64(40)
-            | structure.astype(np.uint64) << np.uint64(12)
-            | threads.astype(np.uint64)
-        )
+        keys = op.astype(np.uint64) << np.uint64(40) | structure.astype(np.uint64) << np.uint64(12) | threads
         distinct, inverse = np.unique(keys, return_inverse=True)
         made = [
             process.kernels.of(calls.op_names[key >> 40], key & 0xFFF, calls.structure_devices[(key >> 12) & 0xFFFFFFF])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from rltrace.record.modules import ModuleStack
 from rltrace.record.process import ProcessState
 from rltrace.record.readback import Pending
+from rltrace.record.settings import NOT_ASKED
 from rltrace.record.sites import Anchor
 from rltrace.trace.schema import Kind, Origin, Phase, pack_link
 
@@ -77,9 +78,12 @@ class OpenRows:
         self.modules = ModuleStack(process.module_names, self.anchors)
         self.phase = phase_bits(Phase.OTHER)
         """Phase and kind that rows are given outside of backward."""
-        self.threads = -1
+        self.settings = NOT_ASKED
+        """What the last op ran under."""
+        self.asked_settings = 0
+        """Row at which all settings were asked for last."""
         self.epochs: list[tuple[int, int]] = []
-        """(first row, thread count) wherever the thread count of kernels changed."""
+        """(first row, id in table "settings") wherever the settings changed."""
         self.steps: list[tuple[int, int]] = [(0, process.step)]
         """(first row, step) wherever the step changed while rows were written."""
         self._writers = process.storages.new_writers()

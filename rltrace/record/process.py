@@ -16,6 +16,7 @@ from rltrace.record.memory.storages import Storages
 from rltrace.record.modules import ModuleNames
 from rltrace.record.phases import Phases
 from rltrace.record.readback import Graphs, ReadBack
+from rltrace.record.settings import Settings
 from rltrace.record.sites import Sites
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Phase
@@ -43,6 +44,7 @@ class ProcessState:
         self.graphs = Graphs(self.readback.gate, self.storages.unseen_write, fail)
         self.sites = Sites(self.tables)
         self.kernels = Kernels(self.tables)
+        self.settings = Settings(self.tables)
         self.generators = Drawn()
         self.module_names = ModuleNames(self.tables)
         self.step = 0

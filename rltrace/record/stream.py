@@ -28,6 +28,7 @@ from rltrace.record.memory.storages import SWEEP_EVERY
 from rltrace.record.open_rows import OVERWRITTEN, PHASE_SHIFT, phase_bits
 from rltrace.record.plans import OpPlan, Role
 from rltrace.record.reading import Reading
+from rltrace.record.settings import NOT_ASKED, SUBNORMAL
 from rltrace.record.sites import Anchor
 from rltrace.record.writing import Writing, tensors_in
 from rltrace.trace.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
@@ -40,7 +41,8 @@ _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
 _current_node = torch._C._current_autograd_node
 _get_frame = sys._getframe
 _get_ident = get_ident
-_get_num_threads = torch.get_num_threads
+_is_inference = torch.is_inference_mode_enabled
+_has_onednn = torch._C._get_mkldnn_enabled
 
 
 __all__ = ["RowTaker", "StreamRecorder"]
@@ -208,10 +210,14 @@ class StreamRecorder(Reading, Writing, Happening):
                     flags |= _MARKED
             else:
                 flags |= self._not_computed(call, tensors, out)
-            threads = _get_num_threads()
-            if threads != self.threads:
-                self.threads = threads
-                self.epochs.append((row, threads))
+            settings = self.settings
+            if (
+                not settings.is_unchanged()
+                or _is_inference() is not settings.inference
+                or (SUBNORMAL == 0.0) is not settings.flushes
+                or _has_onednn() is not settings.onednn
+            ):
+                self._settings_changed()
             self._add_fixed((plan.id, call.structure, site, module, call.scalars, flags, self._digested))
             self.row = row + 1
             if row >= self.limit:
@@ -300,6 +306,15 @@ class StreamRecorder(Reading, Writing, Happening):
         self._writers.drop_row(self.row)
         for place in () if call is None else call.written:
             self._writers.drop(storage_rules.address_of(tensors[place]))
+
+    def _settings_changed(self) -> None:
+        """The op at hand ran under other settings than the last one, or nobody has asked yet."""
+        before = self.settings
+        if before is NOT_ASKED:
+            self.asked_settings = self.row
+        self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
+        if not self.epochs or self.epochs[-1][1] != self.settings.number:
+            self.epochs.append((self.row, self.settings.number))
 
     def begin_attempt(self, caller: FrameType) -> None:
         """An optimizer's step begins: ops above ``caller`` share the stack below it."""

@@ -22,11 +22,15 @@ from rltrace.record.open_rows import phase_bits
 from rltrace.record.process import ProcessState
 from rltrace.record.processes.process_names import tell_children
 from rltrace.record.series import Place
+from rltrace.record.settings import NOT_ASKED
 from rltrace.record.stream import StreamRecorder
 from rltrace.record.thread_names import ThreadNames
 from rltrace.trace.schema import Phase
 
 Start = Callable[[threading.Thread], None]
+
+ASK_ROWS = 1_024
+"""All settings of torch are asked for again at the first op of a step, where so many rows have come since."""
 
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 """Modules whose threads take tasks as timing has it."""
@@ -168,6 +172,8 @@ class Streams:
                 stream.steps[-1] = (stream.row, step)
             else:
                 stream.steps.append((stream.row, step))
+            if stream.row >= stream.asked_settings + ASK_ROWS:
+                stream.settings = NOT_ASKED
 
     def set_phase(self, phase: Phase) -> None:
         self._process.phase = phase

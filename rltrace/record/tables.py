@@ -12,7 +12,7 @@ from typing import Any
 
 from rltrace.identity import portable_key
 from rltrace.trace.rows import TableEntry
-from rltrace.trace.schema import TABLES
+from rltrace.trace.schema import FIRST_ENTRIES, TABLES
 
 _append: Any = list.append
 
@@ -27,7 +27,7 @@ class Tables:
         self._pending: list[TableEntry] = []
         self.remembered: dict[str, dict[int, object]] = {}
         """Payloads by id, of the tables that were asked to be remembered."""
-        for name, payload in (("modules", ""), ("kernels", {}), ("scalars", []), ("structures", []), ("sites", [])):
+        for name, payload in FIRST_ENTRIES.items():
             self.add(name, portable_key(name, payload), payload)
 
     def remember(self, *tables: str) -> None:

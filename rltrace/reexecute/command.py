@@ -35,7 +35,7 @@ from rltrace.reexecute.rerun import (
     once,
     repeat,
 )
-from rltrace.reexecute.switches import SWITCHES, standing, throw
+from rltrace.reexecute.switches import PARTS, SWITCHES, standing, under
 
 SHOWN = 8
 """Results that are named, those that some side recorded aside."""
@@ -47,11 +47,10 @@ class Side:
 
     results: Outcome
     threads: int | None = None
-    deterministic: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that choose kernels, as they were set."""
     switches: Mapping[str, Any] = field(default_factory=dict)
-    """Those of torch that stood otherwise than in a fresh process (``switches``)."""
+    """Those of torch that stood otherwise when the op ran than in a fresh process (``switches``)."""
     alignments: tuple[int, ...] | None = None
     """Address of each storage of its inputs modulo 64; None: not known."""
     torch: str = ""
@@ -81,13 +80,28 @@ def main(
     """Run the op as the command line asks and print what came out. ``inputs.npz`` lies beside the script."""
     options = _options(sides)
     _restart_under(_environment(options, sides))
-    first = next(iter(sides.values()))
-    as_ = sides.get(options.as_ or "", first)
+    as_ = _chosen(options, sides)
     threads = options.threads or (None if options.omp_threads else as_.threads)
     if threads:
         torch.set_num_threads(threads)
     wanted = _switches(options, as_)
-    throw(wanted)
+    with under(wanted):
+        _run(name, call, tensors, options, sides, wanted, written=written, returned=returned, generator=generator)
+
+
+def _run(
+    name: str,
+    call: Callable[[list[torch.Tensor], torch.Generator | None], Any],
+    tensors: Sequence[Tensor],
+    options: argparse.Namespace,
+    sides: Mapping[str, Side],
+    wanted: Mapping[str, Any],
+    *,
+    written: tuple[int, ...],
+    returned: tuple[int, ...] | None,
+    generator: tuple[str, bool] | None,
+) -> None:
+    as_ = _chosen(options, sides)
     _check_devices({tensor.device for tensor in tensors} | ({generator[0]} if generator else set()))
     with np.load(Path(sys.argv[0]).absolute().parent / "inputs.npz") as inputs:
         storages = [inputs[f"storage_{i}"] for i in range(int(inputs["storages"]))]
@@ -101,6 +115,11 @@ def main(
     found = repeat(case, options.times or TIMES, _memo(_fingerprint), seconds)
     here = _here(wanted, case.alignments) | ({"kernels": launched} if launched else {})
     print(json.dumps(_as_json(name, found, sides, here)) if options.json else _as_text(name, found, sides, here))
+
+
+def _chosen(options: argparse.Namespace, sides: Mapping[str, Side]) -> Side:
+    """The side whose settings are taken on."""
+    return sides.get(options.as_ or "", next(iter(sides.values())))
 
 
 def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
@@ -130,7 +149,8 @@ def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
 def _switches(options: argparse.Namespace, as_: Side) -> dict[str, Any]:
     """All that are thrown, with what they are thrown to."""
     wanted: dict[str, Any] = dict(as_.switches)
-    wanted["deterministic_algorithms"] = options.deterministic or as_.deterministic
+    if options.deterministic:
+        wanted["deterministic_algorithms"] = "on"
     if options.tf32:
         wanted["tf32"] = options.tf32
     for text in options.set:
@@ -141,13 +161,6 @@ def _switches(options: argparse.Namespace, as_: Side) -> dict[str, Any]:
         if name in wanted:
             wanted = {key: value for key, value in wanted.items() if key not in parts}
     return wanted
-
-
-PARTS = {
-    "tf32": ("matmul_precision", "cuda.matmul.tf32", "cuda.matmul.precision", "cudnn.tf32", "cuda.conv.precision"),
-    "sdp": ("sdp.flash", "sdp.mem_efficient", "sdp.math", "sdp.cudnn"),
-}
-"""Switches that say several things at once, and those that say one of them."""
 
 
 def _lying(case: Case, alignment: int | None, as_: Side) -> Case:

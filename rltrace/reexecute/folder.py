@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from rltrace.digest import PAGE_BYTES, definition, reference
 from rltrace.fingerprint.host import ACTING
 from rltrace.reexecute import command, rerun, switches
 from rltrace.reexecute.command import Side
-from rltrace.reexecute.recorded import RecordedOp
+from rltrace.reexecute.recorded import RecordedOp, settings_of
 from rltrace.reexecute.script import script
 from rltrace.trace.process import ProcessTrace
 from rltrace.trace.rows import Rows
@@ -39,8 +40,8 @@ def write_folder(
         arrays["generator"] = np.asarray(case.generator.state)
     np.savez_compressed(folder / "inputs.npz", **arrays)  # type: ignore[arg-type]
     (folder / SCRIPT).write_text(script(op, sides, told, imports, SCRIPT), encoding="utf-8")
-    (folder / "command.py").write_text(_alone(inspect.getsource(command)), encoding="utf-8")
-    (folder / "rerun.py").write_text(inspect.getsource(rerun), encoding="utf-8")
+    (folder / "command.py").write_text(_alone(command, rerun, switches), encoding="utf-8")
+    (folder / "rerun.py").write_text(_alone(rerun, switches), encoding="utf-8")
     (folder / "switches.py").write_text(inspect.getsource(switches), encoding="utf-8")
     (folder / "digest.py").write_text(digest_source(), encoding="utf-8")
 
@@ -60,9 +61,8 @@ def side_of(
     return Side(
         results,
         threads if isinstance(threads, int) else None,
-        bool(facts.get("flag.deterministic_algorithms")),
         {name: str(value) for name, value in sorted(named.items()) if name.startswith(ACTING) and value is not None},
-        _thrown(facts),
+        _thrown({**_facts_of_flags(facts), **settings_of(process, rows)}),
         alignments,
         str(facts.get("torch.version") or ""),
         str(facts.get("host.cpu") or ""),
@@ -70,17 +70,21 @@ def side_of(
     )
 
 
-def _thrown(facts: Mapping[str, object]) -> dict[str, object]:
+def _facts_of_flags(facts: Mapping[str, object]) -> dict[str, object]:
+    """What the process told of switches, for a row that says nothing of them."""
+    flags = {name: facts.get(f"flag.{name}") for name in switches.SWITCHES}
+    return {name: value for name, value in flags.items() if switches.fits(name, value)}
+
+
+def _thrown(recorded: Mapping[str, object]) -> dict[str, object]:
     """Switches that stood otherwise than they stand here, in a process that has thrown none."""
-    names = [name for name in switches.SWITCHES if name != "deterministic_algorithms"]
-    recorded = {name: facts[f"flag.{name}"] for name in names if switches.fits(name, facts.get(f"flag.{name}"))}
-    here = switches.standing([*recorded])
-    return {name: value for name, value in recorded.items() if str(here.get(name)).lower() != str(value).lower()}
+    return {name: value for name, value in recorded.items() if not switches.is_standing(name, value)}
 
 
-def _alone(text: str) -> str:
+def _alone(module: ModuleType, *neighbours: ModuleType) -> str:
     """The source of a module that imports from neighbours, for where they lie side by side."""
-    for neighbour in (rerun, switches):
+    text = inspect.getsource(module)
+    for neighbour in neighbours:
         line = f"from {neighbour.__name__} import "
         assert line in text
         text = text.replace(line, f"from {neighbour.__name__.rpartition('.')[2]} import ")

@@ -35,6 +35,8 @@ class Found:
     stream: int
     row: int
     threads: int
+    settings: list[int] = field(default_factory=list)
+    """Ids in table "settings": what torch was set to at one of its calls or another."""
     times: int = 0
 
 
@@ -74,7 +76,9 @@ def _take(
     at = np.flatnonzero(chosen)
     kernels = rows.column(Column.KERNEL)[at]
     keys = call_keys(rows, process.tables)[at]
-    _, first, counts = np.unique(keys + kernels.astype(np.uint64) * GOLDEN, return_index=True, return_counts=True)
+    settings = rows.column(Column.SETTINGS)[at]
+    kinds = (keys + kernels.astype(np.uint64) * GOLDEN) * GOLDEN + settings.astype(np.uint64)
+    _, first, counts = np.unique(kinds, return_index=True, return_counts=True)
     for i, count in sorted(zip(first.tolist(), counts.tolist(), strict=True)):
         key, kernel = int(keys[i]), int(kernels[i])
         evidence = process.tables["kernels"].payloads[kernel]
@@ -84,7 +88,10 @@ def _take(
                 looked.leave_out("on another device" if threads is None else f"more than {MOST:,} kinds of call")
                 continue
             looked.calls[key, kernel] = Found(key, kernel, stream.index, rows.first + int(at[i]), threads)
-        looked.calls[key, kernel].times += count
+        call = looked.calls[key, kernel]
+        call.times += count
+        if settings[i] not in call.settings:
+            call.settings.append(int(settings[i]))
 
 
 class _Askable:

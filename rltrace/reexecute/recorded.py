@@ -20,6 +20,7 @@ from rltrace.record.plans import OpPlan, Role, make_plan, written_places
 from rltrace.reexecute.arguments import NAME, Arguments, arguments_of
 from rltrace.reexecute.memory import Layout, Memory, fill, lay_out
 from rltrace.reexecute.rerun import Case, Generator, Outcome, Tensor
+from rltrace.reexecute.switches import fits
 from rltrace.trace import dtypes
 from rltrace.trace.reader import ProcessTrace, StreamTrace
 from rltrace.trace.rows import Link, Rows
@@ -59,8 +60,16 @@ def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> Recorde
 
     generator = _generator(process, rows, arguments, memory.tensors)
     places = written, returned_places(plan)
-    case = Case(call, memory.tensors, memory.storages, memory.alignments, *places, generator)
+    settings = settings_of(process, rows)
+    case = Case(call, memory.tensors, memory.storages, memory.alignments, *places, generator, settings)
     return RecordedOp(plan.name, arguments, case, results_of_row(rows, 0))
+
+
+def settings_of(process: ProcessTrace, rows: Rows) -> dict[str, Any]:
+    """What torch was set to when the op of the first of these rows ran, as far as it can be set again."""
+    payload = process.tables["settings"].payloads[rows.columns[0, Column.SETTINGS]]
+    known = payload if isinstance(payload, dict) else {}
+    return {name: value for name, value in known.items() if fits(name, value)}
 
 
 def results_of_row(rows: Rows, i: int) -> Outcome:

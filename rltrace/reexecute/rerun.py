@@ -1,8 +1,9 @@
-"""Calls one op again and again on the same inputs and counts what comes out. Needs torch and NumPy, nothing else.
+"""Calls one op again and again on the same inputs and counts what comes out. Needs torch and NumPy.
 
-Part of rltrace, and copied as it is into every folder that ``rltrace repro`` writes. Inputs are laid into fresh memory
-for every call, as they lay when they were recorded: the same strides, the same storage for those that shared one, the
-same alignment. Nothing of the process is changed that is not put back.
+Part of rltrace, and copied into every folder that ``rltrace repro`` writes, beside ``switches.py``. Inputs are laid
+into fresh memory for every call, as they lay when they were recorded: the same strides, the same storage for those that
+shared one, the same alignment; and the op runs under the settings that it ran under then. Nothing of the process is
+changed that is not put back.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
+
+from rltrace.reexecute.switches import under
 
 ALIGNMENT = 64
 
@@ -77,6 +80,8 @@ class Case:
     returned: tuple[int, ...] | None = None
     """Which of several things that it returns are results; None: whatever it returns."""
     generator: Generator | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Switches (``switches``) under which it runs; others stand as they stand where it is called."""
 
 
 Outcome = tuple[str, ...]
@@ -93,12 +98,12 @@ def repeat(
     """
     found: dict[Outcome, int] = {}
     stop = monotonic() + seconds
-    with torch.no_grad(), _generators_kept(case.generator):
+    with _generators_kept(case.generator):
         for i in range(times):
             if i >= 2 and monotonic() > stop:
                 break
             tensors = build(case)
-            results = _results(case, tensors, case.call(tensors, _ready(case.generator)))
+            results = _results(case, tensors, _call(case, tensors))
             outcome = tuple(fingerprint(r) if isinstance(r, torch.Tensor) else repr(r) for r in results)
             found[outcome] = found.get(outcome, 0) + 1
     return found
@@ -109,10 +114,16 @@ def once(case: Case) -> Callable[[], None]:
     tensors = build(case)
 
     def call() -> None:
-        with torch.no_grad(), _generators_kept(case.generator):
-            case.call(tensors, _ready(case.generator))
+        with _generators_kept(case.generator):
+            _call(case, tensors)
 
     return call
+
+
+def _call(case: Case, tensors: list[torch.Tensor]) -> Any:
+    generator = _ready(case.generator)
+    with under(case.settings):
+        return case.call(tensors, generator)
 
 
 def aligned(case: Case, alignment: int) -> tuple[int, ...]:

@@ -77,7 +77,6 @@ def _tensor(tensor: Tensor) -> str:
 def _side(side: Side) -> str:
     parts = [pformat(side.results, width=WIDTH, compact=True)]
     parts += [f"threads={side.threads}"] if side.threads else []
-    parts += ["deterministic=True"] if side.deterministic else []
     parts += [f"environment={dict(side.environment)!r}"] if side.environment else []
     parts += [f"switches={dict(side.switches)!r}"] if side.switches else []
     parts += [f"alignments={side.alignments!r}"] if side.alignments is not None and any(side.alignments) else []

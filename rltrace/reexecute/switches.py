@@ -1,13 +1,15 @@
 """Switches of torch that choose kernels: how each one stands, and how it is thrown. Needs torch, nothing else.
 
-Part of rltrace, and copied as it is into every folder that ``rltrace repro`` writes. The names are those of the facts
-that a trace holds of them (``flag.cudnn.benchmark``), but for ``tf32`` and ``sdp``, each of which throws several. What
-a library reads when it is loaded is a variable, and none of these (``command``).
+Part of rltrace, and copied as it is into every folder that ``rltrace repro`` writes. The names are those that a trace
+has for them, in the settings of a row (``grad_mode``) and in the facts of a process (``flag.cudnn.benchmark``), but for
+``tf32`` and ``sdp``, each of which throws several. What a library reads when it is loaded is a variable, and none of
+these (``command``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +80,57 @@ def _of_module(module: Any, name: str, values: Sequence[str] = ON_OFF) -> Switch
     return Switch(values, lambda: getattr(module, name), lambda value: setattr(module, name, value))
 
 
+def _deterministic(on: bool) -> None:
+    torch.use_deterministic_algorithms(on, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
+
+
+def _only_warn(on: bool) -> None:
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=on)
+
+
+def _autocast(device: str) -> Switch:
+    """A dtype, or off."""
+
+    def read() -> str | bool:
+        return _name(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else False
+
+    def throw(word: str) -> None:
+        torch.set_autocast_enabled(device, word != "off")
+        if word != "off":
+            torch.set_autocast_dtype(device, getattr(torch, word))
+
+    return Switch(("off", "bfloat16", "float16", "float32"), read, throw)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _stay(on: bool) -> None:
+    if on is not torch.is_inference_mode_enabled():
+        raise ValueError(f"{INFERENCE} has a beginning and an end: it is set by under()")
+
+
+SUBNORMAL = 5e-324
+"""Equal to 0.0 in a thread that flushes denormal numbers to zero."""
+
+INFERENCE = "inference_mode"
+
 SWITCHES: Mapping[str, Switch] = {
-    "deterministic_algorithms": _on_off(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    # of the thread
+    INFERENCE: _on_off(torch.is_inference_mode_enabled, _stay),
+    "grad_mode": _on_off(torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "flush_denormal": _on_off(lambda: SUBNORMAL == 0.0, torch.set_flush_denormal),
+    "autocast.cpu": _autocast("cpu"),
+    "autocast.cuda": _autocast("cuda"),
+    # of the process
+    "default_dtype": Switch(
+        ("float16", "bfloat16", "float32", "float64"),
+        lambda: _name(torch.get_default_dtype()),
+        lambda word: torch.set_default_dtype(getattr(torch, word)),
+    ),
+    "deterministic_warn_only": _on_off(torch.is_deterministic_algorithms_warn_only_enabled, _only_warn),
+    "deterministic_algorithms": _on_off(torch.are_deterministic_algorithms_enabled, _deterministic),
     # those that say it for several before those that say it for one
     "matmul_precision": Switch(
         ("highest", "high", "medium"), torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
@@ -108,6 +159,35 @@ SWITCHES: Mapping[str, Switch] = {
 }
 """In the order in which several are thrown."""
 
+PARTS = {
+    "tf32": ("matmul_precision", "cuda.matmul.tf32", "cuda.matmul.precision", "cudnn.tf32", "cuda.conv.precision"),
+    "sdp": ("sdp.flash", "sdp.mem_efficient", "sdp.math", "sdp.cudnn"),
+}
+"""Switches that say several things at once, and those that say one of them."""
+
+
+@contextmanager
+def under(settings: Mapping[str, Any]) -> Iterator[None]:
+    """What runs within runs under these switches; those that stood otherwise are put back. Raises as ``throw`` does."""
+    others = {name: value for name, value in settings.items() if not is_standing(name, value)}
+    with ExitStack() as stack:
+        if INFERENCE in others:
+            stack.enter_context(torch.inference_mode(_value(INFERENCE, SWITCHES[INFERENCE], others.pop(INFERENCE))))
+            others |= {name: settings[name] for name in ("grad_mode",) if name in settings}  # which it has changed
+        stack.callback(throw, standing([part for name in others for part in PARTS.get(name, (name,))]))
+        throw(others)
+        yield
+
+
+def is_standing(name: str, value: Any) -> bool:
+    """Whether a switch stands so already; also where this torch has no such switch that could stand otherwise."""
+    here = standing([name])
+    return name in SWITCHES and (name not in here or _word(here[name]) == _word(value))
+
+
+def _word(value: Any) -> str:
+    return "on" if value is True else "off" if value is False else str(value).lower()
+
 
 def throw(settings: Mapping[str, Any]) -> None:
     """Throw these. Raises ValueError where a name or a value is none; what torch refuses it raises itself."""
@@ -130,11 +210,11 @@ def fits(name: str, value: Any) -> bool:
 
 def _value(name: str, switch: Switch, given: Any) -> Any:
     if switch.values == ON_OFF:
-        word = {True: "on", False: "off"}.get(given, given) if isinstance(given, bool) else given
+        word = _word(given)
         if word not in ON_OFF:
             raise ValueError(f"{name} is on or off, not {given}")
         return word == "on"
-    word = str(given).lower()
+    word = _word(given)
     if switch.values and word not in switch.values:
         raise ValueError(f"{name} is one of {', '.join(switch.values)}, not {given}")
     return word

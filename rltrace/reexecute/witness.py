@@ -14,8 +14,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ from rltrace.reexecute.kinds import Found, look_through
 from rltrace.reexecute.memory import Memory, lay_out
 from rltrace.reexecute.recorded import find_operator, layouts_of
 from rltrace.reexecute.rerun import Case, Tensor, build
-from rltrace.reexecute.switches import throw
+from rltrace.reexecute.switches import fits, under
 from rltrace.reexecute.verbose import Said, parse
 from rltrace.trace import dtypes
 from rltrace.trace.evidence import telling
@@ -39,8 +39,8 @@ from rltrace.trace.schema import Column
 LARGEST = 1 << 30
 """Bytes of inputs above which a call is not made again."""
 
-THROWN = ("deterministic_algorithms", "matmul_precision", "mkldnn.enabled", "mkldnn.deterministic")
-"""Switches of the recorded process that these libraries are chosen by."""
+CHOOSING = ("grad_mode", "inference_mode", "deterministic_algorithms", "matmul_precision", "mkldnn.")
+"""Starts of the names of settings that these libraries are chosen by."""
 
 
 class Libraries:
@@ -109,39 +109,36 @@ def _numbers(tensor: Tensor) -> Any:
     return 0.5 + 2 * tensor.shape[-1] * np.eye(tensor.shape[-1]) if square else 0.5
 
 
-def either(with_gradients: Said, without: Said) -> Said:
-    """What is said of a call of which it is not known whether gradients were on."""
-    if with_gradients.names == without.names:
-        return with_gradients
-    names, lines = (
-        " or, without gradients, ".join(parts)
-        for parts in (
-            [" + ".join(telling(list(said.names))) for said in (with_gradients, without)],
-            [" + ".join(said.reported) for said in (with_gradients, without)],
-        )
-    )
+def either(answers: Sequence[Said]) -> Said:
+    """What is said of calls that ran under several settings, with gradients and without them."""
+    distinct = list({said.names: said for said in reversed(answers)}.values())[::-1]
+    if len(distinct) == 1:
+        return answers[0]
+    names = " or ".join(" + ".join(telling(list(said.names))) for said in distinct)
+    lines = " or ".join(" + ".join(said.reported) for said in distinct)
     return Said((names,), (lines,))
 
 
 def answer(traces: Mapping[int, ProcessTrace], steps: range | None, skip: set[str], out: IO[str]) -> None:
-    """Ask for all calls of these processes, which ran under the same settings, and write down what was said."""
+    """Ask for all calls of these processes, each under the settings that it ran under, and write down what was said."""
 
     def tell(**record: object) -> None:
         out.write(json.dumps(record) + "\n")
         out.flush()
 
     libraries = Libraries()
-    known: dict[tuple[int, int], tuple[Said | None, str]] = {}
+    known: dict[tuple[object, ...], tuple[Said | None, str]] = {}
     with libraries.speaking():
         for number, process in traces.items():
             looked = look_through(process, steps)
             streams = {stream.index: stream for stream in process.streams}
             for call in looked.calls.values():
-                key = call.key, call.threads
+                settings = [_settings(process, number) for number in call.settings]
+                key = (call.key, call.threads, *(tuple(one.items()) for one in settings))
                 where = f"{number} {call.stream} {call.row}"
                 if key not in known:
                     tell(asking=where)
-                    known[key] = _ask(libraries, process, streams[call.stream], call, where in skip)
+                    known[key] = _ask(libraries, process, streams[call.stream], call, settings, where in skip)
                 said, why = known[key]
                 if said is None:
                     looked.leave_out(why)
@@ -153,19 +150,30 @@ def answer(traces: Mapping[int, ProcessTrace], steps: range | None, skip: set[st
     tell(facts=facts, libraries=libraries.themselves)
 
 
+def _settings(process: ProcessTrace, number: int) -> dict[str, Any]:
+    payload = process.tables["settings"].payloads[number]
+    known = payload if isinstance(payload, dict) else {}
+    return {name: value for name, value in known.items() if name.startswith(CHOOSING) and fits(name, value)}
+
+
 def _ask(
-    libraries: Libraries, process: ProcessTrace, stream: StreamTrace, call: Found, skip: bool
+    libraries: Libraries,
+    process: ProcessTrace,
+    stream: StreamTrace,
+    call: Found,
+    settings: Sequence[Mapping[str, Any]],
+    skip: bool,
 ) -> tuple[Said | None, str]:
     if skip:
         return None, "the call ended the process that made it"
     torch.set_num_threads(call.threads)
     try:
         said = []
-        for with_gradients in (True, False):  # the trace does not say, and a recurrent layer of oneDNN asks
+        for one in settings:
             made = prepared(process, stream, call.row)
-            with torch.set_grad_enabled(with_gradients):
+            with under(one):
                 said.append(libraries.of(made))
-        return either(*said), ""
+        return either(said), ""
     except (UsageError, HoleError) as error:
         return None, str(error)
     except Exception as error:  # made-up values are not what every op takes
@@ -178,11 +186,6 @@ def main() -> None:
     trace = open_trace(Path(sys.argv[1]))
     processes = {int(process.base.rpartition("/")[2]): process for process in trace.processes}
     traces = {number: processes[number] for number in asked["processes"]}
-    facts = next(iter(traces.values())).facts
-    for name in THROWN:
-        if f"flag.{name}" in facts:
-            with suppress(RuntimeError, ValueError, TypeError):
-                throw({name: facts[f"flag.{name}"]})
     steps = None if asked["steps"] is None else range(*asked["steps"])
     with open(sys.argv[2], "a", encoding="utf-8") as out:  # noqa: PTH123
         answer(traces, steps, set(asked["skip"]), out)

@@ -116,6 +116,7 @@ def finding_json(finding: Finding | None) -> dict[str, Any] | None:
         "stack": [_site(site) for site in finding.stack],
         "kernel": vars(finding.kernel).copy(),
         "kernel_names": {side: _names(getattr(finding.kernel_names, side)) for side in ("a", "b")},
+        "settings": [vars(setting).copy() for setting in finding.settings],
         "inputs_match": finding.inputs_match.value,
         "outputs": [vars(pair).copy() for pair in finding.outputs],
         "identical_before": finding.identical_before,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rltrace.identity import frame_key, site_key
 from rltrace.testing.inputs import key_of
 from rltrace.trace.rows import TableEntry
-from rltrace.trace.schema import TABLES
+from rltrace.trace.schema import FIRST_ENTRIES, TABLES
 
 Frame = tuple[str, int, str, str]
 """(file, line, function, source)."""
@@ -20,7 +20,7 @@ class Interned:
         self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
         self._sites: dict[tuple[Frame, ...], int] = {}
         self.new: list[TableEntry] = []
-        for table, payload in (("modules", ""), ("kernels", {}), ("scalars", []), ("structures", []), ("sites", [])):
+        for table, payload in FIRST_ENTRIES.items():
             self.plain(table, payload)
 
     def intern(self, table: str, key: int, payload: object) -> int:

@@ -13,7 +13,15 @@ def random_rows(generator: np.random.Generator, first: int, count: int, entries:
     """Ids below ``entries``, cells as the counts say."""
     columns = np.zeros((count, len(Column)), np.uint32)
     columns[:, Column.KIND] = Kind.OP
-    for column in (Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE, Column.SCALARS, Column.KERNEL):
+    for column in (
+        Column.OP,
+        Column.STRUCTURE,
+        Column.SITE,
+        Column.MODULE,
+        Column.SCALARS,
+        Column.KERNEL,
+        Column.SETTINGS,
+    ):
         columns[:, column] = generator.integers(0, entries, count)
     columns[:, Column.STEP] = np.sort(generator.integers(0, 5, count)) + first
     columns[:, Column.FLAGS] = generator.integers(0, 2, count) * RowFlag.MARKED
@@ -49,6 +57,8 @@ def _plain_payload(table: str, i: int) -> object:
             return {"file": "train.py", "path": "/src/train.py", "line": i, "function": "train", "source": f"entry {i}"}
         case "kernels":
             return {"library": "ATen", "threads": i}
+        case "settings":
+            return {"grad_mode": bool(i % 2), "threads": i}
         case "optimizers":
             return {"ordinal": i, "class": "Adam"}
         case "series":

@@ -53,6 +53,7 @@ class StreamBuilder(Keeping):
         generator: int = Generator.TORCH,
         value: bool | int | float | complex | None = None,
         kernel: Mapping[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
         flags: RowFlag | int = 0,
         layouts: Sequence[object] | None = None,
         scalars: Sequence[object] | None = None,
@@ -83,6 +84,7 @@ class StreamBuilder(Keeping):
         row[Column.STEP] = self.process.step
         row[Column.PHASE] = Phase[phase.upper()] if isinstance(phase, str) else phase
         row[Column.KERNEL] = tables.plain("kernels", dict(kernel or {}))
+        row[Column.SETTINGS] = tables.plain("settings", dict(settings or {}))
         row[Column.FLAGS] = int(flags) | (generator << GENERATOR_SHIFT if rng is not None else 0)
         row[Column.LINKS], row[Column.INTEGERS] = len(links), len(integers)
         row[Column.FLOATS], row[Column.DIGESTS] = len(floats), len(digests)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from rltrace.errors import DamagedTraceError, NewerFormatError, NotATraceError
+from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
 from rltrace.trace.births import FOLDER as BIRTHS
 from rltrace.trace.births import LONGEST as LONGEST_BIRTH
 from rltrace.trace.births import is_alive, parse_birth
@@ -269,7 +269,7 @@ class Trace:
 def open_trace(path: Path | str) -> Trace:
     """Open a trace, whatever state it is in.
 
-    Raises NotATraceError, NewerFormatError, or DamagedTraceError where nothing at all can be read.
+    Raises NotATraceError, FormatVersionError, or DamagedTraceError where nothing at all can be read.
     """
     path = Path(path)
     folder = Folder(path)
@@ -284,9 +284,12 @@ def open_trace(path: Path | str) -> Trace:
         raise DamagedTraceError(f"{path}: neither {JOURNAL} nor zarr.json can be read, nothing says what this trace is")
     versions = [version for version in written if version is not None]
     newest = max(versions, default=FORMAT)
-    if newest[0] > FORMAT[0]:
-        raise NewerFormatError(
-            f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads up to {FORMAT[0]}.x: install a newer one"
+    if newest[0] != FORMAT[0]:
+        remedy = (
+            "install a newer one" if newest[0] > FORMAT[0] else "record again, or install the older one that wrote it"
+        )
+        raise FormatVersionError(
+            f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads format {FORMAT[0]}.x: {remedy}"
         )
     trace = Trace(path, folder, newest, journal)
     if trouble is not None or written[1] is None or len(set(versions)) > 1:

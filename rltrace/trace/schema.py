@@ -34,11 +34,12 @@ its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (1, 0)
-"""(major, minor). Readers refuse a newer major version by name and ignore fields they don't know."""
+FORMAT: Final = (2, 0)
+"""(major, minor). Readers refuse another major version by name and ignore fields they don't know."""
 
 SEGMENT_ROWS: Final = 65_536
 SEGMENT_CELLS: Final = 1 << 19
@@ -101,11 +102,12 @@ class Column(IntEnum):
     STEP = 6  # optimizer attempts this process had finished, see Step
     PHASE = 7  # Phase
     KERNEL = 8  # id in table "kernels"
-    FLAGS = 9  # RowFlag
-    LINKS = 10  # how many tensor inputs
-    INTEGERS = 11  # how many integer cells
-    FLOATS = 12  # how many float cells
-    DIGESTS = 13  # how many digest cells
+    SETTINGS = 9  # id in table "settings"; like KERNEL, evidence that is in no hash
+    FLAGS = 10  # RowFlag
+    LINKS = 11  # how many tensor inputs
+    INTEGERS = 12  # how many integer cells
+    FLOATS = 13  # how many float cells
+    DIGESTS = 14  # how many digest cells
 
 
 class RowFlag(IntFlag):
@@ -170,7 +172,7 @@ def pack_link(distance: int, slot: int = SLOT_UNKNOWN, *, known: bool = False, r
 # --- tables ---------------------------------------------------------------------------------------------------------
 #
 # One JSON line per entry: [table, id, "16 hex digits of the portable key", payload]. Ids count from 0 per table; id 0
-# of "modules" is "", of "kernels" {}, of "scalars" [], of "structures" [], of "sites" [].
+# of "modules" is "", of "kernels" and "settings" {}, of "scalars" [], of "structures" [], of "sites" [].
 
 TABLES: Final = (
     "ops",  # "aten.addmm.default"
@@ -182,10 +184,21 @@ TABLES: Final = (
     "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON; of an event
     # what it happened to, then ["name=", letter] for each cell: "e" evidence, "d" digest, "i", "f"
     "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
+    "settings",  # {"threads", "grad_mode", "inference_mode", "autocast.cpu", "flush_denormal", …}: the op ran under
     "optimizers",  # {"ordinal", "class"} by which it is known, and "owner": the module whose parameters it has
     "series",  # {"kind", "name"}, kind one of SERIES_KINDS; "thread" where the thread that took it has no stream
     "names",  # text: where a tensor of a module's call stood in it ("input_ids", "past.0.1"), the module's class
 )
+
+FIRST_ENTRIES: Final[Mapping[str, object]] = {
+    "modules": "",
+    "kernels": {},
+    "settings": {},
+    "scalars": [],
+    "structures": [],
+    "sites": [],
+}
+"""Payload of the entry with id 0, of the tables that have one from the start."""
 
 
 class Step(IntEnum):
@@ -373,4 +386,5 @@ RECORD_TYPES: Final = {
 
 # --- version log ----------------------------------------------------------------------------------------------------
 #
-# 1.0  first version
+# 1.0  before the first release
+# 2.0  column SETTINGS and table "settings": what torch was set to when an op ran

@@ -37,6 +37,7 @@ TABLE_COLUMNS = {
     Column.MODULE: "modules",
     Column.SCALARS: "scalars",
     Column.KERNEL: "kernels",
+    Column.SETTINGS: "settings",
 }
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from rltrace.reexecute.switches import ON_OFF, SWITCHES, fits, standing, throw
+from rltrace.reexecute.switches import ON_OFF, SWITCHES, fits, standing, throw, under
 
 CASES = [(name, value) for name, switch in SWITCHES.items() for value in switch.values]
 UNKNOWN_HERE = ("not been compiled", "does not support precision")
@@ -28,17 +28,47 @@ def as_they_were() -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "value"), CASES)
 def test_a_switch_stands_as_it_was_thrown(name: str, value: str) -> None:
-    """Read back from torch; what this build of torch cannot do, it refuses."""
+    """Read back from torch, and put back when that is over; what this build of torch cannot do, it refuses."""
+    before = standing([name])
     try:
-        throw({name: value})
+        with under({name: value}):
+            stands = standing([name])[name]
     except RuntimeError as error:
         assert any(why in str(error) for why in UNKNOWN_HERE), error
         return
-    stands = standing([name])[name]
+    assert standing([name]) == before
     if SWITCHES[name].values == ON_OFF:
         assert stands is (value == "on")
+    elif value == "off":
+        assert stands is False
     elif value != "default":  # which is some library
         assert stands == value
+
+
+def test_settings_of_a_row_are_put_together() -> None:
+    """Inference mode turns grad mode off as it begins; what was recorded of grad mode holds all the same."""
+    with under({"grad_mode": True, "inference_mode": True, "flush_denormal": True}):
+        assert standing(["inference_mode", "grad_mode", "flush_denormal"]) == dict.fromkeys(
+            ("inference_mode", "grad_mode", "flush_denormal"), True
+        )
+    with torch.no_grad(), under({"inference_mode": False, "grad_mode": True}):
+        assert torch.is_grad_enabled()
+    with torch.inference_mode(), under({"inference_mode": False, "grad_mode": False}):
+        assert (torch.is_inference_mode_enabled(), torch.is_grad_enabled()) == (False, False)
+    assert standing(["inference_mode", "grad_mode", "flush_denormal"]) == {
+        "inference_mode": False,
+        "grad_mode": True,
+        "flush_denormal": False,
+    }
+
+
+def test_what_fails_within_leaves_nothing_thrown() -> None:
+    """Neither an op that raises nor a switch that torch refuses."""
+    with pytest.raises(ZeroDivisionError), under({"grad_mode": "off", "deterministic_algorithms": "on"}):
+        raise ZeroDivisionError
+    with pytest.raises(ValueError, match="perhaps"), under({"grad_mode": "off", "mkldnn.enabled": "perhaps"}):
+        pass
+    assert standing(["grad_mode", "deterministic_algorithms"]) == {"grad_mode": True, "deterministic_algorithms": False}
 
 
 def test_tf32_is_thrown_by_its_old_names_and_told_by_the_new() -> None:

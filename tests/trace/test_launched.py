@@ -19,7 +19,7 @@ from rltrace.trace.evidence import LAUNCHES
 from rltrace.trace.launched import Launched, NewLaunched, Unknown, launched_record
 from rltrace.trace.reader import open_trace
 from rltrace.trace.rows import Rows, TableEntry
-from rltrace.trace.schema import TABLES, Column, Kind
+from rltrace.trace.schema import FIRST_ENTRIES, TABLES, Column, Kind
 from rltrace.trace.segment import empty_rows
 from rltrace.trace.tables import Table
 from rltrace.trace.verify import verify
@@ -45,8 +45,8 @@ def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int 
         counts[table] += 1
         return TableEntry(table, counts[table] - 1, portable_key(table.removesuffix("s"), payload), payload)
 
-    first = [entry(*each) for each in (("kernels", {}), ("modules", ""), ("scalars", []), ("structures", []))]
-    first += [entry("sites", []), entry("ops", "aten.mm.default"), entry("kernels", CUDA)]
+    first = [entry(*each) for each in FIRST_ENTRIES.items()]
+    first += [entry("ops", "aten.mm.default"), entry("kernels", CUDA)]
     columns = np.zeros((len(kernels), len(Column)), np.uint32)
     columns[:, Column.KIND], columns[:, Column.KERNEL], columns[:, Column.DIGESTS] = Kind.OP, 1, 1
     digests = np.full(len(kernels), digest, np.uint64)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tampering
 
-from rltrace.errors import DamagedTraceError, HoleError, NewerFormatError, NotATraceError
+from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.journal import Record
 from rltrace.trace.reader import open_trace
@@ -42,19 +42,24 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["zarr.json", "journal"])
-def test_newer_format_is_refused_by_name(sample: Path, where: str) -> None:
-    """A newer major version is not guessed at, wherever it is named; a newer minor one is read."""
-    for version in ([1, 7], [2, 0]):
+def test_another_format_is_refused_by_name(sample: Path, where: str) -> None:
+    """Another major version is not guessed at, wherever it is named; a newer minor one is read."""
+    for version in ([2, 7], [3, 0], [1, 0]):
         if where == "zarr.json":
             document = {"zarr_format": 3, "node_type": "group", "attributes": {"rltrace": {"format": version}}}
             (sample / "zarr.json").write_text(json.dumps(document))
         else:
             rewrite(sample / "journal/log", lambda r, v=version: {**r, "format": v} if r["type"] == "launch" else r)
-        if version == [2, 0]:
-            with pytest.raises(NewerFormatError, match=r"format 2\.0"):
+        if version == [3, 0]:
+            with pytest.raises(FormatVersionError, match=r"format 3\.0.*install a newer one"):
                 open_trace(sample)
+        elif version == [2, 7]:
+            assert open_trace(sample).format == (2, 7)
         else:
-            assert open_trace(sample).format == (1, 7)
+            rewrite(sample / "journal/log", lambda r: {**r, "format": [1, 0]} if r["type"] == "launch" else r)
+            (sample / "zarr.json").unlink(missing_ok=True)
+            with pytest.raises(FormatVersionError, match=r"format 1\.0.*record again"):
+                open_trace(sample)
 
 
 def test_nothing_left_to_read(sample: Path) -> None:

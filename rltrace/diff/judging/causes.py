@@ -26,6 +26,7 @@ from rltrace.diff.judging.opening import digests_of, held_before_the_window, is_
 from rltrace.diff.judging.pairs import Difference
 from rltrace.diff.judging.rules import behind_a_name, choosing, chosen_text
 from rltrace.diff.judging.scene import Scene
+from rltrace.diff.judging.settings import settings_differences, settings_text
 from rltrace.diff.model import Cause, InputsMatch, Received
 from rltrace.trace.rows import Link
 from rltrace.trace.schema import Column, Kind, Origin, RowFlag
@@ -255,9 +256,13 @@ def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
 def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
     """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
+    under = settings_text(a.op, (a.kernel, b.kernel), settings_differences(a.settings, b.settings))
     if differences:
         what = "the same kernel ran on another grid" if is_another_grid(a.kernel, b.kernel) else "another kernel ran"
-        return f"{what} ({', '.join(differences)}){chosen_text(a.op, a.kernel, b.kernel, scene.settings)}"
+        chosen = chosen_text(a.op, a.kernel, b.kernel, scene.settings)
+        return f"{what} ({', '.join(differences)}){chosen}" + (f"; {under}" if under else "")
+    if under and not seen_alike(a.kernel, b.kernel):
+        return under
     settings, what = scene.settings, "what selects kernels differs"
     if seen_alike(a.kernel, b.kernel):
         settings, what = behind_a_name(settings), "kernels of the same name ran, but what is behind a name differs"

@@ -93,7 +93,7 @@ class Wanted:
 
     @property
     def _threads(self) -> int:
-        return self._stream.threads
+        return self._stream.process.settings.threads[self._stream.settings.number]
 
     def _frames(self, site: int) -> list[tuple[str, str]]:
         frames = (self._payload("frames", number) for number in self._payload("sites", site))
