@@ -1,7 +1,7 @@
 """What torch is set to while ops run: what can change an op's bits without being one of its arguments.
 
 Owns the table "settings" and how it is known, at each op, that nothing has changed since the last one. Some settings
-belong to the thread (grad mode, inference mode, autocast, denormals flushed to zero), others to the process (number of
+belong to the thread (grad mode, inference mode, denormals flushed to zero), others to the process (number of
 threads, deterministic algorithms, TF32, oneDNN, back ends). Most are asked at every op, by one call of the guard that
 torch's compiler checks its assumptions with; the rest (``fingerprint.torch_flags``) whenever one of those has changed,
 and at the first op of each step.
@@ -33,7 +33,7 @@ class Snapshot:
     number: int
     """Id in table "settings"."""
     is_unchanged: Callable[[], bool]
-    """Whether those that torch's guard looks at are in the calling thread what they were: grad mode, autocast,
+    """Whether those that torch's guard looks at are in the calling thread what they were: grad mode,
     deterministic algorithms, TF32, reduced precision, number of threads, default dtype."""
     inference: bool
     flushes: bool
@@ -97,14 +97,13 @@ MOST_KNOWN = 15
 
 
 def thread_settings() -> dict[str, object]:
-    """Those of the calling thread, and the number of threads. ``autocast.cpu`` is a dtype, or False where it is off."""
-    found: dict[str, object] = {
+    """Those of the calling thread, and the number of threads.
+
+    Autocast is none of them: it has acted before an op is dispatched, and what it casts are ops of their own.
+    """
+    return {
         "threads": torch.get_num_threads(),
         "grad_mode": torch.is_grad_enabled(),
         "inference_mode": _is_inference(),
         "flush_denormal": SUBNORMAL == 0.0,
     }
-    for device in ("cpu", "cuda"):
-        enabled = torch.is_autocast_enabled(device)
-        found[f"autocast.{device}"] = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if enabled else False
-    return found

@@ -88,20 +88,6 @@ def _only_warn(on: bool) -> None:
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=on)
 
 
-def _autocast(device: str) -> Switch:
-    """A dtype, or off."""
-
-    def read() -> str | bool:
-        return _name(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else False
-
-    def throw(word: str) -> None:
-        torch.set_autocast_enabled(device, word != "off")
-        if word != "off":
-            torch.set_autocast_dtype(device, getattr(torch, word))
-
-    return Switch(("off", "bfloat16", "float16", "float32"), read, throw)
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -121,8 +107,6 @@ SWITCHES: Mapping[str, Switch] = {
     INFERENCE: _on_off(torch.is_inference_mode_enabled, _stay),
     "grad_mode": _on_off(torch.is_grad_enabled, torch._C._set_grad_enabled),
     "flush_denormal": _on_off(lambda: SUBNORMAL == 0.0, torch.set_flush_denormal),
-    "autocast.cpu": _autocast("cpu"),
-    "autocast.cuda": _autocast("cuda"),
     # of the process
     "default_dtype": Switch(
         ("float16", "bfloat16", "float32", "float64"),

@@ -184,7 +184,7 @@ TABLES: Final = (
     "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON; of an event
     # what it happened to, then ["name=", letter] for each cell: "e" evidence, "d" digest, "i", "f"
     "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
-    "settings",  # {"threads", "grad_mode", "inference_mode", "autocast.cpu", "flush_denormal", …}: the op ran under
+    "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", "cudnn.benchmark", …}: the op ran under
     "optimizers",  # {"ordinal", "class"} by which it is known, and "owner": the module whose parameters it has
     "series",  # {"kind", "name"}, kind one of SERIES_KINDS; "thread" where the thread that took it has no stream
     "names",  # text: where a tensor of a module's call stood in it ("input_ids", "past.0.1"), the module's class

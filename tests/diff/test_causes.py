@@ -58,6 +58,62 @@ def test_kernel(record: Record) -> None:
     assert found.step == 1 and found.optimizer is not None and found.optimizer.count == 1
 
 
+UNDER = {"threads": 4, "grad_mode": True, "flush_denormal": False, "mkldnn.enabled": True, "cudnn.benchmark": False}
+
+
+@pytest.mark.parametrize(
+    ("library", "changed", "words"),
+    [
+        ("ATen", {"grad_mode": False}, "B ran it without grad mode"),
+        ("ATen", {"flush_denormal": True}, "B ran it with denormal numbers flushed to zero"),
+        ("oneDNN", {"mkldnn.enabled": False}, "mkldnn.enabled was on in A and off in B"),
+        (
+            "oneDNN",
+            {"mkldnn.enabled": False, "grad_mode": False},
+            "B ran it without grad mode, and mkldnn.enabled was on in A and off in B",
+        ),
+    ],
+)
+def test_other_settings(tmp_path: Path, library: str, changed: dict[str, object], words: str) -> None:
+    """The same kernel evidence, but torch was set to something else when the op ran: kernel, in words."""
+    finding = found_under(tmp_path, library, changed)
+    assert (finding.cause, finding.because) == (Cause.KERNEL, f"its inputs match and its outputs differ: {words}")
+    assert {setting.name for setting in finding.settings} == {*changed}
+
+
+def test_other_settings_that_have_nothing_to_do_with_the_op(tmp_path: Path) -> None:
+    """A flag of cuDNN says nothing of an op on a CPU, nor one of oneDNN of an op of ATen: told, but no cause."""
+    finding = found_under(tmp_path, "ATen", {"cudnn.benchmark": True, "mkldnn.enabled": False})
+    assert finding.cause is Cause.SAME_KERNEL
+    assert [(one.name, one.a, one.b) for one in finding.settings] == [
+        ("mkldnn.enabled", "on", "off"),
+        ("cudnn.benchmark", "off", "on"),
+    ]
+
+
+def test_other_settings_with_equal_bits_are_no_difference(tmp_path: Path) -> None:
+    """A loop under no_grad on one side alone computes the same: identical."""
+    a, b = (
+        one_op(tmp_path / f"{side}.zarr", "ATen", {**UNDER, "grad_mode": side == "a"}, output="y")
+        for side in ("a", "b")
+    )
+    assert compare(a, b).verdict is Verdict.IDENTICAL
+
+
+def found_under(folder: Path, library: str, changed: dict[str, object]) -> Finding:
+    a = one_op(folder / "a.zarr", library, UNDER, output="y")
+    b = one_op(folder / "b.zarr", library, {**UNDER, **changed}, output="z")
+    return value_of(compare(a, b))
+
+
+def one_op(path: Path, library: str, settings: dict[str, object], output: str) -> Path:
+    trace = TraceBuilder(path)
+    first = trace.op("aten.ones.default", outputs=["x"], kernel=KERNEL)
+    kernel = {**KERNEL, "library": library}
+    trace.op("aten.gelu.default", inputs=[In(first)], outputs=[output], kernel=kernel, settings=settings)
+    return trace.finish()
+
+
 def test_another_kernel_with_equal_bits_is_no_difference(record: Record) -> None:
     """Evidence alone decides nothing: equal outputs are equal."""
     program = training()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from rltrace.record.layouts import Layouts
 from rltrace.record.tables import Tables
 from rltrace.reexecute.recorded import MissingValuesError, RecordedOp, recorded_op
 from rltrace.reexecute.rerun import Outcome, build, repeat
+from rltrace.reexecute.switches import standing, under
 
 DIGESTS = TensorDigests(Layouts(Tables()))
 
@@ -85,6 +88,7 @@ def odds() -> None:
     torch.zeros(0, 3).sum(0)
     torch.full((2,), float("inf"), dtype=torch.float64)
     torch.where(x > 3, x, -x)
+    x.double().mul(5e-324)
     torch._foreach_copy_([x, y], [y + 1, x + 2])
     nn.functional.ctc_loss(torch.randn(5, 1, 4).log_softmax(-1), torch.tensor([[1, 2]]), (5,), (2,))
     bool(x[0, 0] > 3)
@@ -107,6 +111,63 @@ def test_every_op_gives_the_recorded_bits(record: Record, program: Callable[[], 
         assert repeat(op.case, 2, fingerprint) == {op.results: 2}, row.op
         ran += 1
     assert ran > 20
+
+
+SENSITIVE = {
+    "grad_mode": {"mkldnn_rnn_layer"},
+    "inference_mode": {"mkldnn_rnn_layer"},
+    "flush_denormal": {"mul"},
+    "mkldnn.enabled": {"convolution", "convolution_backward", "gelu", "gelu_backward"},
+    "deterministic_algorithms": set(),
+}
+"""Ops that some x86 processor computes otherwise under the other setting. oneDNN's recurrent layer has a kernel for
+training and one for inference, and asks grad mode which is wanted; without AVX-512 the two give other bits."""
+
+
+@pytest.mark.parametrize("program", [network, odds])
+def test_ops_that_ask_for_a_setting(record: Record, program: Callable[[], None]) -> None:
+    """Every op is called under the other setting as well: none but those that are known to is changed by it."""
+    found = record(program, values="all", values_inputs=True)
+    sensitive: dict[str, set[str]] = {name: set() for name in SENSITIVE}
+    for row in found.rows:
+        with suppress(UsageError):
+            op = op_of(found, row.index)
+            for name in SENSITIVE:
+                others = {**op.case.settings, name: not op.case.settings[name]}
+                if repeat(replace(op.case, settings=others), 1, fingerprint) != {op.results: 1}:
+                    sensitive[name].add(row.name)
+    for name, ops in SENSITIVE.items():
+        assert sensitive[name] <= ops, name
+    if program is odds:
+        assert sensitive["flush_denormal"] == SENSITIVE["flush_denormal"]
+
+
+@pytest.mark.parametrize("setting", ["grad_mode", "inference_mode", "flush_denormal", "default_dtype"])
+def test_an_op_runs_again_under_what_it_ran_under(record: Record, setting: str) -> None:
+    """Whatever stands where it is called again; and what stands there is put back."""
+    asked: list[dict[str, object]] = []
+    ASKED[:] = [lambda: asked.append(standing([setting]))]
+    usual, other = standing([setting])[setting], "float64" if setting == "default_dtype" else None
+
+    def program() -> None:
+        x = torch.ones(2)
+        with under({setting: other or (not usual)}):
+            asking(x)
+
+    found = record(program, values="all", values_inputs=True)
+    again(found, found.one("asking").index, 1)
+    assert asked[0] == asked[1] == {setting: other or (not usual)}
+    assert standing([setting])[setting] == usual
+
+
+ASKED: list[Callable[[], None]] = []
+
+
+@torch.library.custom_op("reexecute::asking", mutates_args=())
+def asking(x: torch.Tensor) -> torch.Tensor:
+    for ask in ASKED:
+        ask()
+    return x.clone()
 
 
 def test_inputs_that_are_each_others_memory(record: Record) -> None:

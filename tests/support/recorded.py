@@ -49,6 +49,7 @@ class Row:
     rng: int | None
     value: object
     kernel: dict[str, Any]
+    settings: dict[str, Any]
     flags: RowFlag
 
     @property
@@ -114,6 +115,7 @@ class Recorded:
             rng=raw.rng(i),
             value=raw.value(i),
             kernel=tables["kernels"].payloads[cell[Column.KERNEL]],
+            settings=tables["settings"].payloads[cell[Column.SETTINGS]],
             flags=raw.flags(i),
         )
 

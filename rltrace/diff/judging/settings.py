@@ -22,8 +22,6 @@ OF_ANY_OP: Mapping[str, tuple[str, str]] = {
     "inference_mode": ("in inference mode", "outside inference mode"),
     "flush_denormal": ("with denormal numbers flushed to zero", "with denormal numbers kept"),
     "deterministic_algorithms": ("with deterministic algorithms", "without deterministic algorithms"),
-    "autocast.cpu": ("under autocast", "without autocast"),
-    "autocast.cuda": ("under autocast", "without autocast"),
     "default_dtype": ("", ""),
 }
 """What can change the bits of any op, with the words for where it is on and where it is off."""
@@ -53,13 +51,10 @@ def _as_fact(one: EnvironmentDifference) -> EnvironmentDifference:
 
 
 def _in_words(one: EnvironmentDifference) -> str:
-    """Told of the side whose setting is not the usual one, as far as that can be said."""
     on, off = OF_ANY_OP[one.name]
     if not on:
         return f"{one.name} was {one.a} in A and {one.b} in B"
-    is_on = one.b != "off"
-    dtype = f" ({one.b})" if is_on and one.b != "on" else ""
-    return f"B ran it {on if is_on else off}{dtype}"
+    return f"B ran it {on if one.b == 'on' else off}"
 
 
 def _text(value: object) -> str | None:
