@@ -20,7 +20,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 parser = argparse.ArgumentParser()
 parser.add_argument("what", choices=["rollout", "train"])
 parser.add_argument("--file", type=Path, default="rollout.pt", help="what the rollout is written to and read from")
-parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--seed", type=int, default=8)
 parser.add_argument("--experts", type=int, default=16)
 parser.add_argument("--chosen", type=int, default=2, help="experts that a token goes through")
 parser.add_argument("--group", type=int, default=4, help="sequences sampled for each prompt")

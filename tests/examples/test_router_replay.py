@@ -8,23 +8,30 @@ from pathlib import Path
 import pytest
 from shown import PAGES, differs, run, shown_on, without_numbers
 
+OTHER_SEEDS = (" --seed 3", " --seed 6")
+"""For processors on which no expert flips under the seed of the page: under these they flip in other places."""
+
 
 def test_page(folder: Path) -> None:
     """Flips are found with their margins; the experts alone, put in, take most of the gap. With the weights it is one
     more run, which is tested elsewhere."""
-    shown = shown_on(PAGES / "router_replay.md")[:4]
-    now = [run(one.command, folder) for one in shown]
-    _, train, compared, replayed = now
-    flips = re.search(r"Routing: (\d+) of \d+ decisions flipped", compared.output)
-    if flips is None or flips[1] == "0":
-        pytest.skip("on this processor both programs choose the same experts")
+    *recording, comparing, replaying = shown = shown_on(PAGES / "router_replay.md")[:4]
+    for seed in ("", *OTHER_SEEDS):
+        run("rm -rf rollout.zarr train.zarr", folder)
+        now = [run(f"{one.command}{seed}", folder) for one in recording]
+        now.append(run(comparing.command, folder))
+        if re.search(r"Routing: [1-9]\d* of \d+ decisions flipped", now[-1].output):
+            break
+    else:
+        pytest.skip("on this processor both programs choose the same experts, under each seed that was tried")
+    now.append(run(f"{replaying.command}{seed}", folder))
     for one, other in zip(shown, now, strict=True):
         page, found = without_numbers(one.output), without_numbers(other.output)
         assert not differs(page, found), differs(page, found)
     assert [one.status for one in now] == [0, 0, 1, 0]
-    before, after = (_gap(one.output) for one in (train, replayed))
+    before, after = (_gap(now[n].output) for n in (1, 3))
     assert 0 < after < 0.7 * before
-    assert f"apart    {before:.3e} in the mean" in compared.output
+    assert f"apart    {before:.3e} in the mean" in now[2].output
 
 
 def _gap(printed: str) -> float:
