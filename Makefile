@@ -8,13 +8,16 @@ VERDICTS := .venv-verdicts
 FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c xxhash click textual numpy pytest pytest-timeout hypothesis
 GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
+PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
+PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
 .PHONY: help set-up demo test check bench verdicts test-gpu carry clean
 
 help:
 	@echo "make set-up    .venv, which every other target makes where it is missing"
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
-	@echo "make test      all tests"
+	@echo "make test      all tests; with AVX-512, those that depend on it once more as without"
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/benchmarks.md"
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/verdicts.md); 2 GB, half an hour"
@@ -40,9 +43,19 @@ demo: $(STAMP)
 
 # Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set. A file's tests share what
 # they record, so one worker has them all, in the order of the files: the longest come early.
+#
+# Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
+# first with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
 test: $(STAMP)
 	@$(BIN)/python -m compileall -q rltrace tui
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	@status=0; \
+	if grep -qsw avx512f /proc/cpuinfo; then \
+		echo "The tests marked processor, as a processor with AVX2 and no AVX-512 computes:"; \
+		$(AVX2) $(PYTEST) -m processor $(PROCESSOR_TESTS) || status=$$?; \
+		echo "All tests:"; \
+	fi; \
+	$(PYTEST) || status=$$?; \
+	exit $$status
 
 check: $(STAMP)
 	$(BIN)/ruff format --check

@@ -22,6 +22,7 @@ torch.randn(100).mul(2)
 """
 
 
+@pytest.mark.processor
 def test_another_kernel(cli: Any, kernel_setting: str) -> None:
     """It ends there, with the op called again: it repeats itself, and never gives A's result."""
     program = cli.folder / "train.py"

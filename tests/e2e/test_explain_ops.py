@@ -77,7 +77,7 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> Explained:
 @pytest.mark.parametrize(
     ("op", "setting"),
     [
-        ("gelu", "ONEDNN_MAX_CPU_ISA=SSE41"),
+        pytest.param("gelu", "ONEDNN_MAX_CPU_ISA=SSE41", marks=pytest.mark.processor),
         ("_softmax", "ATEN_CPU_CAPABILITY=default"),
         ("addmm", "MKL_CBWR=COMPATIBLE"),
         ("native_layer_norm", "ATEN_CPU_CAPABILITY=default"),

@@ -92,6 +92,7 @@ def test_it_is_what_the_libraries_say_within_the_program_itself(asked: Any) -> N
     assert found == said
 
 
+@pytest.mark.processor
 def test_each_op_has_its_own(asked: Any) -> None:
     """A product in float32 is MKL's, one in bfloat16 oneDNN's (or nobody's); what is ATen's own has no names."""
     rows = rows_of(asked.folder / "a.zarr")
@@ -109,6 +110,7 @@ def test_each_op_has_its_own(asked: Any) -> None:
     assert len(told) == 2, "two kinds of convolution differ in their stride alone"
 
 
+@pytest.mark.processor
 def test_under_another_setting_other_names(asked: Any) -> None:
     """oneDNN's ops ran another implementation, MKL's the same; the first difference names both."""
     changed = {
@@ -131,6 +133,7 @@ def test_under_another_setting_other_names(asked: Any) -> None:
     assert ("aten.gelu.default", False) in others and ("aten.convolution.default", None) in others
 
 
+@pytest.mark.processor
 def test_another_kernel_with_the_same_bits_is_no_difference(asked: Any) -> None:
     """A convolution of ones comes to the same whatever computes it: said, and the first difference is a later one."""
     found = asked.diff("a.zarr", "b.zarr")[1]

@@ -24,6 +24,7 @@ def as_here(page: str) -> str:
     return page
 
 
+@pytest.mark.processor
 def test_page(folder: Path) -> None:
     """The critic's gelu is named, for its kernel; the value loss differs later, and the returns not before it."""
     shown = shown_on(PAGES / "critic_drift.md")

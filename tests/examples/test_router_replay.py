@@ -12,6 +12,7 @@ OTHER_SEEDS = (" --seed 3", " --seed 6")
 """For processors on which no expert flips under the seed of the page: under these they flip in other places."""
 
 
+@pytest.mark.processor
 def test_page(folder: Path) -> None:
     """Flips are found with their margins; the experts alone, put in, take most of the gap. With the weights it is one
     more run, which is tested elsewhere."""

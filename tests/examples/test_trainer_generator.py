@@ -14,6 +14,7 @@ LEAST = "--group 2 --new-tokens 3"
 """What the variant is run with here: taken row by row, more tokens only take longer."""
 
 
+@pytest.mark.processor
 def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The attention is named, with both shapes, and the gap is the one that the program prints; required to be bitwise
     equal, it fails, and the variant passes. What each module brings takes nine runs, and is tested elsewhere."""

@@ -95,6 +95,7 @@ def odds() -> None:
     complex(z[0, 0])
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("program", [network, odds])
 def test_every_op_gives_the_recorded_bits(record: Record, program: Callable[[], None]) -> None:
     """Whatever computes: outputs, in-place writes, numbers, draws, forward and backward. Nothing is left out."""
