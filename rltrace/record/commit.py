@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.record import awaited
+from rltrace.record.background import BackgroundThread
 from rltrace.record.keepers import Keepers
 from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
 from rltrace.record.process import ProcessState
@@ -66,7 +67,7 @@ class Committer:
         self._room = threading.Condition()
         self._commits = threading.Lock()
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
 
     def add(self, stream: StreamRecorder) -> None:
         """Start to commit a stream."""
@@ -78,7 +79,7 @@ class Committer:
         self._streams.append((stream, number))
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="rltrace-commit", daemon=True)
+        self._thread = BackgroundThread(self._run)
         self._thread.start()
 
     def add_step(self, step: StepRecord) -> None:
@@ -117,8 +118,8 @@ class Committer:
     def end_thread(self) -> None:
         """Give up and wait for the thread."""
         self.give_up()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=30)
+        if self._thread is not None:
+            self._thread.join(30)
 
     def stop(self) -> None:
         """End the thread and commit what is left, in the calling thread."""

@@ -198,7 +198,7 @@ class Streams:
 
     def _run_recorded(self, run: Start, thread: threading.Thread) -> None:
         """All that a thread does, in that thread; ``run`` of a class of the program's is below it."""
-        if not self._on or thread.name.startswith("rltrace-"):
+        if not self._on:
             run(thread)
             return
         self._local.pooled = _serves_a_pool(thread)

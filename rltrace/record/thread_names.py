@@ -37,9 +37,7 @@ class ThreadNames:
         return thread.name if given is None or given[0] != thread.name else given[1]
 
 
-HELPERS = frozenset(
-    {"rltrace", "ray", "IPython", "ipykernel", "ipyparallel", "tqdm", "wandb", "debugpy", "_pydevd_bundle"}
-)
+HELPERS = frozenset({"ray", "IPython", "ipykernel", "ipyparallel", "tqdm", "wandb", "debugpy", "_pydevd_bundle"})
 """Packages whose threads run nothing of the program's."""
 
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import CodeType, FrameType
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 import rltrace
 from rltrace.errors import RecordError, UsageError
 from rltrace.record import current_session
+from rltrace.record.background import BackgroundThread
 from rltrace.trace.reader import open_trace
 
 
@@ -35,6 +37,13 @@ def run(code: str, folder: Path, *, status: int = 0) -> subprocess.CompletedProc
     )
     assert result.returncode == status, result.stderr
     return result
+
+
+def outermost(frame: FrameType) -> CodeType:
+    """What a thread runs."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
 
 
 # --- put back -------------------------------------------------------------------------------------------------------
@@ -80,7 +89,7 @@ def test_everything_patched_is_restored(record: Record, level: str, ending: str)
             record(program, level=level)
     assert patched() == before
     unchanged = {name for name, value in during[0].items() if value == before[name]}
-    assert unchanged == (set() if level == "op" else {"call", "start", "thread", "mode"})
+    assert unchanged == {"threads"} | (set() if level == "op" else {"call", "start", "thread", "mode"})
 
 
 def test_a_trace_is_whole_when_the_block_raised(tmp_path: Path) -> None:
@@ -217,7 +226,7 @@ def test_an_error_of_the_recorder_ends_the_recording_alone(tmp_path: Path) -> No
     (process,) = open_trace(tmp_path / "a.zarr").processes
     assert process.state == "damaged"
     assert "LookupError" in str(process.why)
-    assert not [t for t in threading.enumerate() if t.name.startswith("rltrace")]
+    assert BackgroundThread._run.__code__ not in {outermost(frame) for frame in sys._current_frames().values()}
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:

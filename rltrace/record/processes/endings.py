@@ -10,10 +10,11 @@ import contextlib
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+
+from rltrace.record.background import BackgroundThread
 
 SECONDS = 3.0
 """How long such an ending may be held up."""
@@ -21,7 +22,7 @@ SECONDS = 3.0
 
 def bounded(action: Callable[[], None], seconds: float = SECONDS) -> None:
     """Have ``action`` done by a thread, and wait for it for a while. Its errors are its own to handle."""
-    thread = threading.Thread(target=action, name="rltrace-last", daemon=True)
+    thread = BackgroundThread(action)
     try:
         thread.start()
     except RuntimeError:  # no thread can be started any more

@@ -14,11 +14,12 @@ import os
 import socket
 import struct
 import sys
-import threading
 from collections.abc import Callable
 from multiprocessing import popen_fork
 from pathlib import Path
 from typing import Any
+
+from rltrace.record.background import BackgroundThread
 
 SECONDS = 2.0
 """How long a termination may be held up, for each worker."""
@@ -68,7 +69,7 @@ class Answering:
             own.bind(_address(self._trace, os.getpid()))
             own.listen()
             self._socket = own
-            threading.Thread(target=self._answer, args=(own,), name="rltrace-answer", daemon=True).start()
+            BackgroundThread(functools.partial(self._answer, own)).start()
 
     def end(self) -> None:
         """Answer no more. In a forked child the parent goes on answering."""
