@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rltrace.trace.reader import Trace
 
 RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE = "ray.role", "threads.before", "threads.beside"
+MODULES_UNKNOWN = "modules.unknown"
 """Facts of a process."""
 
 
@@ -27,6 +28,12 @@ def unrecorded(trace: Trace) -> Iterator[str]:
             yield (
                 f"ops that TorchScript ran on threads of its own (torch.jit.fork) are not recorded: beside {beside} on;"
                 " which of a function's ops run there depends on timing"
+            )
+        unknown = process.facts.get(MODULES_UNKNOWN)
+        if unknown:
+            yield (
+                f"modules of {process.name} that could not be followed: {unknown}; their ops stand in the module around"
+                " them, and their parameters may be missing from what a window begins with"
             )
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):

@@ -29,7 +29,7 @@ class Instruments:
     ) -> None:
         """``closely``: each stream may look at what its modules are called with, and at what they return."""
         self._process = process
-        self.modules = ModuleCalls(process.module_names, modules_here, fail, closely=closely)
+        self.modules = ModuleCalls(process.module_names, modules_here, closely=closely)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()

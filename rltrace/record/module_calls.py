@@ -29,14 +29,12 @@ class ModuleCalls:
         self,
         names: ModuleNames,
         stack_of_thread: Callable[[], ModuleStack | None],
-        fail: Callable[[Exception], None],
         *,
         closely: bool = False,
     ) -> None:
         """``closely``: the ``calls`` of each stack are told of every call, too."""
         self._names = names
         self._stack_of_thread = stack_of_thread
-        self._fail = fail
         self._stand_in = _watched_closely if closely else _watched
         self._stop_hooks = tell(names)
         self._original: Any = None
@@ -50,14 +48,14 @@ class ModuleCalls:
     def watch(self) -> None:
         if self._original is None:
             self._original = torch.nn.Module.__call__
-            _watching.stack_of_thread, _watching.fail = self._stack_of_thread, self._fail
+            _watching.stack_of_thread, _watching.failed = self._stack_of_thread, self._names.failed
             torch.nn.Module.__call__ = self._stand_in(self._original)  # type: ignore[method-assign]
 
     def ignore(self) -> None:
         if self._original is not None:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
             self._original = None
-            _watching.stack_of_thread, _watching.fail = _no_stack, _no_failure  # keeps no recording alive
+            _watching.stack_of_thread, _watching.failed = _no_stack, _no_failure  # keeps no recording alive
 
     def remove(self) -> None:
         self.ignore()
@@ -69,14 +67,14 @@ class _Watching:
     and does not know what to make of a method."""
 
     stack_of_thread: Callable[[], ModuleStack | None]
-    fail: Callable[[Exception], None]
+    failed: Callable[[torch.nn.Module, Exception], None]
 
 
 def _no_stack() -> None:
     """Where a program has kept the stand-in and calls it after the recording."""
 
 
-def _no_failure(_error: Exception) -> None:
+def _no_failure(_module: torch.nn.Module, _error: Exception) -> None:
     """Nobody is to be told any more."""
 
 
@@ -96,7 +94,7 @@ def _watched(call: Any) -> Any:
         try:
             stack.enter(self, _get_frame())
         except Exception as error:  # the recorder's own: the program must not notice
-            _watching.fail(error)
+            _watching.failed(self, error)
             return call(self, *args, **kwargs)
         try:
             return call(self, *args, **kwargs)
@@ -120,7 +118,7 @@ def _watched_closely(call: Any) -> Any:
         try:
             stack.enter(self, _get_frame())
         except Exception as error:
-            _watching.fail(error)
+            _watching.failed(self, error)
             return call(self, *args, **kwargs)
         try:
             watcher = stack.calls

@@ -23,6 +23,9 @@ class RegistrationListener(Protocol):
     def born(self, module: torch.nn.Module) -> None:
         """A parameter or a buffer is registered with ``module``."""
 
+    def failed(self, module: torch.nn.Module, error: Exception) -> None:
+        """One of these has raised; the program does not notice."""
+
 
 _told: list[RegistrationListener] = []
 
@@ -30,13 +33,19 @@ _told: list[RegistrationListener] = []
 def _registered(parent: torch.nn.Module, name: str, child: Any) -> None:
     if not is_dynamo_compiling():
         for listener in _told:
-            listener.registered(parent, name, child)
+            try:
+                listener.registered(parent, name, child)
+            except Exception as error:
+                listener.failed(parent, error)
 
 
 def _born(module: torch.nn.Module, _name: str, _value: Any) -> None:
     if not is_dynamo_compiling():
         for listener in _told:
-            listener.born(module)
+            try:
+                listener.born(module)
+            except Exception as error:
+                listener.failed(module, error)
 
 
 def tell(listener: RegistrationListener) -> Callable[[], None]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Final, Protocol
 
 import torch
+from torch.jit._script import OrderedDictWrapper
 
 from rltrace.identity import portable_key
 from rltrace.record.memory.identity_table import IdentityTable
@@ -26,14 +27,19 @@ _MOST_BORN: Final = 10_000
 """Modules of one class that wait for a name; a program that makes more without calling one has the oldest forgotten."""
 
 
+UNKNOWN_MODULES: Final = "modules.unknown"
+"""A fact: classes of modules that could not be followed, each with the error."""
+
 _sequence_number = torch._C._autograd._get_sequence_nr
 
 
 class ModuleNames:
     """Names of all modules of the process."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, missing: Callable[[str], None] = lambda what: None) -> None:
+        """``missing`` is told of modules that cannot be followed. What fails there ends nothing."""
         self._tables = tables
+        self._missing = missing
         self._parents: IdentityTable[torch.nn.Module, tuple[weakref.ref[torch.nn.Module], str]] = IdentityTable()
         self._roots: IdentityTable[torch.nn.Module, str] = IdentityTable()
         self._counts: dict[str, int] = {}
@@ -75,24 +81,35 @@ class ModuleNames:
         """Whether the parent it was registered under lives, and still has it under that name."""
         up = self._parents.get(module)
         parent = up[0]() if up is not None else None
-        return up is not None and parent is not None and parent._modules.get(up[1]) is module
+        return up is not None and parent is not None and dict(members(parent, "_modules")).get(up[1]) is module
 
     def roots(self) -> list[tuple[str, torch.nn.Module]]:
         """The outermost modules that have been called or registered into, with their names, in order of their names."""
         found: dict[str, torch.nn.Module] = {}
         for module in [*self._parents, *self._roots]:
-            top, _ = self._top(module)
-            found[self._root(top)] = top
+            try:
+                top, _ = self._top(module)
+                found[self._root(top)] = top
+            except Exception as error:
+                self.failed(module, error)
         return sorted(found.items())
 
-    def of(self, module: torch.nn.Module) -> int:
-        """Id of the module's path."""
+    def of(self, module: torch.nn.Module) -> int | None:
+        """Id of the module's path; None where it cannot be found out."""
         found = self.known.get(id(module))
         if found is None:
-            path = self.path(module)
-            found = self.known[id(module)] = self._tables.intern("modules", portable_key("modules", path), path)
-            self._refs[id(module)] = weakref.ref(module, _forget(self.known, id(module)))
+            try:
+                path = self.path(module)
+                reference = weakref.ref(module, _forget(self.known, id(module)))
+                found = self.known[id(module)] = self._tables.intern("modules", portable_key("modules", path), path)
+                self._refs[id(module)] = reference
+            except Exception as error:
+                self.failed(module, error)
         return found
+
+    def failed(self, module: torch.nn.Module, error: Exception) -> None:
+        """A module could not be followed."""
+        self._missing(f"{vars(type)['__name__'].__get__(type(module))} ({type(error).__name__})")
 
     def path(self, module: torch.nn.Module) -> str:
         top, names = self._top(module)
@@ -101,7 +118,7 @@ class ModuleNames:
     def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
         """Path of the innermost module that holds all of ``parameters``, for display; "" where none is known to."""
         known = [*self._parents, *self._roots]
-        owners = {id(held): module for module in known for held in module.__dict__.get("_parameters", {}).values()}
+        owners = {id(held): module for module in known for _, held in members(module, "_parameters")}
         modules = [owners.get(id(parameter)) for parameter in parameters]
         paths = [self._shown(module) for module in modules if module is not None]
         if not paths or len(paths) < len(modules):
@@ -155,17 +172,54 @@ class ModuleNames:
     def _adopt(self, root: torch.nn.Module) -> None:
         """Modules without a place: made before recording began, copied, unpickled, left by a parent that died.
 
-        Walks ``_modules`` itself, as ``modules()`` and ``children()`` may be the program's own and hash modules.
+        Not by ``modules()`` or ``children()``, which may be the program's own and hash modules.
         """
         met = {id(root)}
         below = [root]
         while below:
             parent = below.pop()
-            inside = [(name, child) for name, child in parent._modules.items() if child is not None]
+            inside = [(name, child) for name, child in members(parent, "_modules") if child is not None]
             for name, child in inside:
                 self.registered(parent, name, child)
             below += [child for _, child in reversed(inside) if id(child) not in met]
             met.update(id(child) for _, child in inside)
+
+
+def members(module: torch.nn.Module, kind: str) -> list[tuple[str, Any]]:
+    """What a module has of one kind (``_modules``, ``_parameters``, ``_buffers``), by name.
+
+    Nothing of the program's own runs: its classes may have methods and attributes of these names. Of a module that
+    torch.jit has loaded the containers are torch's own, and no dictionaries.
+    """
+    held = object.__getattribute__(module, "__dict__").get(kind)
+    if issubclass(type(held), dict):
+        return list(dict.items(held))
+    return list(held.items()) if issubclass(type(held), OrderedDictWrapper) else []
+
+
+def tensors_of(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters, then buffers, of a module and all below it, each once and by the name that torch gives it."""
+    modules = list(_named_modules(root))
+    for kind in ("_parameters", "_buffers"):
+        met: set[int] = set()
+        for prefix, module in modules:
+            for name, tensor in members(module, kind):
+                if issubclass(type(tensor), torch.Tensor) and id(tensor) not in met:
+                    met.add(id(tensor))
+                    yield f"{prefix}{name}", tensor
+
+
+def _named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """A module and all below it, each once, by what its members' names begin with."""
+    met: set[int] = set()
+    below = [("", root)]
+    while below:
+        prefix, module = below.pop()
+        if id(module) not in met:
+            met.add(id(module))
+            yield prefix, module
+            inside = [(f"{prefix}{name}.", child) for name, child in members(module, "_modules")]
+            below += [(path, child) for path, child in reversed(inside) if issubclass(type(child), torch.nn.Module)]
 
 
 def _forget(known: dict[int, int], number: int) -> Any:
@@ -206,14 +260,20 @@ class ModuleStack:
     def enter(self, module: torch.nn.Module, frame: FrameType) -> None:
         """``module`` is being called; ``frame`` runs until that call ends."""
         outer, anchors = self.current, self._anchors
-        if not self._outer and self.on_outermost is not None and frame.f_back is not None:
-            self.on_outermost(frame.f_back)
-        self._outer.append((outer, len(anchors)))
-        anchors.append(Anchor(frame))
-        found = self._names.known.get(id(module))
-        self.current = self._names.of(module) if found is None else found
-        if self.current != outer:
-            self._break()
+        depth, walks = len(self._outer), len(anchors)
+        try:
+            if not depth and self.on_outermost is not None and frame.f_back is not None:
+                self.on_outermost(frame.f_back)
+            self._outer.append((outer, walks))
+            anchors.append(Anchor(frame))
+            found = self._names.known.get(id(module)) or self._names.of(module)
+            self.current = outer if found is None else found
+            if self.current != outer:
+                self._break()
+        except BaseException:
+            self.current = outer
+            del self._outer[depth:], anchors[walks:]
+            raise
 
     @property
     def depth(self) -> int:

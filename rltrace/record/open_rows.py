@@ -10,6 +10,7 @@ from collections import deque
 from threading import get_ident
 from typing import NamedTuple
 
+from rltrace.record import beside
 from rltrace.record.modules import ModuleStack
 from rltrace.record.process import ProcessState
 from rltrace.record.readback import Pending
@@ -120,7 +121,7 @@ class OpenRows:
         """An op ran beside this thread, on one of TorchScript's, and is no row."""
         if not self.beside:
             self.beside = True
-            self.process.passed_by(self.name, self.row)
+            self.process.missing(beside.FACT, f"{self.name} from row {self.row}")
 
     def enter_phase(self, phase: Phase) -> None:
         self.phase = _PHASE_BITS[phase]

@@ -13,7 +13,7 @@ from rltrace.record.generators import Drawn
 from rltrace.record.kernels import Kernels
 from rltrace.record.layouts import Layouts
 from rltrace.record.memory.storages import Storages
-from rltrace.record.modules import ModuleNames
+from rltrace.record.modules import UNKNOWN_MODULES, ModuleNames
 from rltrace.record.phases import Phases
 from rltrace.record.readback import Graphs, ReadBack
 from rltrace.record.settings import Settings
@@ -30,8 +30,8 @@ class ProcessState:
     ) -> None:
         self.fail = fail
         """Called with an error of the recorder's own; recording ends, the program goes on."""
-        self.passed_by: Callable[[str, int], None] = lambda stream, row: None
-        """Called with a stream, and the row it is at, when an op first runs beside its thread."""
+        self.missing: Callable[[str, str], None] = lambda fact, what: None
+        """Called with a fact of the process, and what is missing from its trace: one more entry of that fact."""
         self.tables = Tables()
         self.readback = readback or ReadBack()
         """Digests of what lies on devices."""
@@ -46,7 +46,7 @@ class ProcessState:
         self.kernels = Kernels(self.tables)
         self.settings = Settings(self.tables)
         self.generators = Drawn()
-        self.module_names = ModuleNames(self.tables)
+        self.module_names = ModuleNames(self.tables, lambda what: self.missing(UNKNOWN_MODULES, what))
         self.step = 0
         """Optimizer attempts finished so far."""
         self.attempt: tuple[int, int] | None = None

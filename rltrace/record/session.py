@@ -14,14 +14,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.privacy import home_as_tilde, masked_arguments
-from rltrace.record import beside, device, window
+from rltrace.record import device, window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
 from rltrace.record.compiler.kept_out import compiler_kept_out
@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from rltrace.record.kernels.cycles import Cycles
 
 
+MOST_MISSING: Final = 20
+"""Entries of one fact that says what is missing."""
+
+
 class Session(Stepping, Telling):
     """One process being recorded."""
 
@@ -78,7 +82,7 @@ class Session(Stepping, Telling):
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
-        self._process.passed_by = self._passed_by
+        self._process.missing = self._note_missing
         self._companion = companion and companion(self._writer.name)
         self._keepers = make_keepers(options, self._process)
         if self._companion is not None:
@@ -105,8 +109,8 @@ class Session(Stepping, Telling):
         self._recording = False
         self._cycles = self._make_cycles()
         self._facts: Mapping[str, fingerprint.Fact] = {}
-        self._beside: list[str] = []
-        """Streams beside which ops ran."""
+        self._missing: dict[str, list[str]] = {}
+        """By fact: what is not in the trace."""
 
     def _make_cycles(self) -> Cycles | None:
         """The profiler that looks at what is launched; None: nobody asked for it."""
@@ -209,12 +213,14 @@ class Session(Stepping, Telling):
         self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts), **device.facts()}
         self._writer.facts(self.options.level, self._engine_name(), self._facts)
 
-    def _passed_by(self, stream: str, row: int) -> None:
+    def _note_missing(self, fact: str, what: str) -> None:
         """Said at once, from whichever thread: a program that is killed is to have said it."""
+        known = self._missing.setdefault(fact, [])
+        if self._over or what in known or len(known) >= MOST_MISSING:
+            return
         try:
-            self._beside.append(f"{stream} from row {row}")
-            told = {beside.FACT: ", ".join(self._beside)}
-            self._writer.facts(self.options.level, self._engine_name(), told)
+            known.append(what)
+            self._writer.facts(self.options.level, self._engine_name(), {fact: ", ".join(known)})
         except Exception as error:
             self.fail(error)
 

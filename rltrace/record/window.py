@@ -14,6 +14,7 @@ import torch
 from rltrace.digest import digest_pages
 from rltrace.record.digests import TensorDigests
 from rltrace.record.generators import States
+from rltrace.record.modules import tensors_of
 from rltrace.record.open_rows import phase_bits
 from rltrace.record.stream import StreamRecorder
 from rltrace.trace.schema import Kind, Phase
@@ -49,7 +50,7 @@ def _tensors(
     named: dict[int, tuple[str, str]] = {}
     graded: set[int] = set()  # two optimizers may share a parameter
     for root, module in roots:
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        for name, tensor in tensors_of(module):
             if id(tensor) not in named:
                 named[id(tensor)] = (root, name)
                 yield root, name, tensor

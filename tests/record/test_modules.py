@@ -15,11 +15,11 @@ from recorded import Record, Row
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import rltrace
-from rltrace.errors import RecordError
+from rltrace.diff.unrecorded import unrecorded
 from rltrace.record import current_session
-from rltrace.record.modules import ModuleStack
-from rltrace.trace.schema import Phase
+from rltrace.record.modules import UNKNOWN_MODULES, ModuleStack
+from rltrace.trace.reader import open_trace
+from rltrace.trace.schema import Kind, Phase
 
 
 def modules(rows: list[Row]) -> list[str]:
@@ -501,18 +501,19 @@ def test_modules_are_told_apart_without_asking_them(record: Record) -> None:
 
 
 def test_an_error_of_the_recorder_in_a_module_call_stays_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The module is called all the same; the recording breaks off and says so."""
+    """The module is called all the same, and recording goes on; the trace says what could not be followed."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("the recorder's own")
 
     monkeypatch.setattr(ModuleStack, "enter", broken)
     results: list[float] = []
-    with pytest.raises(RecordError, match="the recorder's own"), rltrace.record(tmp_path / "t.zarr"):
-        results.append(float(Block()(torch.zeros(1))))
+    got = record(lambda: results.append(float(Block()(torch.zeros(1)))))
     assert len(results) == 1
+    assert set(modules(got.rows)) == {""}
+    assert got.process.facts[UNKNOWN_MODULES] == "Block (RuntimeError), Exp (RuntimeError), Sin (RuntimeError)"
 
 
 def test_calls_are_unwatched_after_the_recording(record: Record) -> None:
@@ -568,3 +569,126 @@ def test_unusual_modules_run(record: Record, make: Make) -> None:
         module(torch.ones(2, 2))
 
     assert record(program).rows[-1].module != ""
+
+
+# --- modules that cannot be followed as others are --------------------------------------------------------------------
+
+
+def optimized(net: nn.Module, x: torch.Tensor) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        net(x).pow(2).sum().backward()
+        optimizer.step()
+
+
+def test_a_module_that_torch_jit_loaded(record: Record, tmp_path: Path) -> None:
+    """Saved by a script and loaded again: its submodules have names of theirs, its parameters an owner."""
+    torch.jit.script(nn.Sequential(nn.Linear(4, 2), nn.Tanh())).save(tmp_path / "m.ts")  # type: ignore[no-untyped-call]
+    outer = nn.Sequential()
+
+    def program() -> None:
+        net = torch.jit.load(tmp_path / "m.ts")  # type: ignore[no-untyped-call]
+        outer.add_module("loaded", net)
+        optimized(net, torch.ones(1, 4))
+        outer(torch.ones(1, 4))
+
+    for steps in (None, (1, 9)):  # the window begins with its parameters
+        got = record(program, steps=steps)
+        assert got.process.state == "complete"
+        assert UNKNOWN_MODULES not in got.process.facts
+        assert {module for module in modules(got.rows) if "loaded" in module} == {"Sequential.loaded"}
+    assert "loaded.0.weight" in {row.scalars[0] for row in got.rows if row.kind is Kind.WINDOW}
+
+
+class Hostile(nn.Module):
+    """What a class may define, of which nothing is to run because the program is recorded."""
+
+    quiet = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+        self.register_buffer("offset", torch.zeros(2))
+
+    def _raise(self, *_: Any, **__: Any) -> Any:
+        raise LookupError("this method is the program's own")
+
+    named_parameters = named_buffers = named_modules = named_children = modules = children = _raise
+    state_dict = buffers = __eq__ = __hash__ = __len__ = __bool__ = __iter__ = __repr__ = _raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("layer", "scale", "offset"):
+            return super().__getattr__(name)
+        return self._raise()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale + self.offset  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("level", ["op", "step"])
+def test_methods_of_a_modules_own_are_not_called(record: Record, level: str) -> None:
+    """Names and parameters are found without them."""
+
+    def program() -> None:
+        net = Hostile()
+        optimizer = torch.optim.SGD([net.scale, *net.layer.parameters()], lr=0.1)
+        for _ in range(2):
+            net(torch.ones(2)).sum().backward()
+            optimizer.step()
+
+    got = record(program, level=level)
+    assert got.process.state == "complete"
+    assert UNKNOWN_MODULES not in got.process.facts
+    if level == "op":
+        assert got.table("optimizers")[0]["owner"] == "Hostile"
+        assert {"Hostile", "Hostile.layer"} <= set(modules(got.rows))
+        got = record(program, steps=(1, 9))
+        found = [row.scalars[0] for row in got.rows if row.kind is Kind.WINDOW and row.module == "Hostile"]
+        assert {"scale", "layer.weight", "layer.bias", "offset"} <= set(found)
+
+
+class Nameless(type):
+    """Classes that tell nobody but torch what they are called."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        if sys._getframe(1).f_globals["__name__"].startswith("rltrace."):
+            raise LookupError("nobody asks a class for its name")
+        return "Unfollowed"
+
+
+class Unfollowed(nn.Module, metaclass=Nameless):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Sin()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.exp() * self.weight)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("options", [{}, {"level": "step"}, {"steps": (1, 9)}, {"rows": "module=*"}])
+def test_a_module_that_cannot_be_followed_ends_nothing(record: Record, options: dict[str, Any]) -> None:
+    """Its ops count to the module around it, the trace says so, all else is there."""
+    held: list[torch.Tensor] = []
+
+    def program() -> None:
+        outer = nn.Sequential(Unfollowed(), Exp())
+        optimizer = torch.optim.SGD(outer.parameters(), lr=0.1)
+        for _ in range(2):
+            loss = outer(torch.ones(3)).sum()
+            loss.backward()
+            optimizer.step()
+        Unfollowed()(torch.ones(3)).sum().backward()
+        held[:] = [parameter.detach() for parameter in outer.parameters()]
+
+    program()
+    plain = held[0].clone()
+    got = record(program, **options)
+    assert torch.equal(held[0], plain)
+    assert got.process.state == "complete"
+    assert len(got.steps) == 2
+    if options.get("level") != "step":
+        assert {row.module for row in got.named("exp")} == {"Sequential.0", "Sequential.1", ""}
+        assert got.process.facts[UNKNOWN_MODULES] == "Unfollowed (LookupError)"
+        assert "Unfollowed (LookupError)" in " ".join(unrecorded(open_trace(got.path)))

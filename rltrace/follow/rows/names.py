@@ -14,6 +14,7 @@ import torch
 from rltrace.errors import UsageError
 from rltrace.parity.mapfile import Line, parse_map
 from rltrace.parity.names import match_names
+from rltrace.record.modules import members
 
 Roots = Callable[[], Sequence[tuple[str, torch.nn.Module]]]
 """The outermost modules that there are, with their names."""
@@ -83,4 +84,4 @@ def _paths_in(name: str, root: torch.nn.Module) -> Iterator[str]:
             continue
         met.add(id(module))
         yield path
-        below += [(f"{path}.{own}", child) for own, child in module._modules.items() if child is not None]
+        below += [(f"{path}.{own}", child) for own, child in members(module, "_modules") if child is not None]

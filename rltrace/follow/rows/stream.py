@@ -26,7 +26,7 @@ from rltrace.follow.rows.walks import OpenCall
 from rltrace.follow.stream import StandIn
 from rltrace.parity.mapfile import Line
 from rltrace.record.memory.storages import address_of
-from rltrace.record.modules import CallWatcher
+from rltrace.record.modules import CallWatcher, members
 from rltrace.record.plans import OpPlan
 from rltrace.record.rows.stream import KeepingWithRows, WithRows
 from rltrace.record.rows.walk import ForwardNames, named_tensors
@@ -262,5 +262,5 @@ def _held(module: torch.nn.Module) -> Iterator[Tensor]:
         if id(one) in met:
             continue
         met.add(id(one))
-        yield from (held for held in (*one._parameters.values(), *one._buffers.values()) if held is not None)
-        below += [child for child in one._modules.values() if child is not None]
+        yield from (held for kind in ("_parameters", "_buffers") for _, held in members(one, kind) if held is not None)
+        below += [child for _, child in members(one, "_modules") if child is not None]

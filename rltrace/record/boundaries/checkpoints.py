@@ -18,6 +18,7 @@ import torch
 from rltrace.record.boundaries.contents import DEEPEST, Contents
 from rltrace.record.boundaries.environments import Teller
 from rltrace.record.events import EventForm
+from rltrace.record.modules import tensors_of
 from rltrace.trace.schema import Kind
 
 MOST_BYTES: Final = 1 << 32
@@ -68,7 +69,7 @@ class Checkpoints:
         if not self._teller.is_told():
             return
         if isinstance(loaded, torch.nn.Module):
-            loaded = {**dict(loaded.named_parameters()), **dict(loaded.named_buffers())}
+            loaded = dict(tensors_of(loaded))
         sizes = [tensor.nbytes for tensor in _tensors_in(loaded)]
         small = sum(sizes) < MOST_BYTES
         self._teller.event(

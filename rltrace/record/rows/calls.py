@@ -126,7 +126,7 @@ class CallRows:
         try:
             return self._begin(module, args, kwargs, depth)
         except Exception as error:
-            self._stream.process.fail(error)
+            self._lose(error)
             return None
 
     def ended(self, call: OpenCall | None, result: object) -> None:
@@ -139,7 +139,7 @@ class CallRows:
                 self._take(call, Part.OUTPUT, [("", result)])
                 self._finish(call, 0)
         except Exception as error:
-            self._stream.process.fail(error)
+            self._lose(error)
 
     def raised(self, call: OpenCall | None) -> None:
         """The call has raised."""
@@ -150,7 +150,7 @@ class CallRows:
             if call.kept:
                 self._finish(call, CallFlag.RAISED)
         except Exception as error:
-            self._stream.process.fail(error)
+            self._lose(error)
 
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> OpenCall:
         stream, open_calls = self._stream, self._open
@@ -184,6 +184,10 @@ class CallRows:
                     call.tensors.append(taken)
         if found > MOST or budget.spent:
             self._keeper.leave(TOO_MANY, self._stream.number, row, 0)
+
+    def _lose(self, error: Exception) -> None:
+        """Something about a call could not be found out: its rows are missing, the recording goes on."""
+        self._keeper.leave(f"a call of a module: {type(error).__name__}", self._stream.number, self._stream.row, 0)
 
     def _close(self, call: OpenCall) -> None:
         while self._open and self._open.pop() is not call:
