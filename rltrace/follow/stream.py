@@ -28,6 +28,7 @@ from rltrace.follow.inject import Injector, NotInjectedError
 from rltrace.follow.kinds import Apart, Kind, Kinds, Tallies
 from rltrace.follow.plan import Attempt, Injection, Place, Plan
 from rltrace.record.arguments import take_apart
+from rltrace.record.overrides import StandIn
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import RowTaker, StreamRecorder
 from rltrace.trace.reader import ProcessTrace
@@ -248,23 +249,6 @@ class FollowingStream(StreamRecorder):
             self.process.fail(error)
             return out, f"the recorder failed: {error}"
         return out, None
-
-
-class StandIn:
-    """Looks like an operator to the recorder, and runs it through ``run``."""
-
-    def __init__(self, func: OpOverload, run: Callable[..., Any]) -> None:
-        self._func = func
-        self._run = run
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self._func, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._func, name)
-
-    def __str__(self) -> str:
-        return str(self._func)
 
 
 class _LastSite:

@@ -18,6 +18,7 @@ from torch.nn import Parameter
 from rltrace.record import groups
 from rltrace.record.compiler.regions import RegionInputs
 from rltrace.record.layouts import dtype_name, shape_of
+from rltrace.record.overrides import OverriddenError, would_be_asked
 
 Tensor = torch.Tensor
 INT64 = 2**63
@@ -30,7 +31,8 @@ def take_apart(
 ) -> tuple[int, int]:
     """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``parts``.
 
-    Returns how many integers and how many floats there were.
+    Returns how many integers and how many floats there were. Raises OverriddenError where somebody would be asked about
+    a tensor.
     """
     whole = real = 0
     for value in values:
@@ -52,11 +54,16 @@ def take_apart(
             if kind is RegionInputs and value.held is None:
                 value.held = tensors
             parts.append("[")
-            inner = take_apart(value, parts, tensors, integers, floats)
+            try:
+                inner = take_apart(value, parts, tensors, integers, floats)
+            except OverriddenError as error:
+                raise OverriddenError(whole + error.integers, real + error.floats) from None
             whole += inner[0]
             real += inner[1]
             parts.append("]")
         elif isinstance(value, torch.Tensor):
+            if would_be_asked(value):
+                raise OverriddenError(whole, real)
             tensors.append(value)
             parts.append(kind)
             parts += tensor_parts(value)

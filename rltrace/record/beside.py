@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from rltrace.record.engine import Observer
+from rltrace.record.overrides import Overrides, any_would_be_asked
 
 FACT = "threads.beside"
 """Streams beside which TorchScript ran ops, each with the row it was at when the first of them came."""
@@ -29,10 +30,12 @@ class Stream(Observer, Protocol):
 
 
 class OwnThread:
-    """Stands before a stream that does more with an op than write its row: it is handed ops of its own thread alone."""
+    """Stands before a stream that does more with an op than write its row: it is handed ops of its own thread alone,
+    and nobody is asked about what it reads."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self._overrides = Overrides()
 
     def observe(
         self, by: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
@@ -40,6 +43,8 @@ class OwnThread:
         if get_ident() != self.stream.owner and runs_beside(2):
             self.stream.passed_by()
             return func(*args, **kwargs) if kwargs else func(*args)
+        if any_would_be_asked((*args, *(kwargs or {}).values())):
+            return self._overrides.observe(self.stream.observe, by, func, types, args, kwargs)
         return self.stream.observe(by, func, types, args, kwargs)
 
 

@@ -17,6 +17,7 @@ from rltrace.digest import digest_address, digest_buffer, digest_pages
 from rltrace.record.device_reading import digest_on_device, digests_on_device
 from rltrace.record.layouts import Layout, Layouts
 from rltrace.record.logical import OWN_WORK, is_compound, is_subclass, logical_bytes, own_work
+from rltrace.record.overrides import unasked
 from rltrace.record.readback.gate import is_captured
 from rltrace.record.readback.ways import waiting_allowed
 
@@ -32,7 +33,7 @@ class TensorDigests:
         is capturing a graph of the tensor's device, which nobody may ask then."""
         if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
             return self.with_layout(tensor, self._layouts.of(tensor))
-        with torch._C.DisableTorchFunctionSubclass():  # a subclass's own __torch_function__ is the program's
+        with unasked():  # a subclass's own __torch_function__ is the program's
             return self.with_layout(tensor, self._layouts.of(tensor))
 
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
@@ -72,7 +73,7 @@ class TensorDigests:
             except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
                 pass
         if tensor.is_cpu:  # common enough in programs for the price of ``own_work`` to count
-            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+            with unasked(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
                 return self._of_unusual(tensor, layout)
         if is_captured(tensor.device):
             return 0

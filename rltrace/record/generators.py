@@ -16,6 +16,7 @@ import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_pages
+from rltrace.record.overrides import unasked
 from rltrace.record.readback.gate import is_captured
 from rltrace.trace.schema import GENERATOR_NUMBERS, Generator
 
@@ -129,7 +130,8 @@ def all_states() -> States:
     Apart, because two of them nobody has to seed: Python's and NumPy's differ in every run of a program that leaves
     them alone, and must not hide the others.
     """
-    return States(state_digest(torch.default_generator), _of_devices(), _of_python(), _of_numpy())
+    with unasked():
+        return States(state_digest(torch.default_generator), _of_devices(), _of_python(), _of_numpy())
 
 
 def _of_devices() -> int:

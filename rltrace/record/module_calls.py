@@ -16,6 +16,7 @@ import torch
 from rltrace.record.dispatch import observer_here
 from rltrace.record.module_hooks import tell
 from rltrace.record.modules import CallWatcher, ModuleNames, ModuleStack
+from rltrace.record.overrides import unasked
 
 
 class ModuleCalls:
@@ -140,13 +141,16 @@ def _told(
     kwargs: dict[str, Any],
 ) -> Any:
     """Call a module and tell who watches."""
-    begun = watcher.begins(module, args, kwargs, depth)
+    with unasked():
+        begun = watcher.begins(module, args, kwargs, depth)
     try:
         result = call(module, *args, **kwargs)
     except BaseException:
-        watcher.raised(begun)
+        with unasked():
+            watcher.raised(begun)
         raise
-    watcher.ended(begun, result)
+    with unasked():
+        watcher.ended(begun, result)
     return result
 
 

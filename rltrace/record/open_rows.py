@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rltrace.record import beside
 from rltrace.record.modules import ModuleStack
+from rltrace.record.overrides import Overrides
 from rltrace.record.process import ProcessState
 from rltrace.record.readback import Pending
 from rltrace.record.settings import NOT_ASKED
@@ -97,6 +98,7 @@ class OpenRows:
         """Rows so far that took in what other processes send."""
         self._digested = 0
         """Digests appended for the op at hand."""
+        self._overrides = Overrides()
         # what the hot path uses of others, one attribute away
         self._calls = process.calls.known
         self._sites = process.sites.known

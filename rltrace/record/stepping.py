@@ -17,6 +17,7 @@ import torch
 from rltrace.identity import portable_key
 from rltrace.record import window
 from rltrace.record.open_rows import phase_bits
+from rltrace.record.overrides import unasked
 from rltrace.record.parts import Parts
 from rltrace.record.steps import Attempt, OptimizerState
 from rltrace.trace.rows import StepRecord
@@ -60,7 +61,8 @@ class Stepping(Parts):
             return
         ended = self._process.step
         try:
-            self._end_step(attempt)
+            with unasked():
+                self._end_step(attempt)
         except Exception as error:
             self.fail(error)
         if self.options.until is not None and ended == self.options.until:

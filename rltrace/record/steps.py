@@ -26,6 +26,7 @@ from rltrace.digest import digest_pages
 from rltrace.record import generators
 from rltrace.record.compiler.compiled_steps import CompiledSteps
 from rltrace.record.digests import TensorDigests
+from rltrace.record.overrides import unasked
 from rltrace.record.readback.gate import is_captured
 from rltrace.record.step_hooks import tell
 
@@ -230,7 +231,7 @@ class StepCounter:
 
     def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
         """None where they lie on a device that cannot be asked: the attempt is being captured into a graph."""
-        with torch._C._DisableTorchDispatch():
+        with unasked(), torch._C._DisableTorchDispatch():
             known = list(tensors)
             if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
                 return None
@@ -264,7 +265,7 @@ def _skipped_inside(optimizer: Any) -> int:
     found = getattr(optimizer, "found_inf", None)
     if not isinstance(found, torch.Tensor):
         return 0
-    if found.device.type != "cpu":
-        return 2  # reading it would make the program wait for its device
-    with torch._C._DisableTorchDispatch():
+    with unasked(), torch._C._DisableTorchDispatch():
+        if found.device.type != "cpu":
+            return 2  # reading it would make the program wait for its device
         return int(bool(found))

@@ -26,6 +26,7 @@ from rltrace.record.events import Happening, RowTaker
 from rltrace.record.memory import storages as storage_rules
 from rltrace.record.memory.storages import SWEEP_EVERY
 from rltrace.record.open_rows import OVERWRITTEN, PHASE_SHIFT, phase_bits
+from rltrace.record.overrides import OverriddenError, would_be_asked
 from rltrace.record.plans import OpPlan, Role
 from rltrace.record.reading import Reading
 from rltrace.record.settings import NOT_ASKED, SUBNORMAL
@@ -43,6 +44,7 @@ _get_frame = sys._getframe
 _get_ident = get_ident
 _is_inference = torch.is_inference_mode_enabled
 _has_onednn = torch._C._get_mkldnn_enabled
+_would_be_asked = would_be_asked
 
 
 __all__ = ["RowTaker", "StreamRecorder"]
@@ -67,6 +69,8 @@ class StreamRecorder(Reading, Writing, Happening):
         if _get_ident() != self.owner and runs_beside(2):
             self.passed_by()
             return func(*args, **kwargs) if kwargs else func(*args)
+        if _would_be_asked(None):
+            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         process = self.process
         tensors: list[Tensor] = []
         links = integers = floats = self._digested = 0  # cells appended so far
@@ -173,6 +177,9 @@ class StreamRecorder(Reading, Writing, Happening):
             if site is None:
                 site = process.sites.make(site_key, first, below)
             del first, frame, below
+        except OverriddenError as error:
+            self._take_back([], 0, integers + error.integers, floats + error.floats)
+            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         except Exception as error:
             if is_symbolic(error, tensors):
                 self._take_back(tensors, links, integers, floats)

@@ -45,7 +45,7 @@ class _FirstOp:
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
         if runs_beside(2):
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self._streams.open_here().observe(by, func, types, args, kwargs)
+        return observer_of(self._streams.open_here()).observe(by, func, types, args, kwargs)
 
 
 class Streams:
@@ -130,7 +130,7 @@ class Streams:
         role = "pool" if getattr(self._local, "pooled", False) else "thread"
         stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
         self._local.stream = stream
-        self._engines[threading.get_ident()].enter(_observer(stream))
+        self._engines[threading.get_ident()].enter(observer_of(stream))
         return stream
 
     def enter(self) -> None:
@@ -222,7 +222,7 @@ class Streams:
         stream = self._idle.pop() if self._idle else self._open(f"{self._name}/{CALLED_BACK}")
         here = self._engines[ident] = engine or self._make_engine()
         self._local.stream = stream
-        here.enter(_observer(stream))
+        here.enter(observer_of(stream))
         try:
             return callback(future)
         finally:
@@ -236,7 +236,7 @@ class Streams:
 
     def _observer_of(self, stream: StreamRecorder | None) -> Observer:
         """Who is handed the ops of a thread, with its stream or before it has one."""
-        return _FirstOp(self) if stream is None else _observer(stream)
+        return _FirstOp(self) if stream is None else observer_of(stream)
 
     def _open(self, wanted: str) -> StreamRecorder:
         with self._lock:
@@ -251,7 +251,7 @@ class Streams:
             return stream
 
 
-def _observer(stream: StreamRecorder) -> Observer:
+def observer_of(stream: StreamRecorder) -> Observer:
     """A stream that only writes rows looks for itself whether an op is of its thread: that saves a call an op."""
     return stream if type(stream) is StreamRecorder else OwnThread(stream)
 

@@ -16,6 +16,7 @@ from rltrace.record.digests import TensorDigests
 from rltrace.record.generators import States
 from rltrace.record.modules import tensors_of
 from rltrace.record.open_rows import phase_bits
+from rltrace.record.overrides import unasked
 from rltrace.record.stream import StreamRecorder
 from rltrace.trace.schema import Kind, Phase
 
@@ -28,7 +29,7 @@ def write_state(
 ) -> None:
     """Rows for parameters, buffers, optimizer state and generators; ``optimizers`` with their ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
-    with torch._C._DisableTorchDispatch():
+    with unasked(), torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.found(bits, name, owner, tensor)
         for name, state in states._asdict().items():
@@ -39,7 +40,7 @@ def last_state(
     digests: TensorDigests, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> dict[str, Any]:
     """The journal record ``state``: one digest over all that ``write_state`` would tell of now, gradients aside."""
-    with torch._C._DisableTorchDispatch():
+    with unasked(), torch._C._DisableTorchDispatch():
         found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 

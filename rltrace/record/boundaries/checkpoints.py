@@ -19,6 +19,7 @@ from rltrace.record.boundaries.contents import DEEPEST, Contents
 from rltrace.record.boundaries.environments import Teller
 from rltrace.record.events import EventForm
 from rltrace.record.modules import tensors_of
+from rltrace.record.overrides import unasked
 from rltrace.trace.schema import Kind
 
 MOST_BYTES: Final = 1 << 32
@@ -51,7 +52,8 @@ class Checkpoints:
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             loaded = original(*args, **kwargs)
             try:
-                self._loaded(told, untold, loaded, sys._getframe(1))
+                with unasked():
+                    self._loaded(told, untold, loaded, sys._getframe(1))
             except Exception as error:
                 self._teller.fail(error)
             return loaded

@@ -25,6 +25,7 @@ from rltrace.record.boundaries.states import GeneratorStates
 from rltrace.record.boundaries.vectors import Vectors
 from rltrace.record.digests import TensorDigests
 from rltrace.record.events import EventForm
+from rltrace.record.overrides import unasked
 
 
 class Listener(Protocol):
@@ -142,7 +143,7 @@ def _beside_the_program(digests: TensorDigests) -> Any:
     """Digests of tensors, the ops for which are no ops of the program."""
 
     def of_tensor(tensor: torch.Tensor) -> int:
-        with torch._C._DisableTorchDispatch():
+        with unasked(), torch._C._DisableTorchDispatch():
             return digests.of(tensor)
 
     return of_tensor

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rltrace.record.memory.storages import Storages, address_of
+from rltrace.record.overrides import unasked
 
 Fail = Callable[[Exception], None]
 
@@ -52,7 +53,7 @@ class Aliases:
         def handing_out(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
-                with torch._C.DisableTorchFunctionSubclass():  # a subclass's own __torch_function__ is the program's
+                with unasked():
                     note(result, *args[:1])
             except Exception as error:
                 fail(error)

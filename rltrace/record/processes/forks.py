@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch._ops import OpOverload
 
 from rltrace.privacy import masked_arguments
+from rltrace.record.overrides import unasked
 from rltrace.record.processes.process_names import fork_name
+from rltrace.record.streams import observer_of
 from rltrace.trace import codec
 from rltrace.trace.births import note_failure, write_birth
 
@@ -78,7 +80,8 @@ class ForkedChild:
             return None
         self.begun = True
         try:
-            return self._start(self.given, self._token, name)
+            with unasked():
+                return self._start(self.given, self._token, name)
         except Exception as error:
             self.given.engine.silence()
             note_failure(self.given.options.trace, self._token, f"{type(error).__name__}: {error}")
@@ -94,7 +97,7 @@ class ForkedChild:
         stream = session.stream_here() if session is not None else None
         if stream is None:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return stream.observe(by, func, types, args, kwargs)
+        return observer_of(stream).observe(by, func, types, args, kwargs)
 
 
 class Forks:

@@ -14,6 +14,7 @@ import torch
 
 from rltrace.record.layouts import Layout, dtype_name
 from rltrace.record.logical import is_compound, logical_bytes
+from rltrace.record.overrides import unasked
 from rltrace.record.readback.gate import is_captured
 from rltrace.record.readback.ways import waiting_allowed
 from rltrace.trace import dtypes
@@ -40,7 +41,7 @@ def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
     address = _address(tensor, layout)
     if address:
         return string_at(address, layout.nbytes)
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+    with unasked(), torch.no_grad():
         found = _of_unusual(tensor, layout)
         return string_at(found.data_ptr(), layout.nbytes) if isinstance(found, torch.Tensor) else found
 
@@ -51,7 +52,7 @@ def read_in_place(tensor: torch.Tensor, layout: Layout) -> Iterator[memoryview]:
     found: torch.Tensor | bytes = tensor
     address = _address(tensor, layout)
     if not address:
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with unasked(), torch.no_grad():
             found = _of_unusual(tensor, layout)
             address = found.data_ptr() if isinstance(found, torch.Tensor) else 0
     yield memoryview((c_char * layout.nbytes).from_address(address)) if address else memoryview(bytes(found))
