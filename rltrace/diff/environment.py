@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rltrace.diff.model import EnvironmentDifference
-from rltrace.diff.unrecorded import THREADS_BESIDE
+from rltrace.diff.unrecorded import MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.trace.reader import ProcessTrace
 
 SELECTS_KERNELS = (
@@ -60,8 +60,8 @@ NO_KERNEL = (
     "torch.interop_threads",
 )
 
-NO_ENVIRONMENT = frozenset({THREADS_BESIDE, "digest.device"})
-"""Facts of the recording: rows beside which others ran, and how the recorder came by digests, equal either way."""
+NO_ENVIRONMENT = frozenset({THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, "digest.device"})
+"""Facts of the recording: what is not in it, and how the recorder came by digests, equal either way."""
 
 ORDER = (
     *SELECTS_KERNELS,

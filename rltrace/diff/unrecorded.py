@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rltrace.trace.reader import Trace
 
 RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE = "ray.role", "threads.before", "threads.beside"
-MODULES_UNKNOWN = "modules.unknown"
+MODULES_UNKNOWN, STACK_FULL = "modules.unknown", "stack.full"
 """Facts of a process."""
 
 
@@ -34,6 +34,12 @@ def unrecorded(trace: Trace) -> Iterator[str]:
             yield (
                 f"modules of {process.name} that could not be followed: {unknown}; their ops stand in the module around"
                 " them, and their parameters may be missing from what a window begins with"
+            )
+        full = process.facts.get(STACK_FULL)
+        if full:
+            yield (
+                f"the stack of {process.name} had no room left for the recorder (RecursionError): {full}; the ops there"
+                " are not recorded, and what they wrote counts as written by nobody known"
             )
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):

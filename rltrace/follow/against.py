@@ -26,12 +26,13 @@ from rltrace.follow.judging import Here, Judged, Marked, Surroundings, judge
 from rltrace.follow.kinds import innermost
 from rltrace.follow.reference import Found, Ids, Partners, StepRows
 from rltrace.follow.watch import Watch
+from rltrace.record.arguments import op_tensors
 from rltrace.record.events import EventForm
 from rltrace.record.memory.lying import lying
 from rltrace.record.open_rows import FIXED, OVERWRITTEN
 from rltrace.record.process import ProcessState
 from rltrace.record.stream import RowTaker, StreamRecorder
-from rltrace.record.values.keeping import Hand, KeepingStream, op_tensors, state_bytes
+from rltrace.record.values.keeping import Hand, KeepingStream, state_bytes
 from rltrace.reexecute.live import Call
 from rltrace.reexecute.recorded import results_of_row
 from rltrace.select import EVERYTHING

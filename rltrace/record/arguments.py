@@ -80,6 +80,13 @@ def take_apart(
     return whole, real
 
 
+def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
+    """The tensors among the arguments of an op, in the order of its row."""
+    tensors: list[torch.Tensor] = []
+    take_apart((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
+    return tensors
+
+
 def tensor_parts(tensor: torch.Tensor) -> tuple[object, ...]:
     """Signature of one tensor. Of one without strides (sparse, nested, lazy) only what there is to ask."""
     if not tensor.is_nested:

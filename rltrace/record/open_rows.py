@@ -5,6 +5,7 @@ Owns these fields and the layout of the flat arrays. Reads no tensor.
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from array import array
 from collections import deque
 from threading import get_ident
@@ -99,6 +100,9 @@ class OpenRows:
         self._digested = 0
         """Digests appended for the op at hand."""
         self._overrides = Overrides()
+        self._lost = allocate_lock()
+        """Free for a moment when a row has been given up."""
+        self._lost.acquire()
         # what the hot path uses of others, one attribute away
         self._calls = process.calls.known
         self._sites = process.sites.known

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-would_be_asked: Callable[[Any], bool] = torch._C._has_torch_function_unary  # type: ignore[attr-defined]
+would_be_asked: Callable[[Any], bool] = torch._C._has_torch_function_unary
 """Whether an attribute of this object would be asked about; of None: whether a mode would be asked."""
 
 unasked = torch._C.DisableTorchFunction
 """``with unasked():`` nobody is asked inside."""
 
-_call_boxed: Any = torch._C._dispatch_call_boxed  # type: ignore[attr-defined]
+_call_boxed: Any = torch._C._dispatch_call_boxed
 
 
 class OverriddenError(Exception):

@@ -6,6 +6,7 @@ Owns no thread and no file; the session puts it together and the committer empti
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from rltrace.record.calls import Calls
 from rltrace.record.digests import TensorDigests
@@ -20,6 +21,9 @@ from rltrace.record.settings import Settings
 from rltrace.record.sites import Sites
 from rltrace.record.tables import Tables
 from rltrace.trace.schema import Phase
+
+FULL_STACK: Final = "stack.full"
+"""A fact: where the program's stack had no room left for the recorder."""
 
 
 class ProcessState:

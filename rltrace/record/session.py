@@ -7,6 +7,7 @@ process, held by ``current``.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -32,13 +33,14 @@ from rltrace.record.instruments import Instruments
 from rltrace.record.keepers import make_keepers
 from rltrace.record.modules import ModuleNames
 from rltrace.record.options import RecordOptions
-from rltrace.record.process import ProcessState
+from rltrace.record.process import FULL_STACK, ProcessState
 from rltrace.record.processes import endings
 from rltrace.record.processes.children import Children
 from rltrace.record.processes.endings import Endings
 from rltrace.record.processes.forks import Inheritance, forks
 from rltrace.record.processes.process_names import fork_name, is_worker, process_name
 from rltrace.record.processes.terminations import SECONDS, Answering, Terminations
+from rltrace.record.room import need_room
 from rltrace.record.scalers import Scalers
 from rltrace.record.series import Series
 from rltrace.record.stepping import Stepping
@@ -250,8 +252,16 @@ class Session(Stepping, Telling):
         self._terminations.ignore()
 
     def fail(self, error: Exception) -> None:
-        """An error of the recorder's own: recording ends here, the program goes on as if it had never been."""
+        """An error of the recorder's own: recording ends here, the program goes on as if it had never been.
+
+        It goes on where all there is to say is that the stack of a thread of the program's is full.
+        """
         if self._failure is not None:
+            return
+        try:
+            need_room(error)
+        except RecursionError:
+            _thread.start_new_thread(self._note_missing, (FULL_STACK, f"after step {self._process.step}"))
             return
         self._failure = f"{type(error).__name__}: {error}"
         if os.environ.get("RLTRACE_DEBUG"):

@@ -9,6 +9,7 @@ returned, and no failure of its own ever reaches the program.
 from __future__ import annotations
 
 import sys
+from _thread import start_new_thread
 from array import array
 from threading import get_ident
 from types import FrameType
@@ -19,16 +20,18 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
-from rltrace.record.arguments import INT64, take_apart, tensor_parts
+from rltrace.record.arguments import INT64, op_tensors, take_apart, tensor_parts
 from rltrace.record.beside import is_symbolic, runs_beside
 from rltrace.record.calls import Call
 from rltrace.record.events import Happening, RowTaker
 from rltrace.record.memory import storages as storage_rules
 from rltrace.record.memory.storages import SWEEP_EVERY
 from rltrace.record.open_rows import OVERWRITTEN, PHASE_SHIFT, phase_bits
-from rltrace.record.overrides import OverriddenError, would_be_asked
+from rltrace.record.overrides import OverriddenError, unasked, would_be_asked
 from rltrace.record.plans import OpPlan, Role
+from rltrace.record.process import FULL_STACK
 from rltrace.record.reading import Reading
+from rltrace.record.room import need_room
 from rltrace.record.settings import NOT_ASKED, SUBNORMAL
 from rltrace.record.sites import Anchor
 from rltrace.record.writing import Writing, tensors_in
@@ -45,6 +48,7 @@ _get_ident = get_ident
 _is_inference = torch.is_inference_mode_enabled
 _has_onednn = torch._C._get_mkldnn_enabled
 _would_be_asked = would_be_asked
+_start_thread = start_new_thread  # of C, as is waiting for a lock: neither needs room on the stack
 
 
 __all__ = ["RowTaker", "StreamRecorder"]
@@ -181,10 +185,16 @@ class StreamRecorder(Reading, Writing, Happening):
             self._take_back([], 0, integers + error.integers, floats + error.floats)
             return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         except Exception as error:
-            if is_symbolic(error, tensors):
-                self._take_back(tensors, links, integers, floats)
-            else:
-                process.fail(error)
+            try:
+                need_room(error)
+                if is_symbolic(error, tensors):
+                    self._take_back(tensors, links, integers, floats)
+                else:
+                    process.fail(error)
+            except RecursionError:
+                _start_thread(self._lose, (args, kwargs))
+                self._lost.acquire()
+                func = getattr(func, "_op", func)  # a frame less
             return func(*args, **kwargs) if kwargs else func(*args)
         except BaseException:  # Ctrl-C, between two statements above
             self._interrupted(None, tensors)
@@ -192,6 +202,10 @@ class StreamRecorder(Reading, Writing, Happening):
 
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
+        except RecursionError:  # the op's own, or there is no room to call it
+            _start_thread(self._lose, (args, kwargs))
+            self._lost.acquire()
+            raise
         except BaseException:
             self._take_back(tensors, links, integers, floats)
             raise
@@ -230,7 +244,12 @@ class StreamRecorder(Reading, Writing, Happening):
             if row >= self.limit:
                 self._committer.wake(self)
         except Exception as error:
-            process.fail(error)
+            try:
+                need_room(error)
+                process.fail(error)
+            except RecursionError:
+                _start_thread(self._lose, (args, kwargs))
+                self._lost.acquire()
         except BaseException:
             self._interrupted(call, tensors)
             raise
@@ -322,6 +341,23 @@ class StreamRecorder(Reading, Writing, Happening):
         self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
         if not self.epochs or self.epochs[-1][1] != self.settings.number:
             self.epochs.append((self.row, self.settings.number))
+
+    def _lose(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """The stack of the stream's thread is full (RecursionError): the row at hand will never be.
+
+        Called in a thread of its own, which has room, while that thread waits for ``_lost``. Nobody knows what the op
+        has written, or will have when it has run without a row.
+        """
+        try:
+            with unasked():
+                self._interrupted(None, [])
+                for tensor in op_tensors(args, kwargs):
+                    self._writers.drop(storage_rules.address_of(tensor))
+            self.process.missing(FULL_STACK, f"{self.name} at row {self.row}")
+        except Exception as error:
+            self.process.fail(error)
+        finally:
+            self._lost.release()
 
     def begin_attempt(self, caller: FrameType) -> None:
         """An optimizer's step begins: ops above ``caller`` share the stack below it."""

@@ -84,3 +84,22 @@ def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
         paths.append(builder.finish())
         assert said in info_text(describe(open_trace(paths[-1])))
     assert compare(*paths).environment == ()
+
+
+@pytest.mark.parametrize(
+    ("fact", "what"), [("modules.unknown", "Net (LookupError)"), ("stack.full", "rank0/main at row 7")]
+)
+def test_what_the_recorder_could_not_follow(tmp_path: Path, fact: str, what: str) -> None:
+    """Said of the process, and no difference of the environment where one run has it and the other has not."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        builder = TraceBuilder(path)
+        builder.op("aten.mm.default", outputs=["x"])
+        if path is paths[0]:
+            builder.fact(fact, what)
+        builder.finish()
+    found = compare(*paths)
+    assert found.verdict is Verdict.IDENTICAL and found.environment == ()
+    (note,) = found.notes
+    assert what in note
+    assert what in " ".join(info_text(describe(open_trace(paths[0]))).split())

@@ -37,6 +37,8 @@ class CommandLine:
     """Runs commands in one folder. One thread and a fixed hash seed, so that programs repeat themselves."""
 
     folder: Path
+    seconds: float | None = None
+    """A process that runs longer is ended, and the test with it; None: none is."""
 
     COLLECTED_AS_EVER: ClassVar[str] = "PYTHONPATH="
     """A setting under which the garbage collector goes by in a program as often as it does for a user."""
@@ -54,6 +56,7 @@ class CommandLine:
             capture_output=True,
             text=True,
             check=False,
+            timeout=self.seconds,
         )
 
     def rltrace(self, *arguments: object, setting: str = "", **variables: str) -> Result:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from rltrace.record.arguments import op_tensors
 from rltrace.record.plans import OpPlan
 from rltrace.record.results import results_of
 from rltrace.record.rows.walk import named_tensors
-from rltrace.record.values.keeping import op_tensors
 
 Tensor = torch.Tensor
 

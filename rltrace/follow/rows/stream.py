@@ -23,10 +23,10 @@ from rltrace.follow.rows.results import candidates, look_up, named_results
 from rltrace.follow.rows.table import OUTPUT, RowTable, Spot
 from rltrace.follow.rows.tally import RowAccount, Tally
 from rltrace.follow.rows.walks import OpenCall
-from rltrace.follow.stream import StandIn
 from rltrace.parity.mapfile import Line
 from rltrace.record.memory.storages import address_of
 from rltrace.record.modules import CallWatcher, members
+from rltrace.record.overrides import StandIn
 from rltrace.record.plans import OpPlan
 from rltrace.record.rows.stream import KeepingWithRows, WithRows
 from rltrace.record.rows.walk import ForwardNames, named_tensors

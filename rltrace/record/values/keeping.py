@@ -7,7 +7,6 @@ write, which is copied before. Used only where values were asked for: other reco
 
 from __future__ import annotations
 
-from array import array
 from ctypes import string_at
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.digest import digest_buffer
-from rltrace.record.arguments import take_apart
+from rltrace.record.arguments import op_tensors
 from rltrace.record.calls import Call
 from rltrace.record.compiler.regions import RegionInputs
 from rltrace.record.generators import generator_of
@@ -227,13 +226,6 @@ class KeepingStream(StreamRecorder):
 
     def _hand_over(self, kind: ValueKind, digest: int, place: int, layout: int, data: bytes) -> None:
         self._keeper.keep(NewValue(kind, digest, self.number, self.row, place, layout, data))
-
-
-def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[Tensor]:
-    """The tensors among the arguments of an op, in the order of its row."""
-    tensors: list[Tensor] = []
-    take_apart((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
-    return tensors
 
 
 def _bytes_or_why(tensor: Tensor, layout: Layout) -> bytes | str:
