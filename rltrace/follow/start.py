@@ -48,10 +48,6 @@ class Replaying:
 
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay; called once, by the bootstrap."""
-    if options.by_rows:
-        from rltrace.follow.rows import start as by_rows  # other replays need none of it
-
-        return by_rows.start(options, token)
     trace = open_trace(options.replay)
     only = read_only(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from rltrace.record import awaited
 from rltrace.record.background import BackgroundThread
 from rltrace.record.keepers import Keepers
-from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT
+from rltrace.record.open_rows import FIXED, KIND_SHIFT, PHASE_SHIFT, OpenRows
 from rltrace.record.process import ProcessState
 from rltrace.record.series import Series
-from rltrace.record.stream import StreamRecorder
 from rltrace.trace.rows import Rows, StepRecord
 from rltrace.trace.schema import SEGMENT_ROWS, Column, Kind, RowFlag
 from rltrace.trace.writer import ProcessWriter
@@ -49,7 +48,7 @@ class Committer:
         """Samples that are committed with the rows of the first stream, once there are any."""
         self.taken: Callable[[int, Rows], None] | None = None
         """Told of rows as they are committed, with the number of their stream; by whichever thread commits."""
-        self.full: Callable[[StreamRecorder], None] | None = None
+        self.full: Callable[[OpenRows], None] | None = None
         """Told of a stream that has a segment's worth of rows, by its thread, in the middle of an op."""
         self._process = process
         self._writer = writer
@@ -60,7 +59,7 @@ class Committer:
         for keeper in (self._values, self._kept_rows):
             if keeper is not None:
                 keeper.hurry, keeper.wait = self.hurry, partial(self._wait_for, keeper)
-        self._streams: list[tuple[StreamRecorder, int]] = []
+        self._streams: list[tuple[OpenRows, int]] = []
         self._taken: dict[int, int] = {}
         self._steps: list[StepRecord] = []
         self._wake = threading.Event()
@@ -69,7 +68,7 @@ class Committer:
         self._stopping = False
         self._thread: BackgroundThread | None = None
 
-    def add(self, stream: StreamRecorder) -> None:
+    def add(self, stream: OpenRows) -> None:
         """Start to commit a stream."""
         number = self._writer.stream(stream.name)
         if number != stream.number:
@@ -86,7 +85,7 @@ class Committer:
         """An optimizer attempt has ended."""
         self._steps.append(step)
 
-    def wake(self, stream: StreamRecorder) -> None:
+    def wake(self, stream: OpenRows) -> None:
         """``stream`` has a segment's worth of rows; waits only when the disk is far behind."""
         if self.full is not None:
             self.full(stream)
@@ -133,7 +132,7 @@ class Committer:
                 while self._commit(stream, number):
                     pass
 
-    def settle(self, stream: StreamRecorder, told: Callable[[], NewLaunched | None]) -> None:
+    def settle(self, stream: OpenRows, told: Callable[[], NewLaunched | None]) -> None:
         """Commit every finished row of a stream, then what there is to tell of its rows."""
         try:
             with self._commits:
@@ -145,7 +144,7 @@ class Committer:
         except Exception as error:
             self._fail(error)
 
-    def trim(self, stream: StreamRecorder) -> None:
+    def trim(self, stream: OpenRows) -> None:
         """Drop what an interrupted op has appended; called by the stream's own thread."""
         with self._commits:
             count = len(stream.fixed) // FIXED
@@ -179,7 +178,7 @@ class Committer:
                 if not full_only:
                     self._commit(stream, number)
 
-    def _commit(self, stream: StreamRecorder, number: int) -> bool:
+    def _commit(self, stream: OpenRows, number: int) -> bool:
         rows = self._take(stream, number)
         if rows is not None and self.taken is not None:
             self.taken(number, rows)
@@ -209,7 +208,7 @@ class Committer:
             self._steps.remove(step)
         return ready
 
-    def _take(self, stream: StreamRecorder, number: int) -> Rows | None:
+    def _take(self, stream: OpenRows, number: int) -> Rows | None:
         """Finished rows off the front, at most a segment's worth. Each slice and each deletion is one atomic step."""
         first = self._taken[number]
         end = min(stream.row, first + SEGMENT_ROWS)
@@ -238,7 +237,7 @@ class Committer:
         stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
         return rows
 
-    def _columns(self, stream: StreamRecorder, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    def _columns(self, stream: OpenRows, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The full columns of rows, from what the hot path kept of them and what follows from it."""
         count = len(fixed)
         op, structure, site, module, scalars, flags, _ = fixed.T

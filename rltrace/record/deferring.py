@@ -63,16 +63,6 @@ class Deferring(OpenRows):
         self.digests[-1] = 0
         self.drop_later(self.row, self._digested - 1)
 
-    def drop_later(self, row: int, place: int = 0) -> None:
-        """Cells from this one on will never be, or be others."""
-        self._ahead_of = -1
-        later = self.later
-        try:
-            while later and later[-1][:2] >= (row, place):
-                later.pop()
-        except IndexError:  # the committer takes from the front meanwhile
-            pass
-
 
 def _is_plain(tensor: Tensor, layout: Layout) -> bool:
     """Whether its bytes lie in memory of its own: not of a compound tensor, of no elements, of zeros not written down,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
@@ -28,9 +28,6 @@ from rltrace.record.memory.storages import pack_writer
 from rltrace.record.open_rows import KIND_SHIFT, OUTSIDE_READ, PHASE_SHIFT, OpenRows
 from rltrace.record.process import ProcessState
 from rltrace.trace.schema import GENERATOR_SHIFT, Kind, RowFlag
-
-if TYPE_CHECKING:
-    from rltrace.record.stream import StreamRecorder
 
 Tensor = torch.Tensor
 _PHASE = 0xFF << PHASE_SHIFT
@@ -68,10 +65,10 @@ class EventForm:
 class RowTaker(Protocol):
     """Who takes rows off the front of a stream."""
 
-    def wake(self, stream: StreamRecorder) -> None:
+    def wake(self, stream: OpenRows) -> None:
         """The stream's rows have reached its limit."""
 
-    def trim(self, stream: StreamRecorder) -> None:
+    def trim(self, stream: OpenRows) -> None:
         """Drop what a row that will never be has left behind."""
 
 
@@ -104,10 +101,10 @@ class Happening(OpenRows):
             self.fixed.extend((self.process.calls.no_op, 0, site, *ids, flags, len(evidence) + len(digests)))
             self.row += 1
         except BaseException:  # Ctrl-C, between two of them
-            self._committer.trim(self)  # type: ignore[arg-type]  # every one of these is a StreamRecorder
+            self._committer.trim(self)
             raise
         if self.row > self.limit:
-            self._committer.wake(self)  # type: ignore[arg-type]
+            self._committer.wake(self)
 
     def _intern(self, form: EventForm) -> tuple[int, int]:
         process = self.process

@@ -5,6 +5,7 @@ Owns these fields and the layout of the flat arrays. Reads no tensor.
 
 from __future__ import annotations
 
+import sys
 from _thread import allocate_lock
 from array import array
 from collections import deque
@@ -24,6 +25,7 @@ FIXED = 7
 """Numbers per row in ``fixed``: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
 PHASE_SHIFT = 16
 KIND_SHIFT = 24
+NO_LIMIT = sys.maxsize
 
 
 def phase_bits(phase: Phase, kind: Kind = Kind.OP) -> int:
@@ -66,6 +68,10 @@ class OpenRows:
         """Rows finished so far, from the start of the stream."""
         self.limit = 0
         """When ``row`` reaches it, the committer is woken; set by the committer."""
+        self.most = NO_LIMIT
+        """Row at which the committer is woken at the latest, where somebody else waits for that."""
+        self.raised: list[int] | None = None
+        """Where there is such a list: for each op that raised, and so has no row, the row that it would have had."""
         self.fixed = array("I")
         self.links = array("q")
         self.integers = array("q")
@@ -128,6 +134,16 @@ class OpenRows:
         if not self.beside:
             self.beside = True
             self.process.missing(beside.FACT, f"{self.name} from row {self.row}")
+
+    def drop_later(self, row: int, place: int = 0) -> None:
+        """Cells from this one on will never be, or be others."""
+        self._ahead_of = -1
+        later = self.later
+        try:
+            while later and later[-1][:2] >= (row, place):
+                later.pop()
+        except IndexError:  # the committer takes from the front meanwhile
+            pass
 
     def enter_phase(self, phase: Phase) -> None:
         self.phase = _PHASE_BITS[phase]

@@ -17,14 +17,11 @@ does is known by its functions. ``rltrace.phase`` overrides all of it.
 from __future__ import annotations
 
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import torch
 
 from rltrace.trace.schema import Phase
-
-if TYPE_CHECKING:
-    from rltrace.record.stream import StreamRecorder
 
 FRAMES: Final = 6
 """Around a call, that tell it from others."""
@@ -42,6 +39,18 @@ KNOWN: Final = {
 LIBRARIES: Final = ("stable_baselines3/", "sb3_contrib/")
 
 Call = tuple[int, ...]
+
+
+class PhasedStream(Protocol):
+    """The rows of one thread, which are of one phase or another."""
+
+    number: int
+
+    @property
+    def current_phase(self) -> Phase: ...
+
+    def enter_phase(self, phase: Phase) -> None:
+        """Rows are of this phase from now on."""
 
 
 class Phases:
@@ -69,7 +78,7 @@ class Phases:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def module_called(self, stream: StreamRecorder, frame: FrameType) -> None:
+    def module_called(self, stream: PhasedStream, frame: FrameType) -> None:
         """An outermost module is called, from ``frame``."""
         if self.said or stream.current_phase is Phase.OPTIMIZER:
             return
@@ -87,7 +96,7 @@ class Phases:
         if phase is not None:
             stream.enter_phase(phase)
 
-    def environment_event(self, stream: StreamRecorder | None, environment: str, frame: FrameType) -> bool:
+    def environment_event(self, stream: PhasedStream | None, environment: str, frame: FrameType) -> bool:
         """Something has happened to an environment, seen from ``frame``; whether that was part of an evaluation.
 
         ``stream``: of the calling thread; None where no rows are written.
@@ -103,7 +112,7 @@ class Phases:
                 stream.enter_phase(phase)
         return evaluates
 
-    def backward_begins(self, stream: StreamRecorder | None) -> None:
+    def backward_begins(self, stream: PhasedStream | None) -> None:
         """What is computed from here on until something else happens is neither forward nor rollout."""
         if stream is not None:
             self._learn(stream, Phase.FORWARD)
@@ -136,13 +145,13 @@ class Phases:
 
     # --- what is known of calls ---------------------------------------------------------------------------------------
 
-    def _guess(self, stream: StreamRecorder, with_gradients: bool) -> Phase | None:
+    def _guess(self, stream: PhasedStream, with_gradients: bool) -> Phase | None:
         """Of a call that nothing is known of yet; None: whatever it is then goes on."""
         if with_gradients or not self._has_stepped:
             return Phase.FORWARD
         return None if stream.current_phase in _BETWEEN_STEPS else Phase.ROLLOUT
 
-    def _learn(self, stream: StreamRecorder, phase: Phase) -> None:
+    def _learn(self, stream: PhasedStream, phase: Phase) -> None:
         waiting = self._waiting.get(stream.number)
         if waiting:
             self._learned.update(dict.fromkeys(waiting, phase))

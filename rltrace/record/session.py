@@ -22,11 +22,12 @@ import torch
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.privacy import home_as_tilde, masked_arguments
-from rltrace.record import device, window
+from rltrace.record import window
 from rltrace.record.boundaries.watch import Boundaries
 from rltrace.record.commit import Committer
 from rltrace.record.compiler.kept_out import compiler_kept_out
 from rltrace.record.compiler.stance import EagerStance
+from rltrace.record.device.choice import facts as device_facts
 from rltrace.record.dispatch import DispatchEngine
 from rltrace.record.engine import Companion, Engine
 from rltrace.record.instruments import Instruments
@@ -212,7 +213,7 @@ class Session(Stepping, Telling):
 
     def _write_facts(self) -> None:
         """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
-        self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts), **device.facts()}
+        self._facts = {"digest": ALGORITHM, **fingerprint.facts(self._facts), **device_facts()}
         self._writer.facts(self.options.level, self._engine_name(), self._facts)
 
     def _note_missing(self, fact: str, what: str) -> None:

@@ -53,16 +53,9 @@ _start_thread = start_new_thread  # of C, as is waiting for a lock: neither need
 
 __all__ = ["RowTaker", "StreamRecorder"]
 
-NO_LIMIT = sys.maxsize
-
 
 class StreamRecorder(Reading, Writing, Happening):
     """Rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
-
-    most = NO_LIMIT
-    """Row at which the committer is woken at the latest, where somebody else waits for that."""
-    raised: list[int] | None = None
-    """Where there is such a list: for each op that has no row, since it raised, the row that would have been its."""
 
     # --- the hot path -----------------------------------------------------------------------------------------------
 

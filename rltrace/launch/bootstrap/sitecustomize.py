@@ -160,7 +160,9 @@ def _start_recorder(birth: Birth, options: str) -> None:
         asked = RecordOptions.from_environment({OPTIONS: options})
         if asked is None:
             return
-        if asked.replay:
+        if asked.by_rows:
+            from rltrace.follow.rows.start import start
+        elif asked.replay:
             from rltrace.follow.start import start
         elif asked.against:
             from rltrace.follow.holding import start

@@ -25,10 +25,11 @@ import torch
 from rltrace.record.kernels import kineto
 from rltrace.record.kernels.programs_own import ProgramsOwn
 from rltrace.record.kernels.seen import Seen
-from rltrace.record.stream import NO_LIMIT
+from rltrace.record.open_rows import NO_LIMIT
 
 if TYPE_CHECKING:
     from rltrace.record.commit import Committer
+    from rltrace.record.open_rows import OpenRows
     from rltrace.record.process import ProcessState
     from rltrace.record.stream import StreamRecorder
     from rltrace.record.streams import Streams
@@ -135,7 +136,7 @@ class Cycles:
         except Exception as error:  # whatever it is, it is the profiler's
             self._give_up(error)
 
-    def full(self, stream: StreamRecorder) -> None:
+    def full(self, stream: OpenRows) -> None:
         """Many rows have come together, the last of which is being written: longer than that no cycle gets."""
         if stream is not self._main or self._kinds is None or stream.row < stream.most:
             return

@@ -12,7 +12,7 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch._ops import OpOverload
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rltrace.record.engine import Companion, Engine
     from rltrace.record.modules import ModuleNames
     from rltrace.record.options import RecordOptions
-    from rltrace.record.session import Session
+    from rltrace.record.stream import StreamRecorder
 
 
 class Inheritance(NamedTuple):
@@ -41,7 +41,14 @@ class Inheritance(NamedTuple):
     companion: Callable[[str], Companion | None] | None
 
 
-Start = Callable[[Inheritance, str, str | None], "Session"]
+class Recording(Protocol):
+    """The session of a process."""
+
+    def stream_here(self) -> StreamRecorder | None:
+        """Who takes the ops of the calling thread."""
+
+
+Start = Callable[[Inheritance, str, str | None], "Recording"]
 """Begins to record, under the name if one is given, with the token of the birth record."""
 
 
@@ -71,7 +78,7 @@ class ForkedChild:
         elif not _is_forked_by("multiprocessing"):  # in the middle of an optimizer's step would be too late
             self.begin(self.given.name)
 
-    def begin(self, name: str | None) -> Session | None:
+    def begin(self, name: str | None) -> Recording | None:
         """Record from now on; None where that cannot be, which is noted, or where it has begun before.
 
         ``name``: None asks for the one that multiprocessing has given.
