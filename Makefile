@@ -19,9 +19,9 @@ help:
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
 	@echo "make test      all tests; with AVX-512, those that depend on it once more as without"
 	@echo "make check     format, lint, types, import direction, tracked files"
-	@echo "make bench     the benchmarks of docs/benchmarks.md"
-	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/verdicts.md); 2 GB, half an hour"
-	@echo "make test-gpu  the tests that need a CUDA device (without a network: docs/gpu-tests.md)"
+	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
+	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/verdicts.md); 2 GB, half an hour"
+	@echo "make test-gpu  the tests that need a CUDA device (docs/guide/kernels.md)"
 
 # Compiled on all processors, and not by pip on one; what nothing here imports is left to whoever does, and so is what is
 # written for a later Python.

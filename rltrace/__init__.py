@@ -6,7 +6,7 @@ The library's public surface; importing it imports neither torch nor zarr:
         ...
     rltrace.step()                      a step that no torch optimizer marks has ended
     with rltrace.phase("rollout"):      what the ops inside are shown as
-    rltrace.watch("return", total)      one more number of a series, to be drawn and compared (docs/series.md)
+    rltrace.watch("return", total)      one more number of a series, to be drawn and compared (docs/guide/series.md)
     rltrace.environment()               variables for processes that would not inherit what records this one
 
 ``step``, ``phase`` and ``watch`` do nothing where nothing is being recorded, so they may stay in a program.

@@ -1,6 +1,6 @@
 """What a comparison returns: frozen objects that every front end draws and none computes.
 
-Owns the words of the verdict. Field names are those of the JSON contract ``rltrace.diff/1`` (docs/diff-json.md).
+Owns the words of the verdict. Field names are those of the JSON contract ``rltrace.diff/1`` (docs/reference/json.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ ALGORITHM: Final = "xxh3-64-pages/1"
 
 PAGE_BYTES: Final = 16_384
 """Sixteen blocks of XXH3: small enough that a device runs many pages at once and only sixteen steps of one page in
-turn, large enough that a CPU keeps half of the speed of one sequential pass (docs/benchmarks.md)."""
+turn, large enough that a CPU keeps half of the speed of one sequential pass (docs/internals/benchmarks.md)."""
 
 SECRET: Final = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"

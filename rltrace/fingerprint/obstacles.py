@@ -3,7 +3,7 @@
 Owns the rules, from facts (``rltrace.fingerprint.facts``) to sentences: what it is, why, how to change it, what that
 costs. Pure; what is not known is passed over. Sources: PyTorch's notes on reproducibility and on CUDA semantics, the
 documentation of oneMKL (conditional numerical reproducibility) and of oneDNN (run-time controls), and measurements of
-this project (docs/doctor.md).
+this project (docs/guide/kernels.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What comparing two programs by row returns: frozen objects that every front end draws and none computes.
 
-Owns the words. Field names are those of the JSON contract ``rltrace.compare/1`` (docs/compare.md). A is the generator,
-or whatever is taken as the reference; B is the trainer.
+Owns the words. Field names are those of the JSON contract ``rltrace.compare/1`` (docs/reference/json.md). A is the
+generator, or whatever is taken as the reference; B is the trainer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two programs compared by row, as one plain object: the contract ``rltrace.compare/1`` (docs/compare.md).
+"""Two programs compared by row, as one plain object: the contract ``rltrace.compare/1`` (docs/reference/json.md).
 
 Owns the field names and their order. Fields are added, never renamed within a schema version. Numbers that JSON has no
 word for (NaN, infinities) are written as text.

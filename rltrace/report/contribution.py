@@ -1,6 +1,6 @@
 """How much of a gap each module brings, as measured by running the trainer again: for people, and as a plain object.
 
-Owns the wording, and the field names of this part of ``rltrace.compare/1`` (docs/compare.md). Computes nothing.
+Owns the wording, and the field names of this part of ``rltrace.compare/1`` (docs/reference/json.md). Computes nothing.
 """
 
 from __future__ import annotations

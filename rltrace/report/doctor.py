@@ -1,6 +1,6 @@
 """What ``rltrace doctor`` says: what chooses the kernels of a process, and what stands in the way of the same bits.
 
-Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/doctor.md). Never prints.
+Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/reference/json.md). Never prints.
 """
 
 from __future__ import annotations

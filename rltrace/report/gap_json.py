@@ -1,6 +1,6 @@
 """The gap between two programs' log-probabilities, and what their routers decided, as plain objects.
 
-Owns the field names of these parts of ``rltrace.compare/1`` (docs/compare.md). Fields are added, never renamed.
+Owns the field names of these parts of ``rltrace.compare/1`` (docs/reference/json.md). Fields are added, never renamed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several runs in groups, as text and as one plain object (``rltrace.check/1``, docs/check.md).
+"""Several runs in groups, as text and as one plain object (``rltrace.check/1``, docs/reference/json.md).
 
 Owns the order and the wording of both; computes nothing.
 """

@@ -1,4 +1,4 @@
-"""A comparison as one plain object: the contract ``rltrace.diff/1`` (docs/diff-json.md).
+"""A comparison as one plain object: the contract ``rltrace.diff/1`` (docs/reference/json.md).
 
 Owns the field names and their order. Fields are added, never renamed within a schema version. Numbers that JSON has no
 word for (NaN, infinities) are written as text.

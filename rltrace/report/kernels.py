@@ -1,6 +1,6 @@
 """What ran for every kind of call of a trace, and for which something else ran in another: text and JSON. Never prints.
 
-Owns the layout and the objects ``rltrace.kernels/1`` (docs/kernels.md).
+Owns the layout and the objects ``rltrace.kernels/1`` (docs/reference/json.md).
 """
 
 from __future__ import annotations

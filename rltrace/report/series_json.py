@@ -1,4 +1,4 @@
-"""Series as one plain object: ``rltrace.series/1`` (docs/series.md).
+"""Series as one plain object: ``rltrace.series/1`` (docs/reference/json.md).
 
 Owns the field names. Fields are added, never renamed within a schema version.
 """

@@ -1,9 +1,9 @@
 """Hashes of rows that do not change when independent ops change places: what a step computed, in any order.
 
-Owns their definition, part of the format (docs/trace-format.md, "Steps in any order"). Links count back in rows and the
-first reader of a tensor digests it for all that follow, so neither a link nor a read is the same in another
-order. Here an input stands for its bytes where a row of the step digested them, and else for what the row that wrote
-them computed. Rows whose order matters and of which no link would tell are named, so that a digest can keep it.
+Owns their definition, part of the format (docs/reference/trace-format.md, "Steps in any order"). Links count back in
+rows and the first reader of a tensor digests it for all that follow, so neither a link nor a read is the same in
+another order. Here an input stands for its bytes where a row of the step digested them, and else for what the row that
+wrote them computed. Rows whose order matters and of which no link would tell are named, so that a digest can keep it.
 """
 
 from __future__ import annotations

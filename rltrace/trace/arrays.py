@@ -43,7 +43,7 @@ class ArraySpec(NamedTuple):
     chunk: tuple[int, ...]
     """Shape of one chunk, as a reader of the array sees it."""
     level: int
-    """zstd level, chosen by measurement (docs/trace-format.md)."""
+    """zstd level, chosen by measurement (docs/reference/trace-format.md)."""
     order: tuple[int, ...] | None = None
     """Axes of a chunk in the order they are stored, where it is not the order of ``chunk``."""
     attributes: Mapping[str, object] = MappingProxyType({})
@@ -139,5 +139,5 @@ def folder_document(holds: str) -> bytes:
     )
 
 
-JOURNAL_FOLDER: Final = folder_document("log: framed records, see docs/trace-format.md of rltrace")
+JOURNAL_FOLDER: Final = folder_document("log: framed records, see docs/reference/trace-format.md of rltrace")
 BIRTHS_FOLDER: Final = folder_document("one small file for every process that started, and one for every name taken")

@@ -1,7 +1,7 @@
 """Digests over the rows of a stream: of all rows so far, and of the current step alone.
 
-Owns what is chained over what (docs/trace-format.md, "Prefix digests", "Steps in any order"). Streaming XXH3-64 can be
-asked at any row, so where rows were cut on their way in never matters.
+Owns what is chained over what (docs/reference/trace-format.md, "Prefix digests", "Steps in any order"). Streaming
+XXH3-64 can be asked at any row, so where rows were cut on their way in never matters.
 """
 
 from __future__ import annotations

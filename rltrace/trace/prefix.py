@@ -1,8 +1,8 @@
 """Row hashes: 64 bits that stand for what a row is, and for what it computed.
 
-Owns their definition, which is part of the format (docs/trace-format.md, "Prefix digests"). Ids never enter a hash,
-only the portable keys behind them, so two traces agree whatever order they interned things in. ``chains`` makes digests
-of many rows from them.
+Owns their definition, which is part of the format (docs/reference/trace-format.md, "Prefix digests"). Ids never enter
+a hash, only the portable keys behind them, so two traces agree whatever order they interned things in. ``chains``
+makes digests of many rows from them.
 """
 
 from __future__ import annotations

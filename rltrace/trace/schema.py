@@ -1,7 +1,7 @@
 """The trace format: every array, column, table, flag and journal record, by name. Version log at the end.
 
-Owns the names and numbers that the writer, the reader and ``docs/trace-format.md`` share; holds no logic beyond packing
-and unpacking one link. Knows nothing of torch.
+Owns the names and numbers that the writer, the reader and ``docs/reference/trace-format.md`` share; holds no logic
+beyond packing and unpacking one link. Knows nothing of torch.
 
     TRACE.zarr/
       zarr.json                     a zarr v3 group; attributes {"rltrace": {"format": [major, minor]}}

@@ -1,4 +1,4 @@
-"""The words for the states that a process of a trace can be in (docs/trace-format.md)."""
+"""The words for the states that a process of a trace can be in (docs/reference/trace-format.md)."""
 
 from __future__ import annotations
 

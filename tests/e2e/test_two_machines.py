@@ -1,4 +1,4 @@
-"""``docs/two-machines.md``, command by command: two folders and two CPU settings stand for two machines."""
+"""``docs/guide/two-machines.md``, command by command: two folders and two CPU settings stand for two machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shown import ROOT, differs, run, shown_on, without
 
-PAGE = ROOT / "docs" / "two-machines.md"
+PAGE = ROOT / "docs" / "guide" / "two-machines.md"
 OF_THE_PROCESSOR = "Kinds of op at which B computes otherwise (1)"
 """Instruction sets and distances."""
 

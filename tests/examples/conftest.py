@@ -1,4 +1,4 @@
-"""The pages of ``docs/examples``, done as a person does them: command by command, in a folder with the examples."""
+"""The pages of ``docs/stories``, done as a person does them: command by command, in a folder with the examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/examples/critic_drift.md``: other kernels in the critic alone, seen in the curves only much later."""
+"""``docs/stories/critic_drift.md``: other kernels in the critic alone, seen in the curves only much later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/examples/extra_logging.md``: logging that changes nothing, and logging that draws a random number."""
+"""``docs/stories/extra_logging.md``: logging that changes nothing, and logging that draws a random number."""
 
 from __future__ import annotations
 

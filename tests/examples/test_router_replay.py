@@ -1,4 +1,4 @@
-"""``docs/examples/router_replay.md``: experts that flip between rollout and update, and the rollout's put into it."""
+"""``docs/stories/router_replay.md``: experts that flip between rollout and update, and the rollout's put into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/examples/same_seed_ppo.md``: runs of one seed that fall into groups, and the flag that heals it."""
+"""``docs/stories/same_seed_ppo.md``: runs of one seed that fall into groups, and the flag that heals it."""
 
 from __future__ import annotations
 

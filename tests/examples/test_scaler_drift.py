@@ -1,4 +1,4 @@
-"""``docs/examples/scaler_drift.md``: one of several gradient scalers skips steps; both ways out of it work."""
+"""``docs/stories/scaler_drift.md``: one of several gradient scalers skips steps; both ways out of it work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``docs/examples/trainer_generator.md``: where a trainer and its generator part; with the same sums they do not."""
+"""``docs/stories/trainer_generator.md``: where a trainer and its generator part; with the same sums they do not."""
 
 from __future__ import annotations
 

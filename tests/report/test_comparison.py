@@ -81,8 +81,8 @@ def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> N
 
 
 def test_the_document_describes_every_field(case: tuple[str, Comparison]) -> None:
-    """docs/diff-json.md names each field that a report can have."""
-    text = (Path(__file__).parents[2] / "docs" / "diff-json.md").read_text()
+    """docs/reference/json.md names each field that a report can have."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
 
     def fields(value: object) -> set[str]:
         if isinstance(value, dict):

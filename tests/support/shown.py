@@ -1,4 +1,4 @@
-"""What a page of ``docs/examples`` shows: the commands in its ``console`` blocks, and what comes out of each.
+"""What a page of ``docs/stories`` shows: the commands in its ``console`` blocks, and what comes out of each.
 
 Owns reading the page, running what it shows, and which differences from it do not count: those of another machine
 (digests, sizes, numbers, thread counts) and where lines are wrapped. A line of ``…`` on a page stands for any lines.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "docs" / "examples"
+PAGES = ROOT / "docs" / "stories"
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

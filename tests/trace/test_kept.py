@@ -352,7 +352,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
 
 
 def test_zarr_reads_rows(small: Path) -> None:
-    """Without rltrace: three plain arrays, as docs/trace-format.md says."""
+    """Without rltrace: three plain arrays, as docs/reference/trace-format.md says."""
     process = zarr.open_group(str(small), mode="r")["processes/0"]
     tensors, digests = process["kept/tensors"], process["kept/digests"]
     names = tensors.attrs["columns"]

@@ -141,7 +141,7 @@ MASK = (1 << 64) - 1
 
 
 def mix(x: int) -> int:
-    """SplitMix64's finaliser, as docs/trace-format.md writes it."""
+    """SplitMix64's finaliser, as docs/reference/trace-format.md writes it."""
     z = (x + 0x9E3779B97F4A7C15) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK

@@ -303,7 +303,7 @@ def _read(values: Values, digest: int) -> Value:
 
 
 def test_zarr_reads_values(small: tuple[Path, dict[int, np.ndarray]]) -> None:
-    """Without rltrace: the index and the bytes are plain arrays, as docs/trace-format.md says."""
+    """Without rltrace: the index and the bytes are plain arrays, as docs/reference/trace-format.md says."""
     path, kept = small
     process = zarr.open_group(str(path), mode="r")["processes/0"]
     index, data = process["values/index"], process["values/bytes"]

@@ -14,7 +14,7 @@ from rltrace.trace.reader import open_trace
 from rltrace.trace.rows import Rows
 from rltrace.trace.schema import SEGMENT_CELLS, SEGMENT_ROWS, Step
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "trace-format.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "trace-format.md"
 
 
 def test_zarr_sees_every_array(written: tuple[Path, Rows]) -> None:
@@ -51,7 +51,7 @@ def test_zarr_walks_the_whole_tree(sample: Path) -> None:
 
 
 def test_the_script_of_the_document_reads_a_trace(sample: Path) -> None:
-    """The script in docs/trace-format.md, as it stands there, prints every row with nothing but zarr and NumPy."""
+    """The script in docs/reference/trace-format.md prints every row with nothing but zarr and NumPy."""
     text = DOCUMENT.read_text()
     script = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert script is not None

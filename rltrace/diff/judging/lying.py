@@ -1,7 +1,8 @@
 """Whether the inputs of an op lay otherwise aligned in memory on the other side: kernels choose their loops by that.
 
 Owns the comparison and its words. It is known of rows whose inputs were kept; a lead, no cause: measured, MKL's dot and
-matrix-vector products give other bits where an input begins 4 or 8 bytes past a multiple of 16 (docs/decisions.md).
+matrix-vector products give other bits where an input begins 4 or 8 bytes past a multiple of 16
+(docs/internals/findings.md).
 """
 
 from __future__ import annotations

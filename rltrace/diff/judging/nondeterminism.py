@@ -3,9 +3,9 @@
 Owns a table of operators, from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on
 2026-11-21; modules and functions there, the operators that they run here) and of its recurrent layers, of attention's
 backward passes (which ask for that setting themselves), and of CPU operators that were measured not to repeat
-themselves on several threads (docs/decisions.md). It is advice, no cause: a verdict never rests on it. The running
-torch cannot be asked for more: no operator of ATen carries ``torch.Tag.nondeterministic_bitwise`` in 2.13. Whether an
-op has a deterministic form ``rltrace explain`` asks it, by running the op so.
+themselves on several threads (docs/internals/findings.md). It is advice, no cause: a verdict never rests on it. The
+running torch cannot be asked for more: no operator of ATen carries ``torch.Tag.nondeterministic_bitwise`` in 2.13.
+Whether an op has a deterministic form ``rltrace explain`` asks it, by running the op so.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the rules, from library or kind of operator to facts. Sources: the run-time controls of oneDNN, the documentation
 of oneMKL (conditional numerical reproducibility), PyTorch's notes on reproducibility and on CUDA semantics, and
-measurements of this project on a CPU (docs/doctor.md). Pure.
+measurements of this project on a CPU (docs/guide/kernels.md). Pure.
 """
 
 from __future__ import annotations

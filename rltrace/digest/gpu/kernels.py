@@ -7,7 +7,7 @@ is of.
 One program of one warp takes a page. A thread keeps to one lane and a quarter of the blocks, so all sixteen stripes of
 a block add up in its registers; a warp's load is a stripe of four blocks each, in whole sectors. Threads meet only
 where a block's sums join the chain of scrambling steps, which all of them go through. Loads are of eight bytes: of
-sixteen, a thread has two lanes, and with them twice the keys and twice the chain (docs/decisions.md).
+sixteen, a thread has two lanes, and with them twice the keys and twice the chain (docs/internals/findings.md).
 
 The kernels' names say whose they are, in whatever profile of the program they turn up.
 """

@@ -19,7 +19,7 @@ from rltrace.record.device.condensed import WORD, bytes_of, condensed_words, sig
 
 ONE_BY_ONE = 12
 """Up to so many tensors have a launch each. More of them have one together, whose table takes the host about as long to
-make and to send as so many launches (docs/benchmarks.md)."""
+make and to send as so many launches (docs/internals/benchmarks.md)."""
 
 ALONE = 256
 """From so many pages on a tensor has a launch of its own: a table of its pages would be long, and saves nothing."""
