@@ -59,15 +59,15 @@ class Kind(IntEnum):
     """What a row is. 0 never occurs in a visible row."""
 
     PADDING = 0
-    OP = 1
-    WINDOW = 2  # recording of ops began here; digests of parameters, buffers, optimizer state, generators follow
-    ENVIRONMENT_RESET = 3
-    ENVIRONMENT_STEP = 4
-    ATTEMPT = 5
+    OP = 1  # an op
+    WINDOW = 2  # recording of ops begins here: digests of parameters, buffers, optimizer state and RNG states
+    ENVIRONMENT_RESET = 3  # an environment, or a vector of them, was reset
+    ENVIRONMENT_STEP = 4  # one step of it
+    ATTEMPT = 5  # reserved
     CHECKPOINT = 6  # something was read from a file
-    ENVIRONMENT_MADE = 7
-    SEED = 8  # a generator was seeded
-    VALUE = 9  # a number that the program, or a library, was seen to have
+    ENVIRONMENT_MADE = 7  # an environment, or a vector of them, was constructed
+    SEED = 8  # a space was seeded
+    VALUE = 9  # reserved
 
 
 def event_name(kind: int) -> str:
@@ -95,34 +95,36 @@ class Column(IntEnum):
 
     KIND = 0  # Kind
     OP = 1  # id in table "ops"
-    STRUCTURE = 2  # id in table "structures"
-    SITE = 3  # id in table "sites"
+    STRUCTURE = 2  # id in table "structures": layouts of the tensor inputs
+    SITE = 3  # id in table "sites": the call stack
     MODULE = 4  # id in table "modules"
     SCALARS = 5  # id in table "scalars": the skeleton of the arguments; numbers stand in the cells
-    STEP = 6  # optimizer attempts this process had finished, see Step
+    STEP = 6  # optimizer attempts that the process had finished
     PHASE = 7  # Phase
-    KERNEL = 8  # id in table "kernels"
-    SETTINGS = 9  # id in table "settings"; like KERNEL, evidence that is in no hash
+    KERNEL = 8  # id in table "kernels": what ran the op
+    SETTINGS = 9  # id in table "settings": what torch was set to; 0 for an event
     FLAGS = 10  # RowFlag
-    LINKS = 11  # how many tensor inputs
-    INTEGERS = 12  # how many integer cells
-    FLOATS = 13  # how many float cells
-    DIGESTS = 14  # how many digest cells
+    LINKS = 11  # number of link cells, one for each tensor input
+    INTEGERS = 12  # number of integer cells
+    FLOATS = 13  # number of float cells
+    DIGESTS = 14  # number of digest cells
 
 
 class RowFlag(IntFlag):
     """Bits of Column.FLAGS."""
 
-    MARKED = 1  # may hold bytes that no op wrote: a difference in its digests alone is no verdict
-    RNG = 2  # the digest cell after the input reads is a generator's state before the op
-    VIEW = 4  # only makes a view: no digest of its own
+    MARKED = 1  # may hold bytes that no op wrote, or is an event that reports data from outside: a difference in its
+    # digests alone (of an event: in its cells) is no verdict
+    RNG = 2  # the digest cell after those of the reads is an RNG state before the op
+    VIEW = 4  # only makes a view: no digest
     ALLOCATION = 8  # returns uninitialised memory: no digest
-    VALUE_BOOL = 16  # the last integer cell is the Python number the op returned (_local_scalar_dense)
+    VALUE_BOOL = 16  # the last integer cell is the Python number that the op returned
     VALUE_INTEGER = 32  # the same, an int
-    VALUE_FLOAT = 64  # the last float cell is the Python number the op returned
+    VALUE_FLOAT = 64  # the last float cell is it
     VALUE_COMPLEX = 128  # the last two float cells are it
-    UNORDERED_OUTPUT = 256  # reserved: output digests taken when a collective completed
-    OVERLAPPING = 512  # writes memory that another of its inputs looks at: what comes out depends on its inner order
+    UNORDERED_OUTPUT = 256  # reserved
+    OVERLAPPING = 512  # writes memory that another of its inputs shares, as t[1:].copy_(t[:-1]) would: the result
+    # depends on the order in which the kernel goes through memory
 
 
 class Generator(IntEnum):
@@ -178,16 +180,19 @@ TABLES: Final = (
     "ops",  # "aten.addmm.default"
     "layouts",  # [dtype, shape, strides, device], e.g. ["float32", [64, 4], [4, 1], "cpu"]
     "structures",  # [layout id, …] of the tensor inputs, in argument order
-    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch, not in identity
+    "frames",  # {"file", "path", "line", "function", "source", "internal"}; internal: inside torch, in no key
     "sites",  # [frame id, …], innermost first
-    "modules",  # "ActorCriticPolicy.mlp_extractor.policy_net.0"
-    "scalars",  # skeleton of the arguments: "T" tensor, "i" integer cell, "f" float cell, others as JSON; of an event
-    # what it happened to, then ["name=", letter] for each cell: "e" evidence, "d" digest, "i", "f"
-    "kernels",  # {"library", "isa", "threads", …} on CPU; {"names": […]} on CUDA
-    "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", "cudnn.benchmark", …}: the op ran under
-    "optimizers",  # {"ordinal", "class"} by which it is known, and "owner": the module whose parameters it has
-    "series",  # {"kind", "name"}, kind one of SERIES_KINDS; "thread" where the thread that took it has no stream
-    "names",  # text: where a tensor of a module's call stood in it ("input_ids", "past.0.1"), the module's class
+    "modules",  # module path, "ActorCriticPolicy.mlp_extractor.policy_net.0"
+    "scalars",  # skeleton of the arguments: "T" a tensor, "i" an integer cell, "f" a float cell, all else as JSON; a
+    # process group is {"group": name, "rank": own, "ranks": [members]}, a reduction {"reduce": "SUM"}; of an event
+    # what it happened to, then ["name=", letter] for each cell
+    "kernels",  # {"library", "isa", "threads", …} on a CPU; on a device {"device": "cuda"}, and where a profiler was
+    # active "names" (whole names of the launches, in order) and "launches" ([grid, block] of each)
+    "settings",  # {"threads", "grad_mode", "inference_mode", "flush_denormal", …} and torch's flags by name
+    # ("deterministic_algorithms", "mkldnn.enabled", "cuda.matmul.tf32", …)
+    "optimizers",  # {"ordinal", "class"}, which are its key, and "owner": path of the module whose parameters it has
+    "series",  # {"kind", "name"}, and "thread" where the thread that took it has no stream
+    "names",  # text: an argument's name and the path into it ("input_ids", "past.0.1", "mat1"), or a module's class
 )
 
 FIRST_ENTRIES: Final[Mapping[str, object]] = {
@@ -204,24 +209,24 @@ FIRST_ENTRIES: Final[Mapping[str, object]] = {
 class Step(IntEnum):
     """Columns of ``steps`` (uint64): one row per finished optimizer attempt, in the order of their ending."""
 
-    STEP = 0  # number of the step that this attempt ends (0 ends with the first attempt)
-    STREAM = 1  # stream whose thread made the attempt
+    STEP = 0  # number of the step that the attempt ends; 0 ends with the first attempt
+    STREAM = 1  # K of the stream whose thread made the attempt
     OPTIMIZER = 2  # id in table "optimizers"
     COUNT = 3  # how many attempts this optimizer had made before
     SKIPPED = 4  # 0 no, 1 yes (by a GradScaler), 2 not known
     BACKWARDS = 5  # backward passes within the step
-    ENVIRONMENT_STEPS = 6  # so far
+    ENVIRONMENT_STEPS = 6  # environment steps so far
     END_ROW = 7  # rows of that stream up to the end of the step
     STRUCTURE = 8  # digest of the step's rows alone, not chained (0 without RECORDED)
-    VALUES = 9
+    VALUES = 9  # the same of what they computed
     PREFIX_STRUCTURE = 10  # chained over all rows of the stream so far
-    PREFIX_VALUES = 11
+    PREFIX_VALUES = 11  # the same of what they computed
     PARAMETERS = 12  # digest over the optimizer's parameters after the attempt (0 without DIGESTED)
     GRADIENTS = 13  # their gradients before the attempt
-    TORCH_GENERATOR = 14  # digests of generators' states after the attempt: torch's on the CPU,
-    DEVICE_GENERATORS = 15  # torch's on all devices together,
-    PYTHON_GENERATOR = 16  # module random's,
-    NUMPY_GENERATOR = 17  # numpy.random's own; each 0 where the process has none yet
+    TORCH_GENERATOR = 14  # digest of the RNG state after the attempt of torch on the CPU; 1: as recording found it
+    DEVICE_GENERATORS = 15  # of torch on all devices together; 0 where none is in use, 1 where no draw followed a seed
+    PYTHON_GENERATOR = 16  # of module random; 1 as in column 14
+    NUMPY_GENERATOR = 17  # of numpy.random; 0 where it is not imported, 1 as in column 14
     FLAGS = 18  # StepFlag
     ANY_ORDER = 19  # digest of the step's rows in any order that computes the same; 0: none was taken
 
@@ -244,8 +249,8 @@ class Sample(IntEnum):
     """
 
     SERIES = 0  # id in table "series"
-    STREAM = 1  # stream whose thread took it
-    STEP = 2  # of an optimizer's or a scaler's: the step that the attempt ended; else the step at that time
+    STREAM = 1  # K of the stream whose thread took it; 0 where that thread has none
+    STEP = 2  # of learning rates and scalers the step that the attempt ended; else the step at that time
     ROW = 3  # rows that the stream had then
     VALUE = 4  # float64, as bits
 
@@ -263,12 +268,12 @@ class Held(IntEnum):
     """Columns of ``values/index`` (uint64): a row for each value, and one for each input that was asked for."""
 
     KIND = 0  # ValueKind
-    DIGEST = 1  # its address: the digest of dtype, shape and bytes
-    STREAM = 2  # K of the stream, and
-    ROW = 3  # number of the row where it was met first
-    PLACE = 4  # which input, or which output, it was of that row
-    LAYOUT = 5  # id in table "layouts", for dtype and shape; its strides and device are those it was met with
-    OFFSET = 6  # of the value in ``values/bytes``
+    DIGEST = 1  # of the value; of kind 2 of the state's bytes, under seed 0
+    STREAM = 2  # K of the stream
+    ROW = 3  # where the value occurred first; kind 4: the row that read it; kind 6: rows that the stream had then
+    PLACE = 4  # which input or output of that row it was, from 0
+    LAYOUT = 5  # id in table "layouts", of which dtype and shape hold; 0 for kinds 2 and 4
+    OFFSET = 6  # in ``values/bytes``; 0 for kind 4, and for a value without elements
     LENGTH = 7  # of its logical bytes
 
 
@@ -277,11 +282,11 @@ class ValueKind(IntEnum):
 
     PADDING = 0
     OUTPUT = 1  # what an op returned or wrote; its bytes are here
-    GENERATOR = 2  # the state of a generator before an op, digested under seed 0; its bytes are here; no layout
+    GENERATOR = 2  # an RNG state before an op; its bytes are here
     INPUT = 3  # what an op read; its bytes are here
-    SAME_INPUT = 4  # input PLACE of ROW is the value of this digest, whose bytes stand in another row; no layout
-    LYING = 5  # how tensor PLACE of ROW lies in memory, where that is not as an allocator would have it; no bytes
-    WITH_ROWS = 6  # a tensor whose rows were kept; ROW: rows that the stream had then; its bytes are here
+    SAME_INPUT = 4  # what an op read; another row of this index holds its bytes
+    LYING = 5  # memory layout of a tensor of an op, where it is not what an allocator gives; no bytes
+    WITH_ROWS = 6  # a tensor whose activation rows were recorded; its bytes are here
 
 
 LYING_ALIGNMENT: Final = 64
@@ -309,14 +314,14 @@ class Called(IntEnum):
 
     FLAGS = 0  # CallFlag
     STREAM = 1  # K of the stream whose thread made it
-    NUMBER = 2  # of the calls of the stream, in the order of their beginning
+    NUMBER = 2  # of the calls of the stream, in the order in which they began; calls that were not recorded count
     PARENT = 3  # 1 plus the number of the call it was made in; 0: in none
     MODULE = 4  # id in table "modules"
-    CLASS = 5  # id in table "names"
+    CLASS = 5  # id in table "names": the module's class
     STEP = 6  # optimizer attempts finished when it began
     PHASE = 7  # Phase
-    FIRST_ROW = 8  # rows that the stream had when it began,
-    END_ROW = 9  # and when it ended
+    FIRST_ROW = 8  # rows that the stream had when it began
+    END_ROW = 9  # rows that it had when it ended
     TENSORS = 10  # how many rows of ``kept/tensors`` are its own
 
 
@@ -331,15 +336,15 @@ class Kept(IntEnum):
 
     OWNER = 0  # Owner
     STREAM = 1  # K of the stream
-    NUMBER = 2  # of the call, or the op's row
+    NUMBER = 2  # number of the call, or row of the op
     TENSORS = 3  # how many tensors that call or op has here
     PART = 4  # 0 an input, 1 an output
-    NAME = 5  # id in table "names"
+    NAME = 5  # id in table "names": an argument's name and the path into it; of a result the path alone
     LAYOUT = 6  # id in table "layouts", for dtype and shape
-    AXES = 7  # along which rows are counted, a bit each
-    WHOLE = 8  # digest of the tensor
+    AXES = 7  # along which activation rows are counted, a bit each
+    WHOLE = 8  # digest of the whole tensor, by which its value is found where that was recorded
     OFFSET = 9  # of its rows' digests in ``kept/digests``; tensors with equal WHOLE and AXES may share them
-    COUNT = 10  # of its rows
+    COUNT = 10  # number of its rows, in row-major order along those axes
 
 
 class Owner(IntEnum):
@@ -353,36 +358,55 @@ class Owner(IntEnum):
 # --- journal records ------------------------------------------------------------------------------------------------
 #
 # Frame: b"RLJ1" | uint32 length | payload (JSON, UTF-8) | uint64 XXH3 over the previous frame's digest and the payload.
-# Every payload has "type". Of a process, in this order, "birth" always first:
+# Every payload has "type". Of a process "birth" always comes first, of a launch "launch".
+
+LAUNCH_RECORD_TYPES: Final = {
+    "launch": "format, created, and what the launcher knows: command, cwd, host, options, …",
+    "slice": "first_step, end_step: this trace carries full rows of these steps only",
+    "journals": "before exit; heads: [[process, size, digest], …], where the last frame of each process's journal ends"
+    " and its digest (0 where there is none yet)",
+    "exit": "time, and how the command ended",
+    "ran": "after exit, any number of times: what libraries reported for process number process. libraries: {name: what"
+    " it says of itself}; said: [[names, lines], …]; calls: [[key of a call, id in table kernels that its rows were"
+    " written with, stream, first row, rows, entry of said], …]; unknown: [[why, kinds of call], …]. Of two records the"
+    " later counts for a call that both name",
+}
+"""The launch's journal: type to fields."""
 
 RECORD_TYPES: Final = {
-    "birth": "name, argv, executable, pid, parent, time",
-    "facts": "level, engine, facts: {name: value} of the machine and the process (see rltrace.fingerprint)",
+    "birth": "name, wanted, token, launch (digest of the first frame of the launch's journal), pid, parent, host, boot,"
+    " started, time, argv, …",
+    "facts": "level, engine, facts: {name: value} of the machine and the process; of several with one name the later"
+    " counts",
     "stream": "stream, name",
-    "tables": "chunk: number of the first, entries: {table: entries so far}, files: [[key, length, digest], …]",
-    "commit": "stream, segment, first, rows, sections: [links, integers, floats, digests],"
-    " marks: [[row, structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells;"
-    " in a slice [] where the rows were left out",
-    "steps": "first, steps, and either chunk and files, or rows: base64 of a chunk of just these, until one is full",
-    "series": "first, samples, and either chunk and files, or rows: as of steps",
-    "keeps": "selectors, inputs, limit in bytes: which values were asked for",
-    "values": "first, count, chunk, files: rows of values/index; bytes_chunk, bytes_files: chunks of values/bytes;"
-    " left_out: [{why, stream, first, last, values, bytes}, …]; in a slice null for each file left out of bytes_files",
-    "keeps_rows": "selectors, axes: [axis, …] or null for all but the last, limit in bytes: which tensors' rows were"
-    " asked for",
-    "kept": "calls, tensors, digests: of each array count, chunk, files, in a slice null for each file of digests that"
-    " was left out; left_out: as of values",
-    "launched": "stream, first, rows, ids: base64 of what was launched for these rows, as ids in table kernels (0: no"
-    " more than is known already); unknown: [[why, stream, first, rows], …]; strays: [[name, by what, times], …] of"
-    " what was launched for no row",
-    "replay": "asked, done, missed, other: what became of the injections of this process, where the run is a replay",
-    "replay_rows": "modules: what became of the rows that were meant for this process, in a replay by rows",
-    "against": "tally, first: how this process compared with another trace, where it was held against one",
-    "window": "stream, first_step, end_step or null, row",
-    "state": "tensors: how many, digest: over those of parameters, buffers and optimizer state as the process ends",
-    "end": "state: complete | stopped | damaged (the recorder failed), exit: what is known of the process's ending,"
-    " generators: digests of their states then, as in Step, parameters: [[ordinal of an optimizer, digest], …] then",
+    "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",
+    "tables": "chunk: number of the first, entries: {table: entries so far}, files",
+    "commit": "stream, segment (number of the chunk), first, rows, sections: cells of each kind, marks: [[row,"
+    " structure, values, marked], …], end: [structure, values, marked], files: those of rows and cells; in a slice []"
+    " where the rows were left out",
+    "steps": "first, steps (number of them), and either chunk and files, or rows: base64 of a chunk of just these",
+    "series": "first, samples (number of them), and either chunk and files, or rows, as of steps",
+    "keeps": "before the first of values: selectors, inputs (whether inputs were asked for), limit in bytes",
+    "values": "before the commit of its rows: count rows of values/index, from chunk chunk on, in files; chunks of"
+    " values/bytes from bytes_chunk on in bytes_files, in a slice null for each that was left out; left_out: [{why,"
+    " stream, first, last, values, bytes}, …]",
+    "keeps_rows": "before the first of kept: selectors, axes (null: all but the last), limit in bytes",
+    "kept": "before the commit of its rows: calls, tensors, digests: of each of the three arrays count rows, from chunk"
+    " chunk on, in files, in a slice null for each file of digests that was left out; left_out: as of values",
+    "launched": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
+    " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
+    " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
+    "replay": "in a process of a replay: asked, done, missed, other: the counts of its injections",
+    "replay_rows": "in a process of a replay of activation rows: modules, the counts for each module and op",
+    "against": "in a live comparison: tally (ops matched, on one side only, marked, not compared), first: the first op"
+    " that differed, or null",
+    "state": "tensors: number of them, digest: over parameters, buffers and optimizer state as the process ends",
+    "last": "state and exit as of end: how the process ends unless commit or steps follow; written before an exec and"
+    " before its parent terminates it. state null takes the one before back",
+    "end": "state: complete, stopped or damaged (the recorder failed), exit: what is known of the process's ending,"
+    " generators: RNG digests as in columns 14 to 17 of steps, parameters: [[ordinal of an optimizer, digest], …]",
 }
+"""A process's journal: type to fields."""
 
 # --- version log ----------------------------------------------------------------------------------------------------
 #
