@@ -56,8 +56,8 @@ class Edit:
 EDITS = (
     Edit("equal"),
     Edit("one value differs, half-way", bits_at=0.5),
-    Edit("values part for good, half-way", apart_from=0.5),
-    Edit("values part for good, at 99 %", apart_from=0.99),
+    Edit("values diverge for good, half-way", apart_from=0.5),
+    Edit("values diverge for good, at 99 %", apart_from=0.99),
     Edit("two ops more in one step, half-way", log_at=0.5),
     Edit("another order of independent ops in every step", swap=True),
     Edit("one op more in every step", log_always=True),

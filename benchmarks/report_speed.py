@@ -19,7 +19,7 @@ from diff_speed import Edit, evict, write
 from measure import RLTRACE, machine, table
 
 EDITS = (
-    Edit("values part for good, half-way", apart_from=0.5),
+    Edit("values diverge for good, half-way", apart_from=0.5),
     Edit("one value differs, half-way", bits_at=0.5),
     Edit("another order of independent ops in every step", swap=True),
     Edit("one op more in every step", log_always=True),

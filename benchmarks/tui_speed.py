@@ -2,7 +2,7 @@
 
 python benchmarks/tui_speed.py [--ops 10000000] [--folder bench-out]
 
-Runs the real application without a terminal on traces of ``diff_speed`` that part for good half-way, and times what a
+Runs the real application without a terminal on traces of ``diff_speed`` that diverge for good half-way, and times what a
 person waits for: from the verdict to the first screen, a jump, a page. A frame draws every line of the list; rows that
 nobody has read yet are placeholders in it, and how long they stay is measured by itself.
 """
@@ -100,7 +100,7 @@ async def drive(a: Path, b: Path) -> Told:
                 oplist.changed(browser.reveal("a", row))
                 frame()
         for _ in range(JUMPS):
-            with timed(told, "a frame of which nothing was kept as drawn"):
+            with timed(told, "a frame without a cached line"):
                 oplist.changed(oplist.cursor)
                 frame()
         assert isinstance(app.work.comparison, Comparison)

@@ -2,7 +2,7 @@
 
     python benchmarks/values_cost.py [--repeats 7]
 
-A small training program, in turn recorded, recorded with values, and replayed with values of itself put in, in one
+A small training program, in turn recorded, recorded with values, and replayed with values of itself injected, in one
 process with one thread; the lowest time of each counts, by the clock of that thread alone, so that a busy machine shows
 less (what the thread behind it writes and compresses is not in it). Prints Markdown.
 """
@@ -24,7 +24,7 @@ import rltrace
 from rltrace.follow.start import replay_block
 from rltrace.trace.reader import open_trace
 
-OTHER = "replayed, everything put in, of another seed: a lockstep that replaces what the seed made"
+OTHER = "replayed, everything injected, of another seed: a lockstep that replaces what the seed made"
 Block = Callable[[Path], AbstractContextManager[Any]]
 
 
@@ -51,7 +51,7 @@ def seconds(block: AbstractContextManager[Any], seed: int = 0) -> float:
         program(seed)
         taken = time.thread_time() - begin
     if replay is not None and not replay.account.complete:
-        raise SystemExit(f"not everything was put in: {replay.account.missed[0]}")
+        raise SystemExit(f"not everything was injected: {replay.account.missed[0]}")
     return taken
 
 
@@ -73,10 +73,10 @@ def main() -> None:
             "with all values, and every input read": lambda path: rltrace.record(
                 read, steps=STEPS, verify_inputs=True, values="all", values_inputs=True, force=True
             ),
-            "replayed, one operator put in": lambda path: replay_block(source, "op=addmm", path, force=True),
-            "replayed, everything put in": lambda path: replay_block(source, "all", path, force=True),
+            "replayed, one operator injected": lambda path: replay_block(source, "op=addmm", path, force=True),
+            "replayed, everything injected": lambda path: replay_block(source, "all", path, force=True),
             OTHER: lambda path: replay_block(source, "all", path, lockstep=True, force=True),
-            "replayed, everything put in, at origins alone": lambda path: replay_block(
+            "replayed, everything injected, only at origins": lambda path: replay_block(
                 read, "all", path, origins=True, force=True
             ),
         }

@@ -98,7 +98,7 @@ class Column(IntEnum):
     STRUCTURE = 2  # id in table "structures": layouts of the tensor inputs
     SITE = 3  # id in table "sites": the call stack
     MODULE = 4  # id in table "modules"
-    SCALARS = 5  # id in table "scalars": the skeleton of the arguments; numbers stand in the cells
+    SCALARS = 5  # id in table "scalars": the skeleton of the arguments; numbers are in the cells
     STEP = 6  # optimizer attempts that the process had finished
     PHASE = 7  # Phase
     KERNEL = 8  # id in table "kernels": what ran the op
