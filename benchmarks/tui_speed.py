@@ -2,9 +2,9 @@
 
 python benchmarks/tui_speed.py [--ops 10000000] [--folder bench-out]
 
-Runs the real application without a terminal on traces of ``diff_speed`` that diverge for good half-way, and times what a
-person waits for: from the verdict to the first screen, a jump, a page. A frame draws every line of the list; rows that
-nobody has read yet are placeholders in it, and how long they stay is measured by itself.
+Runs the real application without a terminal on traces of ``diff_speed`` that diverge for good half-way, and times what
+a person waits for: from the verdict to the first screen, a jump, a page. A frame draws every line of the list;
+rows that nobody has read yet are placeholders in it, and how long they stay is measured by itself.
 """
 
 from __future__ import annotations
