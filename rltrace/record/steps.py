@@ -26,6 +26,7 @@ from rltrace.digest import digest_pages
 from rltrace.record import generators
 from rltrace.record.compiler.compiled_steps import CompiledSteps
 from rltrace.record.digests import TensorDigests
+from rltrace.record.generators import States
 from rltrace.record.overrides import unasked
 from rltrace.record.readback.gate import is_captured
 from rltrace.record.step_hooks import tell
@@ -56,7 +57,7 @@ class Attempt:
     backwards: int
     parameters: int | None
     gradients: int | None
-    generators: generators.States
+    generators: States
     groups: Sequence[Mapping[str, Any]] = ()
     """The optimizer's parameter groups, with the rates that it was made with."""
 
@@ -249,7 +250,7 @@ class StepCounter:
                     found[ordinal] = digest
         return found
 
-    def generator_states(self) -> generators.States:
+    def generator_states(self) -> States:
         """Of every global generator, as they are now."""
         with torch._C._DisableTorchDispatch():
             return self._generators.states()
