@@ -43,12 +43,12 @@ def against_lines(found: Sequence[Found], a: str, trace: str) -> Iterator[str]:
     tally = _sum(found)
     match word_of(list(found)):
         case Word.NOTHING:
-            yield f"nothing could be held against {a}: none of its ops was met ({_counts(tally) or 'no ops'})"
+            yield f"nothing could be compared with {a}: none of its ops ran ({_counts(tally) or 'no ops'})"
         case Word.ONE_SIDED:
-            yield f"all {tally.matched:,} ops that {a} has as well gave the same; {_counts(tally)}"
-            yield f"  whether those matter: {shlex.join(['rltrace', 'diff', a, trace])}"
+            yield f"all {tally.matched:,} matched ops give the same as {a}; {_counts(tally)}"
+            yield f"  to see whether those matter: {shlex.join(['rltrace', 'diff', a, trace])}"
         case _:
-            yield f"equal to {a}: all {tally.matched:,} ops gave the same{_rest(tally)}"
+            yield f"equal to {a}: all {tally.matched:,} ops give the same{_rest(tally)}"
 
 
 def _first_lines(first: First, a: str) -> Iterator[str]:
@@ -60,7 +60,7 @@ def _first_lines(first: First, a: str) -> Iterator[str]:
         yield f"  {first.site.file}:{first.site.line} in {first.site.function}: {first.site.source}"
     yield f"  {first.cause.value}: {first.because}"
     if first.again is None and first.why_not:
-        yield f"  it was not called again: {first.why_not}"
+        yield f"  it was not re-executed: {first.why_not}"
 
 
 def commands(found: Sequence[Found], a: str, trace: str) -> list[str]:
@@ -83,14 +83,18 @@ def _sum(found: Sequence[Found]) -> Tally:
 
 
 def _counts(tally: Tally) -> str:
-    counts = ((tally.only_here, "only here"), (tally.only_a, "only in A"), (tally.unchecked, "of steps that A has not"))
+    counts = (
+        (tally.only_here, "only in this run"),
+        (tally.only_a, "only in A"),
+        (tally.unchecked, "in steps that A does not have"),
+    )
     return ", ".join(f"{count:,} op{'' if count == 1 else 's'} {words}" for count, words in counts if count)
 
 
 def _rest(tally: Tally) -> str:
     told = []
     if tally.unchecked:
-        told.append(f"{tally.unchecked:,} more are of steps that it does not have")
+        told.append(f"{tally.unchecked:,} more ops are in steps that A does not have")
     if tally.marked:
-        told.append(f"{tally.marked:,} of them aside, which may have read memory that nobody wrote")
+        told.append(f"{tally.marked:,} of them not counted, as they may read uninitialised memory")
     return f"; {', '.join(told)}" if told else ""

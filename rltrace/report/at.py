@@ -65,8 +65,8 @@ def locate(trace: Trace, text: str, *, is_b: bool = False) -> Located:
             return _row(trace, found["stream"], int(number.replace(",", "")))
     if "=" not in text:
         raise UsageError(
-            f"--at {text}: write a row as in 1234 or rank0/main:1234, or a selector that finds one op, as in"
-            " op=addmm,step=3,nth=0"
+            f"--at {text}: give a row, as in 1234 or rank0/main:1234, or a selector that finds one op, as in "
+            "op=addmm,step=3,nth=0"
         )
     return _selected(trace, text)
 
@@ -142,8 +142,8 @@ def _selected(trace: Trace, text: str) -> Located:
         return found[0][0]
     if not found:
         raise UsageError(
-            f"--at {text}: it finds no op in {trace.path} that computes something (views and allocations aside);"
-            " rltrace ops lists what a selector finds"
+            f"--at {text}: it finds no op in {trace.path} that computes something (views and allocations not "
+            "counted); rltrace ops lists what a selector finds"
         )
     lines = [f"  --at {at}  {line}" for at, line in found[:SHOWN]]
     more = ["  ..."] if len(found) > SHOWN else []

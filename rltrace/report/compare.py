@@ -51,7 +51,7 @@ def render_parity(
         _disagreements(parity, style),
         _apart(parity, style),
         _alone(parity, style),
-        _listed("Parts that cannot be read", parity.holes, style),
+        _listed("Cannot be read", parity.holes, style),
         _listed("Note", parity.notes, style),
         _next(parity, style),
     ]
@@ -69,7 +69,7 @@ def _head(parity: Parity, required: Sequence[Required], style: Style) -> Iterato
     yield from wrapped(sentence(parity.why if first is None else cause_text(first)))
     yield from _ending(parity)
     for one in required:
-        mark = {True: "holds", False: "FAILS", None: "cannot be said"}[one.holds]
+        mark = {True: "holds", False: "FAILS", None: "undecided"}[one.holds]
         yield from wrapped(f"required {one.text}: {mark}, {one.why}")
     yield from (f"  next: {command}" for command in parity.advice[:1])
     yield ""
@@ -84,7 +84,7 @@ def _ending(parity: Parity) -> Iterator[str]:
     if last is None or not last.differing:
         return
     apart = f", {distance_text(last.distance)}" if last.distance is not None else ""
-    yield from wrapped(f"What {last.path.b} gives differs in {part_of(last.differing, last.rows)}{apart}.")
+    yield from wrapped(f"The outputs of {last.path.b} differ in {part_of(last.differing, last.rows)}{apart}.")
 
 
 def _side(name: str, side: Side) -> Iterator[str]:
@@ -99,11 +99,11 @@ def _lacks(side: Side, other: str) -> Iterator[str]:
     counts = side.missing - side.excused
     if side.excused:
         ends = "the last tokens of their sequences, or padding"
-        yield f"{side.excused:,} of them {other} need not have computed: {ends}"
+        yield f"{side.excused:,} of them {other} did not have to compute: {ends}"
     if counts:
         yield f"{counts:,} that {other} never computed"
     if side.unknown:
-        yield f"{side.unknown:,} more that belong to sequences whose beginning is not known"
+        yield f"{side.unknown:,} more in sequences whose beginning is unknown"
 
 
 # --- all modules ------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _dtypes(parity: Parity, style: Style) -> Iterator[str]:
     changed = [module for module in parity.compared if module.dtype is not None]
     if not changed:
         return
-    yield style.bold("Modules whose outputs have another dtype")
+    yield style.bold("Modules whose outputs have different dtypes")
     for module in changed[:LISTED]:
         assert module.dtype is not None
         yield from wrapped(f"{module.path.b}: {module.dtype.a} in A, {module.dtype.b} in B", "    ", "  ")
@@ -186,10 +186,10 @@ def _dtypes(parity: Parity, style: Style) -> Iterator[str]:
 def _disagreements(parity: Parity, style: Style) -> Iterator[str]:
     if not parity.disagreements:
         return
-    yield style.bold("The same row, computed twice by one side")
+    yield style.bold("Activation rows computed twice by one side")
     for one in parity.disagreements:
-        text = f"{counted(one.rows, 'row')} of {one.module} came out in more than one way, first in {one.what}"
-        yield from wrapped(f"{one.side.upper()} disagrees with itself: {text}")
+        text = f"{counted(one.rows, 'row')} of {one.module} computed twice with different results, first in {one.what}"
+        yield from wrapped(f"{one.side.upper()} does not agree with itself: {text}")
 
 
 def _apart(parity: Parity, style: Style) -> Iterator[str]:
@@ -212,9 +212,9 @@ def _apart(parity: Parity, style: Style) -> Iterator[str]:
 
 
 def _alone(parity: Parity, style: Style) -> Iterator[str]:
-    renamed = [f"{pair.a} of A is {pair.b} of B" for pair in parity.renamed]
+    renamed = [f"{pair.a} of A matches {pair.b} of B" for pair in parity.renamed]
     alone = [
-        f"{counted(len(paths), 'module')} of {name} without a partner: {', '.join(paths[:4])}"
+        f"{counted(len(paths), 'module')} of {name} unmatched: {', '.join(paths[:4])}"
         + (", …" if len(paths) > 4 else "")
         for name, paths in (("A", parity.only_a), ("B", parity.only_b))
         if paths

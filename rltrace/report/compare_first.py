@@ -17,17 +17,17 @@ LISTED = 8
 """Entries of a list that are shown; the JSON report has all of them."""
 
 CAUSES = {
-    Reason.WEIGHTS: "other weights",
-    Reason.INPUTS: "other inputs",
+    Reason.WEIGHTS: "different weights",
+    Reason.INPUTS: "different inputs",
     Reason.RNG: "random numbers",
-    Reason.OPERATOR: "other operators",
-    Reason.DTYPE: "another dtype",
-    Reason.ARGUMENTS: "other arguments",
-    Reason.KERNEL: "another kernel",
+    Reason.OPERATOR: "different operators",
+    Reason.DTYPE: "different dtype",
+    Reason.ARGUMENTS: "different arguments",
+    Reason.KERNEL: "different kernel",
     Reason.SHAPE: "the shape of the batch",
-    Reason.BESIDE: "more than its rows",
-    Reason.COMPUTATION: "the same computation, other bits",
-    Reason.UNKNOWN: "not known",
+    Reason.BESIDE: "more than the batch size",
+    Reason.COMPUTATION: "same computation, different bits",
+    Reason.UNKNOWN: "unknown",
 }
 
 
@@ -35,11 +35,11 @@ def first_lines(parity: Parity, style: Style) -> Iterator[str]:
     origin = parity.first
     if origin is None:
         return
-    yield style.bold("First module whose inputs agree and whose outputs do not")
+    yield style.bold("First module whose inputs agree and whose outputs differ")
     renamed = "" if origin.path.a == origin.path.b else f" ({origin.path.a} in A)"
     yield f"  module   {style.bold(str(origin.path.b))}{renamed}"
     if origin.own:
-        yield "           (its own work: no module that it calls explains it)"
+        yield "           (its own ops: no module that it calls explains it)"
     yield f"  rows     {origin.rows:,} of {origin.of:,} whose inputs agree; the first is {origin.row}"
     calls = f"call {origin.call.a} of A, call {origin.call.b} of B"
     yield f"  computed {calls}"
@@ -77,7 +77,7 @@ def other_lines(parity: Parity, style: Style) -> Iterator[str]:
     rest = parity.origins[1:]
     if not rest:
         return
-    yield style.bold("Other modules that part by themselves, in rows that agree up to them")
+    yield style.bold("Other modules that diverge independently, on rows that agree up to them")
     for origin in rest[:LISTED]:
         yield from wrapped(f"{origin.path.b}: {part_of(origin.rows, origin.of)}, {origin.because}", "    ", "  ")
     if len(rest) > LISTED:
@@ -104,8 +104,8 @@ def short(number: float | None) -> str:
 def distance_text(distance: Distance | None) -> str:
     """``at most 5.4e-07 apart (relative 2.7e-03, 26,134 ULP), at token 10 of sequence 7``."""
     if distance is None or distance.absolute is None:
-        return "values that are not finite" if distance is not None else "how far apart is not known"
+        return "not finite" if distance is not None else "distance unknown"
     rest = [] if distance.relative is None else [f"relative {distance.relative:.1e}"]
     rest += [] if distance.ulp is None else [f"{distance.ulp:,} ULP"]
-    at = f", most at {distance.worst}" if distance.worst else ""
-    return f"at most {distance.absolute:.1e} apart ({', '.join(rest)}){at}"
+    at = f", largest at {distance.worst}" if distance.worst else ""
+    return f"max |A - B| {distance.absolute:.1e} ({', '.join(rest)}){at}"

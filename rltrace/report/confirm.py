@@ -15,7 +15,7 @@ STATES = {
     ArmState.NOT_RUN: "not run",
     ArmState.RUNNING: "running",
     ArmState.AS_EXPECTED: "as expected",
-    ArmState.OTHERWISE: "otherwise",
+    ArmState.OTHERWISE: "unexpected",
     ArmState.FAILED: "failed",
 }
 COLORS = {
@@ -41,7 +41,7 @@ def plan_lines(
 ) -> Iterator[str]:
     """What is about to be run, before anybody is asked."""
     control = "once" if samples == 1 else f"{samples} times"
-    yield f"this runs, up to the end of {horizon} and several times each (a control {control}):"
+    yield f"this runs, up to the end of {horizon} and several times each ({control} per control):"
     for side, recipe in recipes.items():
         yield f"  {side.upper()}  {recipe.shown}"
     yield from _where_lines(in_place, work)
@@ -56,7 +56,7 @@ def capture_plan_lines(recipe: Recipe, horizon: str, samples: int, *, in_place: 
 
 
 def _where_lines(in_place: bool, work: str) -> Iterator[str]:
-    yield "  in its folder itself" if in_place else "  each run in a copy of its folder"
+    yield "  in its folder" if in_place else "  each run in a copy of its folder"
     yield f"  traces and output go to {work}"
 
 
@@ -114,12 +114,12 @@ def _arms(outcome: Outcome) -> Iterator[str]:
         if arm.result:
             yield from wrapped(arm.result, " " * 20)
     if outcome.by_state is False:
-        yield "  compared op by op: A and B leave the same parameters, buffers and generators behind"
+        yield "  compared op by op: A and B end with the same parameters, buffers and generator states"
     if outcome.trials:
         flaky = f", {outcome.flaky} of them not the same each time" if outcome.flaky else ""
         took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
         searched = any(found.matters is not None for found in outcome.classes)
-        what = "the search for the fewest kinds of op" if searched else "trying all kinds of op"
+        what = "the search for the fewest kinds of op" if searched else "the runs with all kinds of op"
         yield f"  {what} took {took}{flaky}"
 
 
@@ -130,7 +130,7 @@ def _classes(outcome: Outcome) -> Iterator[str]:
     groups: Sequence[tuple[str, bool | None]] = (
         [("needed", True), ("makes no difference", False), ("not tried", None)] if tried else [("", None)]
     )
-    yield f"Kinds of op at which B computes otherwise ({len(outcome.classes):,})"
+    yield f"Kinds of op that give different results ({len(outcome.classes):,})"
     for title, matters in groups:
         found = [kind for kind in outcome.classes if kind.matters is matters]
         if not found:
@@ -165,7 +165,7 @@ def _facts(kind: OriginClass) -> Iterator[str]:
         yield f"first at op {kind.first_row:,} of {kind.stream} in A0, step {kind.first_step or 0:,}"
 
 
-PARTS = {"outside": "data from outside", "generator": "generator states", "number": "numbers read out"}
+PARTS = {"outside": "outside data", "generator": "RNG states", "number": "logged scalars"}
 
 
 def _next(outcome: Outcome) -> Iterator[str]:

@@ -22,20 +22,20 @@ NAME = 36
 
 def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
     """The section of the text report."""
-    yield style.bold("What each module brings of it (mean absolute difference, A's rows put in)")
+    yield style.bold("Contribution of each module to the gap (mean absolute difference, A's rows injected)")
     yield f"    {'':<{NAME}}{'alone':>10} {'removes':>9} {'in turn':>10} {'removes':>9}"
-    yield f"    {'nothing put in':<{NAME}}{_gap(found.control):>10}"
+    yield f"    {'nothing injected':<{NAME}}{_gap(found.control):>10}"
     for number, share in enumerate(found.shares):
         alone = _part(found.removed(share.alone), found)
         own = _part(found.own(number), found)
         name = _tail(_short(share.module))
         yield f"    {name:<{NAME}}{_gap(share.alone):>10} {alone:>9} {_gap(share.in_turn):>10} {own:>9}"
     if found.routing is not None:
-        for name, trial in (("routing: experts alone", found.routing.experts), ("with weights", found.routing.weights)):
+        for name, trial in (("routing: experts only", found.routing.experts), ("with weights", found.routing.weights)):
             yield f"    {name:<{NAME}}{_gap(trial):>10} {_part(found.removed(trial), found):>9}"
     yield from wrapped(
-        "alone: the rows of this module and of no other. in turn: those of all modules above it as well, so that what"
-        " goes then is its own, and that of what runs between the two"
+        "alone: rows of this module only. in turn: with those of all modules above it, so that the reduction is "
+        "that of this module and of what runs between the two"
     )
     yield from wrapped(sentence(_sum(found)))
     for told in _doubts(found):
@@ -45,16 +45,16 @@ def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
 def _sum(found: Contributions) -> str:
     together, alone = found.removed_together, found.removed_alone
     if together is None:
-        return f"what all of them remove together is not known: {found.together.why or found.control.why}"
+        return f"what all of them remove together is unknown: {found.together.why or found.control.why}"
     text = f"together they remove {_part(together, found)} of the gap"
     if alone is None:
         return text
     if found.add_up:
-        return f"{text}; alone, their parts add up to {_part(alone, found)}, which is that"
-    more = "more: the rows of one carry what came in from those before it" if alone > together else "less"
+        return f"{text}; the shares alone add up to {_part(alone, found)}, the same"
+    more = "more: the rows of one module include what came in from those before it" if alone > together else "less"
     return (
-        f"{text}; alone, their parts add up to {_part(alone, found)}, {more}. They interact: only the parts in turn"
-        " add up"
+        f"{text}; the shares alone add up to {_part(alone, found)}, {more}. They interact: only the shares in turn "
+        "add up"
     )
 
 
@@ -62,17 +62,17 @@ def _doubts(found: Contributions) -> Iterator[str]:
     """What these numbers do not rest on."""
     if found.repeats is False:
         yield (
-            f"run again with nothing put in, the trainer shows {_gap(found.control)} and not the {found.recorded:.2e}"
-            " of the trace that was compared: it does not repeat itself, or is not run as it was; all parts are"
-            " measured from this run"
+            f"run again with nothing injected, the trainer gives {_gap(found.control)}, not the "
+            f"{found.recorded:.2e} of the compared trace: it is not deterministic, or was not run in the same way; "
+            "all shares refer to this run"
         )
     if found.step is not None:
         yield (
-            f"all of this is of optimizer step {found.step} alone: rows that are put in change the gradients, so that"
-            " later steps have other weights than the generator had"
+            f"all of this is for optimizer step {found.step} only: injected rows change the gradients, so later "
+            "steps have other weights than the generator had"
         )
     if found.control.why:
-        yield f"run again with nothing put in: {found.control.why}"
+        yield f"run again with nothing injected: {found.control.why}"
     trials = [(share.module, trial) for share in found.shares for trial in (share.alone, share.in_turn)]
     if found.routing is not None:
         trials += [("routing", found.routing.experts), ("routing", found.routing.weights)]
@@ -81,7 +81,9 @@ def _doubts(found: Contributions) -> Iterator[str]:
     if found.left_out:
         rest = f" and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
         names = ", ".join(map(_short, found.left_out[:3]))
-        yield f"not tried (--most): {names}{rest}; what they bring counts, in turn, for the next one that was"
+        yield (
+            f"not tried (--most): {names}{rest}; their contribution counts, in turn, for the next module that was tried"
+        )
 
 
 def _gap(trial: Trial) -> str:

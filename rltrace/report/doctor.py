@@ -34,8 +34,8 @@ SHOWN = {
 """What is shown of the facts, and the facts that it is made of; of alternatives the first that is known."""
 
 TITLES = {
-    Scope.HERE: "In the way of the same bits in a second run here",
-    Scope.ELSEWHERE: "In the way of the same bits on another machine",
+    Scope.HERE: "Sources of nondeterminism between runs on this machine",
+    Scope.ELSEWHERE: "Sources of differences on another machine",
 }
 
 
@@ -51,7 +51,7 @@ def doctor_json(facts: Facts, found: Sequence[Obstacle]) -> dict[str, Any]:
 
 
 def _chooses(facts: Facts, style: Style) -> Iterator[str]:
-    yield style.bold("What chooses the kernels here")
+    yield style.bold("Kernel selection on this machine")
     for name, keys in SHOWN.items():
         value = next((facts[key] for key in keys if facts.get(key) is not None), None)
         if value is not None:
@@ -72,7 +72,7 @@ def _flags(facts: Facts) -> Iterator[str]:
 
 def _obstacles(scope: Scope, found: Sequence[Obstacle], style: Style) -> Iterator[str]:
     mine = [obstacle for obstacle in found if obstacle.scope is scope]
-    yield style.bold(TITLES[scope]) if mine else f"{TITLES[scope]}: nothing that is known"
+    yield style.bold(TITLES[scope]) if mine else f"{TITLES[scope]}: none known"
     for obstacle in mine:
         yield from wrapped(obstacle.what, "    ", "  ")
         yield from wrapped(f"{obstacle.why}.", " " * 6)

@@ -37,7 +37,8 @@ def story(comparison: Comparison) -> str:
         return ""
     seen = [drift for drift in comparison.drift if drift.leaves is not None]
     parts = [
-        f"{short_name(drift)} {'visibly apart ' * (not n)}from {at(drift)}" for n, drift in enumerate(seen[:NAMED])
+        f"{short_name(drift)} {'exceeds the threshold ' * (not n)}from {at(drift)}"
+        for n, drift in enumerate(seen[:NAMED])
     ]
     finding = shown_finding(comparison)
     if finding is not None and finding.step is not None:
@@ -47,9 +48,13 @@ def story(comparison: Comparison) -> str:
         parts.append(f"{len(seen) - NAMED} more later")
     text = ", ".join(parts)
     if not seen:
-        many = "none of the curves that differ is" if len(comparison.drift) > 1 else "the curve that differs is not"
+        many = (
+            "none of the curves that differ exceeds"
+            if len(comparison.drift) > 1
+            else "the curve that differs does not exceed"
+        )
         read = "" if all(drift.whole for drift in comparison.drift) else " where they were read"
-        text += f"{'; ' if text else ''}{many} visibly apart{read}"
+        text += f"{'; ' if text else ''}{many} the threshold{read}"
     return sentence(text)
 
 
@@ -74,10 +79,10 @@ def account(drift: Drift) -> str:
     late = "" if drift.whole else " at the latest"
     told = f"differs from step {drift.first.step:,}{late}"
     if drift.leaves is None:
-        return f"{told}, never visibly (from {drift.limit:.3g} on it would be)"
+        return f"{told}; max |A - B| stays below the threshold ({drift.limit:.3g})"
     if drift.leaves.step == drift.first.step:
-        return f"{told}, and visibly (by more than {drift.limit:.3g})"
-    return f"{told}, visibly (by more than {drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
+        return f"{told}; |A - B| exceeds the threshold ({drift.limit:.3g}) at once"
+    return f"{told}; |A - B| exceeds the threshold ({drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
 
 
 def growing(drift: Drift) -> str:

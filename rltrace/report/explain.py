@@ -14,7 +14,7 @@ SCHEMA = "rltrace.explain/1"
 REFUSED = "does not have a deterministic implementation"
 """What torch's error says where ``torch.use_deterministic_algorithms(True)`` finds no form to choose."""
 
-NEVER_RUN = "It could be run under none of these, so nothing is known."
+NEVER_RUN = "It failed under all of these settings, so nothing is known."
 
 LIBRARIES = ("oneDNN ", "MKL ")
 """How names begin that a library told itself; others are a GPU's kernels."""
@@ -59,7 +59,7 @@ def explain_lines(
     yield ""
     yield from conclusions(sides, tried)
     if left_out:
-        yield f"Not tried, as no rule links them with this op (--everything does): {', '.join(left_out)}."
+        yield f"Not tried, as no rule links them with this op (--everything tries them): {', '.join(left_out)}."
 
 
 def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
@@ -68,10 +68,10 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
     shaky = [one for one in tried if one.repeats is False]
     if shaky:
         steady = [str(one.setting) for one in tried if one.repeats]
-        with_ = f"; it does with {', '.join(steady)}" if steady else ""
-        yield f"It does not repeat itself ({', '.join(str(one.setting) for one in shaky)}){with_}."
+        with_ = f"; deterministic with {', '.join(steady)}" if steady else ""
+        yield f"Nondeterministic ({', '.join(str(one.setting) for one in shaky)}){with_}."
     if any(REFUSED in one.trouble for one in tried):
-        yield "PyTorch says that it has no deterministic form (deterministic algorithms raise an error)."
+        yield "PyTorch reports no deterministic implementation (deterministic algorithms raise an error)."
     if tried and all(one.trouble for one in tried):
         yield NEVER_RUN
         return
@@ -79,13 +79,13 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
         name = f"{side.upper()}'s bits"
         giving = [str(one.setting) for one in tried if one.setting.name and one.gives(side)]
         if here is not None and here.gives(side):
-            yield f"This machine gives {name} as it is."
+            yield f"This machine gives {name} without any change."
         elif giving:
             yield f"With {' or '.join(giving)} this machine gives {name}."
         elif any(one.reaches(side) for one in tried):
-            yield f"{name} came out now and then."
+            yield f"{name} came out in some of the runs."
         else:
-            yield f"Nothing that was tried gives {name}."
+            yield f"None of the settings tried gives {name}."
 
 
 def _ran(one: Tried) -> str:
@@ -96,11 +96,11 @@ def _ran(one: Tried) -> str:
 
 def _outcome(one: Tried, sides: Sequence[str]) -> str:
     if one.trouble:
-        return f"could not be run: {one.trouble}"
+        return f"failed: {one.trouble}"
     if len(one.results) != 1:
         now_and_then = [f"{side.upper()}'s" for side in sides if one.reaches(side)]
         among = f", {' and '.join(now_and_then)} among them" if now_and_then else ""
-        return f"does not repeat itself: {one.times:,} runs, {len(one.results):,} results{among}"
+        return f"nondeterministic: {one.times:,} runs, {len(one.results):,} results{among}"
     given = [f"{side.upper()}'s" for side in sides if one.gives(side)]
     digests = one.results[0][0]
     return " and ".join(given) or f"neither: {' '.join(digests[:1])}{' …' if len(digests) > 1 else ''}"

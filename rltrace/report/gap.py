@@ -40,24 +40,28 @@ def effects_texts(effects: Effects, *, color: bool = False) -> list[str]:
 def _gap(gap: Gap | str, style: Style) -> Iterator[str]:
     if isinstance(gap, str) or not gap.n:
         yield style.bold("Log-probabilities")
-        yield from wrapped(sentence(gap if isinstance(gap, str) else f"no taken token has both sides': {gap.source}"))
+        yield from wrapped(
+            sentence(
+                gap if isinstance(gap, str) else f"no sampled token has a log-probability on both sides: {gap.source}"
+            )
+        )
         return
-    yield style.bold(f"Log-probabilities of {gap.n:,} taken tokens or actions")
+    yield style.bold(f"Log-probabilities of {gap.n:,} sampled tokens or actions")
     yield f"  equal    {gap.equal:,}{_share(gap.share_equal)}"
     if gap.mean is not None and gap.largest is not None and gap.k1 is not None and gap.k3 is not None:
-        yield f"  apart    {gap.mean:.3e} in the mean, {gap.largest:.3e} at most (absolute)"
-        yield f"  KL(A||B) k1 {gap.k1:.3e}, k3 {gap.k3:.3e}; A took the tokens (Schulman 2020)"
+        yield f"  |A - B|  {gap.mean:.3e} mean, {gap.largest:.3e} max"
+        yield f"  KL(A||B) k1 {gap.k1:.3e}, k3 {gap.k3:.3e}; sampled by A (Schulman 2020)"
     if gap.unmeasured:
-        yield f"  no number {gap.unmeasured:,}: NaN or infinite on one side"
+        yield f"  not finite {gap.unmeasured:,}: NaN or infinite on one side"
     if gap.portions:
-        parts = [f"{portion.carries:.0%} by the {portion.tokens:,}" for portion in gap.portions]
-        yield f"  carried  {', '.join(parts)} that lie furthest apart:"
+        parts = [f"{portion.carries:.0%} in the {portion.tokens:,}" for portion in gap.portions]
+        yield f"  share    {', '.join(parts)} with the largest |A - B|:"
     for taken in gap.furthest[:TOKENS]:
-        apart = f"A {taken.a:>11.5f}  B {taken.b:>11.5f}  apart {taken.b - taken.a:>10.2e}"
+        apart = f"A {taken.a:>11.5f}  B {taken.b:>11.5f}  B - A {taken.b - taken.a:>10.2e}"
         yield f"    {_place(taken.place, taken.token):<29} {apart}"
     if gap.only_a or gap.only_b:
         lacks = [f"{count:,} of {name}" for name, count in (("A", gap.only_a), ("B", gap.only_b)) if count]
-        yield from wrapped(f"{' and '.join(lacks)} without a counterpart", "           ", "  alone    ")
+        yield from wrapped(f"{' and '.join(lacks)}", "           ", "  one side ")
     yield from wrapped(sentence(gap.source), "           ", "  from     ")
 
 
@@ -77,7 +81,7 @@ def _routing(routing: Sequence[Routing], notes: Sequence[str], style: Style) -> 
     if not routing and not notes:
         return
     flipped, decisions = sum(r.flipped for r in routing), sum(r.n for r in routing)
-    yield style.bold(f"Routing: {flipped:,} of {decisions:,} decisions flipped to other experts")
+    yield style.bold(f"Routing: {flipped:,} of {decisions:,} decisions chose other experts")
     if routing:
         yield f"    {'router':<{NAME}}{'chosen':>9} {'flipped':>8} {'order':>6} {'weights':>8}"
     for one in routing:
@@ -102,7 +106,7 @@ def _how_close(routing: Sequence[Routing]) -> Iterator[str]:
     for one in routing:
         if one.largest_flipped is None:
             continue
-        kept = "" if not one.closer else f"; {one.closer:,} as close in A did not flip"
+        kept = "" if not one.closer else f"; {one.closer:,} with as small a margin in A did not flip"
         middle = f", the median margin is {one.margins_a.quantiles[3]:.1e}" if one.margins_a.known else ""
         text = f"{_named(one)} flipped at margins up to {one.largest_flipped:.1e}{kept}{middle}"
         yield from wrapped(text, "    ", "  ")

@@ -89,7 +89,7 @@ def _groups(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
 def _tree(grouping: Grouping, names: Sequence[str], style: Style) -> Iterator[str]:
     if isinstance(grouping.tree, Parting):
         words = _Names(names, {group: number for number, group in enumerate(grouping.groups, 1)})
-        yield style.bold("Where they part")
+        yield style.bold("Where they diverge")
         yield from _node(grouping.tree, words, "  ", "  ")
 
 
@@ -136,7 +136,7 @@ def _known(grouping: Grouping, style: Style) -> Iterator[str]:
     """What PyTorch says of the ops at which runs part."""
     advice = _advice(grouping)
     if advice:
-        yield style.bold("Known of it")
+        yield style.bold("Known about these ops")
     for text in advice:
         yield from wrapped(sentence(text))
 
@@ -150,7 +150,7 @@ def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
     if grouping.undecided:
         yield "In no group"
     for undecided in grouping.undecided:
-        text = f"against {names[undecided.against]}: {undecided.why}"
+        text = f"compared with {names[undecided.against]}: {undecided.why}"
         yield from wrapped(text, "    ", f"  {names[undecided.run]} ")
 
 

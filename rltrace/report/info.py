@@ -244,7 +244,7 @@ def _process_lines(process: Mapping[str, Any]) -> Iterator[str]:
         yield f"  series  {count:,}, {samples} (rltrace series draws them)"
     if process["compiled"]:
         kinds = _counted(process["compiled"], "kind")
-        yield f"  opaque  {kinds} of compiled region: each call is one op, what happens inside was not seen"
+        yield f"  opaque  {kinds} of compiled region: each call is one op, its inside is not recorded"
     yield from _value_lines(process["values"])
     yield from _row_lines(process["rows"])
 
@@ -253,11 +253,13 @@ def _value_lines(values: Mapping[str, Any] | None) -> Iterator[str]:
     if values is None:
         return
     what = " or ".join(values["selectors"]) + (", inputs too" if values["inputs"] else "")
-    what = what or "what rows are told by"
+    what = what or "what identifies activation rows"
     yield f"  values  {values['count']:,}, {values['bytes']:,} bytes of at most {values['limit']:,}  ({what})"
     for entry in values["left_out"]:
         count, rows = _counted(entry["values"], "value"), f"rows {entry['first']:,} to {entry['last']:,}"
-        yield f"          not kept: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
+        yield (
+            f"          not recorded: {count}, {entry['bytes']:,} bytes, of {rows} of {entry['stream']}: {entry['why']}"
+        )
 
 
 def _row_lines(rows: Mapping[str, Any] | None) -> Iterator[str]:

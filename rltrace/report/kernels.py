@@ -46,9 +46,9 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
         if len(shown) < len(calls):
             more = len(calls) - len(shown)
             kinds = "1 kind" if more == 1 else f"{more:,} kinds"
-            yield f"  and {kinds} of call of which no library said anything (--all shows them)"
+            yield f"  and {kinds} of call on which no library reported anything (--all shows them)"
         for why, count in process.ran.unknown:
-            yield f"  not known of {count}: {why}"
+            yield f"  unknown for {count}: {why}"
 
 
 def kernels_json(trace: Trace) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def other_lines(a: Trace, b: Trace) -> Iterator[str]:
     """The kinds of call for which something else ran in B."""
     found = _others(a, b)
     if not found:
-        yield "the same ran on both sides, wherever the libraries were asked"
+        yield "the same kernels ran on both sides, wherever the libraries were asked"
     for other in found:
         yield f"{other.op}  ({other.stream}:{other.a_index:,} in A): {BITS[other.same_bits]}"
         yield f"  A  {other.a}"

@@ -24,7 +24,7 @@ SHOWN = 20
 def launched_lines(process: ProcessTrace) -> Iterator[str]:
     """A line for each kind of call, in the order in which they were met first, and what ran for it."""
     told, words = process.launched, Words(process)
-    yield f"  a profiler looked at {told.rows:,} rows"
+    yield f"  profiled: {told.rows:,} rows"
     calls = seen_calls(process)
     places = [place_in_words(process, call.stream, call.row, words) for call in calls]
     width = max((len(op) for op, _ in places), default=0)
@@ -40,13 +40,13 @@ def launched_lines(process: ProcessTrace) -> Iterator[str]:
     strays = sorted(told.strays.items(), key=lambda item: -item[1])
     if strays:
         total = sum(count for _, count in strays)
-        yield f"  launched for no row: {total:,}"
+        yield f"  launched outside any row: {total:,}"
         for (name, launcher), count in strays[:SHOWN]:
             yield f"      {read_name(name).short} ×{count:,}{f', by {launcher}' if launcher else ''}"
         if len(strays) > SHOWN:
             yield f"      and {len(strays) - SHOWN:,} more"
     for why, rows in unknown(process).items():
-        yield f"  not known of {rows:,} {'row' if rows == 1 else 'rows'}: {why}"
+        yield f"  unknown for {rows:,} {'row' if rows == 1 else 'rows'}: {why}"
 
 
 def unknown(process: ProcessTrace) -> Counter[str]:

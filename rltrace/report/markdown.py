@@ -130,7 +130,7 @@ def _finding(finding: Finding, is_main: bool) -> Lines:
     if finding.module:
         yield f"- module: {code(finding.module)}"
     if finding.site is not None:
-        yield f"- at: {code(f'{finding.site.file}:{finding.site.line}')} in {code(finding.site.function)}"
+        yield f"- site: {code(f'{finding.site.file}:{finding.site.line}')} in {code(finding.site.function)}"
     why = "" if is_main else f". {prose(sentence(finding.because))}"  # the report begins with it
     yield f"- cause: **{finding.cause.value}**{why}"
     if finding.op is not None and paired and finding.boundary is None:
@@ -188,7 +188,7 @@ def _structure(comparison: Comparison) -> Lines:
     counts = structure_counts(structure)
     if not counts:
         return
-    yield "#### Ops that one side alone has, or that changed places"
+    yield "#### Ops on one side only, or reordered"
     yield ""
     remarks = "".join(f" ({remark})" for remark in structure_remarks(structure))
     yield prose(", ".join(counts)) + remarks
@@ -199,11 +199,11 @@ def _structure(comparison: Comparison) -> Lines:
 def _environment(comparison: Comparison) -> Lines:
     if not comparison.environment:
         if comparison.verdict is Verdict.DIVERGED:
-            yield "#### Environment"
+            yield "#### System and settings"
             yield ""
             yield NO_FACT
         return
-    yield f"#### Environment ({len(comparison.environment)} differ)"
+    yield f"#### System and settings ({len(comparison.environment)} differ)"
     yield ""
     yield "| fact | A | B |"
     yield "| --- | --- | --- |"
@@ -219,7 +219,7 @@ def _environment(comparison: Comparison) -> Lines:
 def _curves(comparison: Comparison) -> Lines:
     if not comparison.curves:
         return
-    yield "#### Where the numbers that were read out part"
+    yield "#### Logged scalars that differ"
     yield ""
     finding = comparison.first_value
     if finding is not None and finding.step is not None:
@@ -236,7 +236,7 @@ def _curves(comparison: Comparison) -> Lines:
 def _drift(comparison: Comparison) -> Lines:
     if not comparison.drift:
         return
-    yield "#### How the curves come apart"
+    yield "#### How the curves diverge"
     yield ""
     yield prose(story(comparison))
     yield ""
@@ -245,17 +245,17 @@ def _drift(comparison: Comparison) -> Lines:
 
 def _remarks(comparison: Comparison) -> Lines:
     told, marked = told_text(comparison), marked_text(comparison)
-    found = [f"- {prose(sentence(f'what environments returned, and files held: {told}'))}"] if told else []
-    found += [f"- {prose(sentence(f'memory that no op had written: {marked}'))}"] if marked else []
+    found = [f"- {prose(sentence(f'data from environments and files: {told}'))}"] if told else []
+    found += [f"- {prose(sentence(f'uninitialised memory: {marked}'))}"] if marked else []
     found += [f"- cannot be read: {hole.side.upper()}, {prose(hole_text(hole))}" for hole in comparison.holes[:MOST]]
     found += [f"- {prose(sentence(note))}" for note in comparison.notes[:MOST]]
     if found:
-        yield "#### To know"
+        yield "#### Notes"
         yield ""
         yield from found
     more = len(comparison.holes) - MOST
     if more > 0:
-        yield f"- … and {more:,} more parts that cannot be read"
+        yield f"- … and {more:,} more that cannot be read"
 
 
 def _advice(comparison: Comparison) -> Lines:

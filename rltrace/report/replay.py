@@ -16,7 +16,7 @@ SCHEMA = "rltrace.replay/1"
 SHOWN = 12
 """Kinds of injections, in the text."""
 
-PARTS = {OUTSIDE: "data from outside", GENERATOR: "generator states", NUMBER: "numbers", RESULT: "results"}
+PARTS = {OUTSIDE: "outside data", GENERATOR: "RNG states", NUMBER: "logged scalars", RESULT: "results"}
 
 
 def account_json(
@@ -80,12 +80,12 @@ def rows_lines(account: RowAccount) -> Iterator[str]:
     if account.complete:
         put_in = sum(module.put_in for module in account.modules)
         places = f"{len(account.modules):,} places" if len(account.modules) > 1 else "one place"
-        yield f"put in A's rows at {places}: {account.done:,} rows, of which {put_in:,} were other ones here"
+        yield f"injected A's rows at {places}: {account.done:,} rows, {put_in:,} of them different here"
     else:
         lacking = len(account.lacking)
         yield (
-            f"UNRESOLVED: at {lacking:,} of {len(account.modules):,} places A's rows were not put in, or not all of "
-            "them; this run proves nothing"
+            f"UNRESOLVED: at {lacking:,} of {len(account.modules):,} places A's rows were not injected, or not all "
+            "of them; this run proves nothing"
         )
         for module, why in account.lacking[:SHOWN]:
             yield f"  {_place(module)}: {why}"
@@ -94,11 +94,11 @@ def rows_lines(account: RowAccount) -> Iterator[str]:
     if account.without:
         named = next(module for module in account.modules if module.without)
         yield (
-            f"  {account.without:,} rows have no partner in A and stayed as they were, first {named.unmatched[0]} "
+            f"  {account.without:,} rows are unmatched in A and were left unchanged, first {named.unmatched[0]} "
             f"({_place(named)})"
         )
     if several := sum(module.several for module in account.modules):
-        yield f"  {several:,} rows A had computed several times, not alike: the first was put in"
+        yield f"  {several:,} rows were computed several times in A, with different results: the first was injected"
 
 
 def _place(module: ModuleRows) -> str:
@@ -109,12 +109,12 @@ def account_lines(account: Account) -> Iterator[str]:
     """A line for the outcome, and, where not everything happened, one for each kind of what did not."""
     if account.complete:
         yield (
-            f"put in A's values at all {account.asked:,} ops that were asked for"
+            f"injected A's values at all {account.asked:,} selected ops"
             if account.asked > 1
-            else ("put in A's values at the op that was asked for")
+            else ("injected A's values at the selected op")
         )
         if account.received:
-            yield f"  {account.received:,} of them were given other values than in A already, and were left as they are"
+            yield f"  {account.received:,} of them already had other inputs than in A, and were left unchanged"
         yield from _other_lines(account.other)
         return
     left = account.asked - account.done - account.received
@@ -129,10 +129,10 @@ def account_lines(account: Account) -> Iterator[str]:
 def became_line(found: Comparison) -> str:
     """Whether a run with A's values became A."""
     if found.agrees:
-        return f"  it has become A: {found.verdict.value}, by digests of every op and of the state at the end"
+        return f"  it now equals A: {found.verdict.value}, by digests of every op and of the final state"
     if found.agrees is None:
-        return f"  whether it has become A cannot be said: {found.why}"
-    return f"  it has not become A: {found.why}"
+        return f"  unknown whether it now equals A: {found.why}"
+    return f"  it does not equal A: {found.why}"
 
 
 def kind_lines(kinds: Sequence[OtherKind], most: int | None = None) -> Iterator[str]:
@@ -165,10 +165,10 @@ def _facts(kind: OtherKind) -> Iterator[str]:
 def _other_lines(other: Sequence[OtherKind]) -> Iterator[str]:
     """Where the program had other values of its own."""
     if not other:
-        yield "  the program had these very values already"
+        yield "  the program already had these values"
         return
     ops, kinds = sum(kind.count for kind in other), f"{len(other):,} kinds" if len(other) > 1 else "one kind"
-    yield f"  at {ops:,} of them the program had other ones, of {kinds}:"
+    yield f"  at {ops:,} of them the program had different values, of {kinds}:"
     for line in kind_lines(other, SHOWN):
         yield f"    {line}"
 

@@ -138,7 +138,7 @@ def _counted(count: int) -> str:
 
 def _holes(told: TraceSeries, style: Style) -> Iterator[str]:
     if told.holes:
-        yield style.bold("Parts that cannot be read")
+        yield style.bold("Cannot be read")
     for hole in told.holes:
         yield from wrapped(hole)
 
@@ -149,7 +149,7 @@ def _holes(told: TraceSeries, style: Style) -> Iterator[str]:
 def _partings(told: TraceSeries, style: Style) -> Iterator[str]:
     if not told.partings:
         return
-    yield style.bold("Gradient scalers that part")
+    yield style.bold("Gradient scalers that diverge")
     for parting in told.partings:
         yield from wrapped(parting_text(parting, len({p.process for p in told.partings}) > 1))
     processes = {parting.process for parting in told.partings}
@@ -164,15 +164,15 @@ def parting_text(parting: Parting, named: bool = False) -> str:
     where = f"{parting.process}: " if named else ""
     if parting.cause is PartingCause.START:
         starts = ", ".join(f"{_scalers(side)} at {side.after:g}" for side in sides)
-        return f"{where}{_all_scalers(parting)} start apart: {starts}."
+        return f"{where}{_all_scalers(parting)} start with different scales: {starts}."
     steps = sorted({side.step for side in sides})
     at = f"step{'s' if len(steps) > 1 else ''} {' and '.join(f'{step:,}' for step in steps)}"
     updates = f"{parting.update - 1:,} {'update' if parting.update == 2 else 'updates'}"
     after = ", ".join(f"{side.after:g} in {_scalers(side)}" for side in sides)
     together = f"are the same for {updates} ({sides[0].before:g})" if parting.update > 1 else "start the same"
     return (
-        f"{where}{_all_scalers(parting)} {together} and part at update {parting.update:,} ({at}):"
-        f" {_cause(parting.cause, sides)}. The scale after it: {after}."
+        f"{where}{_all_scalers(parting)} {together} and diverge at update {parting.update:,} ({at}): "
+        f"{_cause(parting.cause, sides)}. The scale after it: {after}."
     )
 
 
@@ -183,9 +183,10 @@ def _cause(cause: PartingCause, sides: Sequence[Side]) -> str:
         return f"infinities were found in the gradients of {found}, none in those of {others}"
     if cause is PartingCause.GROWTH:
         trackers = ", ".join(f"{side.growth:,} of {_scalers(side)}" for side in sides)
-        return f"none found infinities alone, but they had gone on without for another number of updates ({trackers})"
+        return f"infinities were found by all or none, but their growth trackers differ ({trackers})"
     return (
-        "none found infinities alone, and their trackers were equal: the program set the scale, or its factors differ"
+        "infinities were found by all or none, and their growth trackers were equal: the program set the scale, "
+        "or its factors differ"
     )
 
 

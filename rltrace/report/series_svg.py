@@ -127,7 +127,7 @@ def _told(drawn: Drawn, low: float, high: float) -> str:
     both = [series for series in (drawn.a, drawn.b) if series is not None]
     count = "1 number" if len(drawn.a) == 1 else f"{len(drawn.a):,} numbers"
     if drawn.b is not None:
-        count += f" in {drawn.sides[0]} (broad), {len(drawn.b):,} in {drawn.sides[1]} (dashed)"
+        count += f" in {drawn.sides[0]} (solid), {len(drawn.b):,} in {drawn.sides[1]} (dashed)"
     told = [count, f"from {low:.6g} to {high:.6g}"]
     odd = sum(len(series) - int(np.isfinite(series.values).sum()) for series in both)
     if odd:

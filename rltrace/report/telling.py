@@ -18,15 +18,15 @@ HEADLINES = {
 }
 
 INPUTS = {
-    InputsMatch.READ: "read: digested at this op on both sides",
-    InputsMatch.LINKED: "linked: written by matching ops of the same step, not read again here",
+    InputsMatch.READ: "read: hashed at this op on both sides",
+    InputsMatch.LINKED: "inferred: matched ops of this step wrote them; not hashed again here",
     InputsMatch.DIFFER: "differ",
     InputsMatch.UNKNOWN: "unknown",
 }
 
 SIGNS = {"only-a": "<", "only-b": ">", "reordered": "~"}
 
-NO_FACT = "No recorded fact of machine, settings, packages and source files differs."
+NO_FACT = "No recorded fact of system, settings, packages or source files differs."
 
 STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
 """What the digests of a finding without an op are of."""
@@ -76,7 +76,7 @@ def _title(comparison: Comparison, finding: Finding) -> str:
     if finding.cause is Cause.ENDED:
         return "One run ended earlier"
     if finding.op is None:
-        return "First step that differs" if finding.phase == "optimizer" else "What only the end shows"
+        return "First step that differs" if finding.phase == "optimizer" else "Final state"
     if finding is comparison.first_value or finding.cause is not Cause.CONTROL_FLOW:
         return "First difference in values"
     return "First difference"
@@ -84,7 +84,7 @@ def _title(comparison: Comparison, finding: Finding) -> str:
 
 def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None) -> str:
     if finding in comparison.unordered:
-        return f"In {finding.stream}, in no known order to the above"
+        return f"In {finding.stream}, order to the above unknown"
     if finding is comparison.first_value:
         return "First difference in values, after it"
     if finding in comparison.later:
@@ -98,7 +98,7 @@ def before_it(finding: Finding) -> str:
     """How far the two sides were identical."""
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.boundary is None
-    masked = "; later origins are masked until lockstep" if is_origin else ""
+    masked = "; later independent differences may be hidden, rltrace confirm finds them" if is_origin else ""
     return f"{counted(finding.identical_before, f'identical {unit}')} before it{masked}."
 
 
@@ -159,7 +159,7 @@ def structure_counts(structure: Structure) -> list[str]:
 
 def structure_remarks(structure: Structure) -> list[str]:
     """What has to be known to read those counts right."""
-    told = ["their digests prove it; which ops moved there was not looked at"] if structure.reordered_steps else []
+    told = ["their digests prove it; which ops moved was not read"] if structure.reordered_steps else []
     return told if structure.whole else [*told, "counted up to the first difference in values"]
 
 
@@ -185,9 +185,9 @@ def hunks_text(group: list[Hunk]) -> str:
 def lag(values: int, seen: int) -> str:
     """How long after the values the numbers part that somebody can see."""
     if seen <= values:
-        return f"In step {values:,} already, where the values part."
+        return f"Tensors and logged scalars diverge in the same step, {values:,}."
     later = "1 step" if seen == values + 1 else f"{seen - values:,} steps"
-    return f"The values part in step {values:,}; the numbers show it {later} later."
+    return f"Tensors diverge at step {values:,}; the first logged scalar differs {later} later."
 
 
 def marked_text(comparison: Comparison) -> str:
@@ -198,10 +198,10 @@ def marked_text(comparison: Comparison) -> str:
     least = "" if marked.whole else "at least "
     first = f", the first at {marked.first}" if marked.first else ""
     verb = "differs" if marked.differing == 1 else "differ"
-    text = f"{least}{marked.differing:,} of the ops that may have read such memory {verb}{first}."
+    text = f"{least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
     shown = shown_finding(comparison)
     origin = shown is not None and shown.cause is Cause.UNINITIALISED
-    return text if origin else f"{text} That alone is no verdict."
+    return text if origin else f"{text} It does not decide the verdict."
 
 
 def told_text(comparison: Comparison) -> str:
@@ -212,8 +212,8 @@ def told_text(comparison: Comparison) -> str:
     least = "" if told.whole else "at least "
     events = "1 event differs" if told.differing == 1 else f"{told.differing:,} events differ"
     first = f", the first is the {told.first}" if told.first else ""
-    text = f"{least}{events} in what came in from outside of torch{first}."
-    return text if comparison.verdict is Verdict.DIVERGED else f"{text} That alone is no verdict."
+    text = f"{least}{events} in data from outside torch{first}."
+    return text if comparison.verdict is Verdict.DIVERGED else f"{text} It does not decide the verdict."
 
 
 def hole_text(hole: Hole) -> str:

@@ -116,7 +116,7 @@ def _structure(comparison: Comparison, style: Style) -> Iterator[str]:
     counts = structure_counts(structure)
     if not counts:
         return
-    yield style.bold("Ops that one side alone has, or that changed places")
+    yield style.bold("Ops on one side only, or reordered")
     yield f"  {', '.join(counts)}"
     yield from (f"  ({remark})" for remark in structure_remarks(structure))
     yield from _limited([line for group in alike(structure.hunks) for line in _hunks(group)])
@@ -133,7 +133,7 @@ def _environment(comparison: Comparison, style: Style) -> Iterator[str]:
             yield style.bold("Environment")
             yield f"  {NO_FACT}"
         return
-    yield style.bold(f"Environment ({len(differences)} differ)")
+    yield style.bold(f"System and settings ({len(differences)} differ)")
     lines = []
     for difference in differences:
         a, b = difference.a or "(unset)", difference.b or "(unset)"
@@ -146,7 +146,7 @@ def _environment(comparison: Comparison, style: Style) -> Iterator[str]:
 def _curves(comparison: Comparison, style: Style) -> Iterator[str]:
     if not comparison.curves:
         return
-    yield style.bold("Where the numbers that were read out part")
+    yield style.bold("Logged scalars that differ")
     finding = comparison.first_value
     steps = finding is not None and finding.step is not None
     if finding is not None and finding.step is not None:
@@ -160,7 +160,7 @@ def _curves(comparison: Comparison, style: Style) -> Iterator[str]:
 def _drift(comparison: Comparison, style: Style) -> Iterator[str]:
     if not comparison.drift:
         return
-    yield style.bold("How the curves come apart")
+    yield style.bold("How the curves diverge")
     yield from wrapped(story(comparison))
     lines: list[str] = []
     for drift in comparison.drift:
@@ -172,21 +172,21 @@ def _drift(comparison: Comparison, style: Style) -> Iterator[str]:
 def _told(comparison: Comparison, style: Style) -> Iterator[str]:
     text = told_text(comparison)
     if text:
-        yield style.bold("What environments returned, and files held")
+        yield style.bold("Data from environments and files")
         yield from wrapped(sentence(text))
 
 
 def _marked(comparison: Comparison, style: Style) -> Iterator[str]:
     text = marked_text(comparison)
     if text:
-        yield style.bold("Memory that no op had written")
+        yield style.bold("Uninitialised memory")
         yield from wrapped(text)
 
 
 def _holes(comparison: Comparison, style: Style) -> Iterator[str]:
     if not comparison.holes:
         return
-    yield style.bold("Parts that cannot be read")
+    yield style.bold("Cannot be read")
     lines = []
     for hole in comparison.holes:
         lines += list(wrapped(hole_text(hole), "     ", f"  {hole.side.upper()}  "))

@@ -125,7 +125,7 @@ def _pair(what: str, rows: list[RowAt], digests: list[int | None]) -> ValuePair:
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return _none(what, layout, False, "their dtypes or shapes differ")
     if a.dtype == GENERATOR:
-        return _none(what, layout, False, "states of a generator: they are equal or not, there is no distance")
+        return _none(what, layout, False, "RNG states: equal or not, there is no distance")
     return ValuePair(what, layout, False, measure(a.dtype, a.raw, b.raw), (), "")
 
 
@@ -140,7 +140,7 @@ def _missing(row: RowAt, digest: int | None) -> str:
     values = row.view.process.values
     if not values:
         return "its values were not recorded"
-    return values.why_missing(row.view.stream.index, row.index) or "the selectors of --values did not find it"
+    return values.why_missing(row.view.stream.index, row.index) or "no selector of --values found it"
 
 
 def _layout(value: Value) -> str:

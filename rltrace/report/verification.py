@@ -49,7 +49,7 @@ def _remedy(found: Verification) -> str:
         return "if this is a copy, copy it again"
     first, end = found.lost_steps
     return (
-        f"if this is a copy, copy it again; else rltrace record --steps {first}:{end} brings back the ops that are lost"
+        f"if this is a copy, copy it again; otherwise rltrace record --steps {first}:{end} records the lost ops again"
     )
 
 

@@ -12,13 +12,13 @@ from rltrace.report.material import ExcerptLine, Material
 from rltrace.report.oplist import OpLine
 
 SIGNS = {
-    Relation.EQUAL: ("=", "", "equal", "equal, as far as it was recorded"),
-    Relation.DIFFERS: ("≠", "is-differs", "differs", "differs, and no input is seen to: a difference may begin here"),
-    Relation.RECEIVES: ("~", "is-receives", "receives", "differs, and so does an input: it passes a difference on"),
-    Relation.UNSURE: ("?", "is-unsure", "unsure", "differs, and of an input it is not known whether it does"),
+    Relation.EQUAL: ("=", "", "equal", "equal, as far as recorded"),
+    Relation.DIFFERS: ("≠", "is-differs", "differs", "differs, and no input is known to: a difference may begin here"),
+    Relation.RECEIVES: ("~", "is-receives", "receives", "differs, and so does an input: propagated difference"),
+    Relation.UNSURE: ("?", "is-unsure", "unsure", "differs; unknown whether an input does"),
     Relation.ONLY_A: ("<", "is-only", "only in A", "only A ran it"),
     Relation.ONLY_B: (">", "is-only", "only in B", "only B ran it"),
-    Relation.UNPAIRED: ("?", "is-unsure", "not paired", "the two sides are too different here to be paired"),
+    Relation.UNPAIRED: ("?", "is-unsure", "not paired", "too different here to pair"),
 }
 """Sign, look, what is said in its place to who listens, and the meaning. Nothing is told by colour alone."""
 
@@ -33,7 +33,7 @@ def around_section(material: Material) -> Element | None:
     if not lines:
         return section("ops", "Ops around it", el("p", f"Not shown: {material.trouble}")) if material.trouble else None
     stream = next((line.stream for entry in lines for line in (entry.a, entry.b) if line is not None), "")
-    caption = f"{stream}, both runs side by side; identical stretches are folded, and so are steps nobody has looked at"
+    caption = f"{stream}, both runs side by side; identical stretches are folded, and so are steps not loaded"
     return section(
         "ops",
         "Ops around it",
@@ -67,7 +67,7 @@ def _fold(line: ExcerptLine) -> str:
     step = f" from step {line.step:,} on" if line.step is not None else ""
     if line.trouble:
         return f"⋯ {line.folded:,} ops{step}: {line.trouble} ⋯"
-    return f"⋯ {line.folded:,} identical ops ⋯" if line.equal else f"⋯ {line.folded:,} ops{step}, not looked at ⋯"
+    return f"⋯ {line.folded:,} identical ops ⋯" if line.equal else f"⋯ {line.folded:,} ops{step}, not loaded ⋯"
 
 
 def _module(line: OpLine) -> Content:

@@ -206,7 +206,7 @@ def apart_chart(curve: Curve, name: str) -> Element | None:
     gaps = [(step, math.nan) for step in equal]  # where both are equal there is no line
     parts = stretches(sorted([*found, *gaps]), MOST_POINTS, whole=curve.whole)
     top = max(high, low + 1)
-    text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs read the same number."
+    text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs have the same number."
     drawing = chart(
         name,
         f"|A - B| of {curve.name}",

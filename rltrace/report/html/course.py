@@ -36,23 +36,23 @@ NUMBERS_SHOWN = 6
 STATES = {
     StepState.SAME: "equal",
     StepState.DIFFERS: "differs",
-    StepState.OTHER_OPS: "other ops were run, or the same in another order; no value is known to differ",
-    StepState.ONE_SIDED: "made by one side alone",
-    StepState.UNKNOWN: "a side has no digests of it",
+    StepState.OTHER_OPS: "other ops, or the same in another order; no value known to differ",
+    StepState.ONE_SIDED: "on one side only",
+    StepState.UNKNOWN: "without digests on one side",
 }
 
 COUNTED = {
     StepState.SAME: "equal",
     StepState.DIFFERS: "differing",
-    StepState.OTHER_OPS: "of other ops or another order",
-    StepState.ONE_SIDED: "of one side alone",
+    StepState.OTHER_OPS: "other ops or another order",
+    StepState.ONE_SIDED: "on one side only",
     StepState.UNKNOWN: "without digests",
 }
 
 RESPECTS = {
     "structure": "the same ops",
     "values": "the same values",
-    "marked": "the same values, memory that no op had written included",
+    "marked": "the same values, uninitialised memory included",
 }
 
 
@@ -114,7 +114,7 @@ def curves_section(material: Material) -> Element | None:
     drifts = {(drift.name, drift.place or KINDS[drift.kind]): drift for drift in material.comparison.drift}
     return section(
         "curves",
-        "Numbers that both runs read out",
+        "Logged scalars of both runs",
         _lag(material.comparison),
         _story(material.comparison),
         el(
@@ -162,7 +162,7 @@ def _curve(curve: Curve, place: int, drift: Drift | None) -> Element:
 def _parting(curve: Curve) -> str:
     if curve.parts_at is None:
         return "equal" if curve.whole else "equal where read"
-    return f"parts at step {curve.parts_at:,}" if curve.whole else f"differs at step {curve.parts_at:,}"
+    return f"diverges at step {curve.parts_at:,}" if curve.whole else f"differs at step {curve.parts_at:,}"
 
 
 def _account(curve: Curve) -> str:
@@ -175,7 +175,7 @@ def _account(curve: Curve) -> str:
     if odd:
         told.append(f"{odd:,} NaN or infinite, not drawn")
     if not curve.whole:
-        told.append("read in places that lie evenly over the run, not everywhere")
+        told.append("read at evenly spaced steps, not at all of them")
     if max(len(curve.a), len(curve.b)) > MOST_POINTS:
         told.append(f"about {MOST_POINTS} of a side are drawn: of each stretch the first, last, smallest and largest")
     return "; ".join(told) + "."
@@ -185,7 +185,7 @@ def _distance(curve: Curve, name: str) -> Content:
     drawn = apart_chart(curve, f"{name}-apart")
     if drawn is None:
         return None
-    return [el("h3", "How far apart: |A - B|, logarithmic"), drawn]
+    return [el("h3", "Difference: |A - B|, logarithmic"), drawn]
 
 
 def _numbers(curve: Curve) -> Content:
@@ -207,7 +207,9 @@ def _numbers(curve: Curve) -> Content:
     ]
     head = (("step", None), ("A", None), ("B", None), ("A - B", None))
     return el(
-        "details", el("summary", "The numbers where they part"), table(head, rows, "Around the first that differs")
+        "details",
+        el("summary", "Logged scalars around the divergence"),
+        table(head, rows, "Logged scalars around the first difference"),
     )
 
 
@@ -228,10 +230,13 @@ def search_section(material: Material) -> Element:
     read = f"{search.chunks_read:,} chunks were read, {search.bytes_read:,} bytes."
     return section(
         "search",
-        "How it was searched",
+        "Search",
         el(
             "p",
-            "Prefix digests tell whether everything before a row is equal: a bisection over them finds where it ends. ",
+            (
+                "Prefix digests show whether everything before a row is equal: a bisection over them finds where it "
+                "ends. "
+            ),
             read,
         ),
         [_track(track, number) for number, track in enumerate(tracks[:MOST_TRACKS])],

@@ -36,12 +36,12 @@ def experiment_section(outcome: Outcome) -> Element:
         el("p", sentence(outcome.because), class_="lead") if outcome.because else None,
         facts(("over", steps_text(outcome)), ("search", _search(outcome))),
         table(
-            [("Arm", None), ("What was run", None), ("It came out", None), ("What it showed", None)],
+            [("Arm", None), ("Run", None), ("Result", None), ("Meaning", None)],
             (
                 row(arm.name.value.replace("<-", "←"), arm.what, STATES[arm.state], _result(arm.state, arm.result))
                 for arm in outcome.arms
             ),
-            "Each program again, unchanged, and with the other one's values",
+            "Each program run again, unchanged and with the other run's values",
         ),
         _kinds(outcome) if outcome.classes else None,
         more(len(outcome.classes) - MOST, "kinds", WHERE),
@@ -63,7 +63,7 @@ def _kinds(outcome: Outcome) -> Element:
     return table(
         [("Op", None), ("Where", None), ("Ops", "number"), ("Largest ULP", "number"), ("Kernel", None), ("", None)],
         (row(*_kind(kind)) for kind in outcome.classes[:MOST]),
-        "Kinds of op at which B computes otherwise",
+        "Kinds of op that give different results",
     )
 
 

@@ -52,7 +52,7 @@ def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Content:
         ("row", [rows(finding), muted(" of "), code(finding.stream)] if finding.op else None),
         ("when", when(finding)),
         ("module", code(finding.module) if finding.module else None),
-        ("at", place(finding.site) if finding.site else None),
+        ("site", place(finding.site) if finding.site else None),
         ("cause", [el("strong", finding.cause.value), None if before else f". {sentence(finding.because)}"]),
         ("repeats", _repeats(finding)),
         ("inputs", INPUTS[finding.inputs_match] if finding.op and paired and finding.boundary is None else None),
@@ -64,7 +64,7 @@ def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Content:
 def _repeats(finding: Finding) -> str | None:
     if finding.cause is not Cause.SAME_KERNEL or finding.repeats is None:
         return None
-    return "the op was seen to repeat itself" if finding.repeats else "the op was seen not to repeat itself"
+    return "the op gave the same bits when run again" if finding.repeats else "the op gave other bits when run again"
 
 
 def _evidence(finding: Finding, paired: bool) -> Iterator[tuple[str, Content]]:
@@ -98,14 +98,14 @@ def _event(pair: OpPair) -> Content:
         )
         for name, cell in {**cells[1], **cells[0]}.items()
     ]
-    head = (("told", None), ("A", None), ("B", None))
-    return table(head, listed, "What the event tells; in brackets what is evidence alone") if listed else None
+    head = (("field", None), ("A", None), ("B", None))
+    return table(head, listed, "Fields of the event; those in brackets are evidence only") if listed else None
 
 
 # --- the op in full -------------------------------------------------------------------------------------------------
 
 
-COLUMNS = (("input", None), ("tensor", None), ("match", None), ("made by", None), ("read here as", None))
+COLUMNS = (("input", None), ("tensor", None), ("match", None), ("written by", None), ("digest here", None))
 
 
 def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
@@ -116,18 +116,16 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
     inputs = [row(*_input(pair, given, made.get(given.place))[: len(head)]) for given in chosen]
     call = _told(pair, pair.skeleton)
     state = facts(
-        ("numbers", _told(pair, pair.numbers)),
-        ("call", [call, muted(" (T a tensor, i and f a number)")] if call else None),
-        ("generator", _told(pair, _texts(pair, "rng"))),
-        ("read out", _told(pair, _texts(pair, "value"))),
-        ("outputs", _digests(pair)),
+        ("scalars", _told(pair, pair.numbers)),
+        ("arguments", [call, muted(" (T a tensor, i and f a number)")] if call else None),
+        ("RNG state", _told(pair, _texts(pair, "rng"))),
+        ("logged scalar", _told(pair, _texts(pair, "value"))),
+        ("output", _digests(pair)),
         ("flags", ", ".join(pair.shown.flags)),
     )
     return [
         el("h3", "Inputs"),
-        table(head, inputs, "Tensors that the op read, and where their numbers came from")
-        if inputs
-        else el("p", "None."),
+        table(head, inputs, "Tensors that the op read, and the op that wrote each") if inputs else el("p", "None."),
         more(len(pair.inputs) - len(chosen), "inputs", IN_TERMINAL),
         [el("h3", "Arguments and state"), state] if state else None,
     ]
@@ -164,7 +162,11 @@ def _input(pair: OpPair, given: PairedInput, source: Source | None) -> tuple[Con
 
 
 def _match(match: str) -> Content:
-    return el("span", match or "–", class_="badge differ" if match == "differ" else "badge")
+    return el(
+        "span",
+        "inferred" if match == "linked" else match or "–",
+        class_="badge differ" if match == "differ" else "badge",
+    )
 
 
 def _source(given: PairedInput, source: Source | None) -> Content:
@@ -175,7 +177,7 @@ def _source(given: PairedInput, source: Source | None) -> Content:
     return (
         ""
         if known is None
-        else {"row": "", "outside": "outside: no recorded op made it"}.get(known.origin, known.origin)
+        else {"row": "", "outside": "outside: no recorded op wrote it"}.get(known.origin, known.origin)
     )
 
 

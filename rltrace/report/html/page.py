@@ -181,7 +181,7 @@ def _structure(comparison: Comparison) -> Element | None:
     ]
     return section(
         "structure",
-        "Ops that one side alone has, or that changed places",
+        "Ops on one side only, or reordered",
         el("p", ", ".join(counts), "".join(f" ({remark})" for remark in structure_remarks(structure))),
         el("ul", listed, class_="plain") if listed else None,
         more(len(groups) - MOST, "runs of ops"),
@@ -200,8 +200,8 @@ def _environment(comparison: Comparison) -> Element | None:
     ]
     return section(
         "environment",
-        f"Environment ({len(found):,} differ)",
-        table((("fact", None), ("A", None), ("B", None)), rows, "The likeliest to change numerics first"),
+        f"System and settings ({len(found):,} differ)",
+        table((("fact", None), ("A", None), ("B", None)), rows, "Ordered by how likely a change of results is"),
         more(len(found) - MOST, "facts"),
         class_="long",
     )
@@ -250,11 +250,11 @@ def _remarks(comparison: Comparison) -> Element | None:
         return None
     return section(
         "remarks",
-        "To know",
+        "Notes",
         el("ul", [el("li", sentence(note)) for note in comparison.notes]) if comparison.notes else None,
-        [el("h3", "What environments returned, and files held"), el("p", sentence(told))] if told else None,
-        [el("h3", "Memory that no op had written"), el("p", sentence(marked))] if marked else None,
-        [el("h3", "Parts that cannot be read"), el("ul", holes)] if holes else None,
+        [el("h3", "Data from environments and files"), el("p", sentence(told))] if told else None,
+        [el("h3", "Uninitialised memory"), el("p", sentence(marked))] if marked else None,
+        [el("h3", "Cannot be read"), el("ul", holes)] if holes else None,
         more(len(comparison.holes) - MOST, "parts"),
         class_="long",
     )

@@ -51,7 +51,7 @@ def _told(found: Distances) -> str:
     if found.largest_relative is not None:
         told.append(f"relatively {found.largest_relative:.3g}")
     counts = (
-        (found.zeros, "in the sign of zero alone"),
+        (found.zeros, "only in the sign of zero"),
         (found.nans, "NaN on one side"),
         (found.payloads, "NaN of other bits"),
         (found.infinities, "infinite on a side"),
@@ -61,12 +61,12 @@ def _told(found: Distances) -> str:
 
 def _histogram(what: str, found: Distances) -> Content:
     most = max(each.count for each in found.histogram)
-    head = ((f"apart by, {found.unit}" if found.unit else "apart by", None), ("elements", "number"), ("", "bar-cell"))
+    head = ((f"distance, {found.unit}" if found.unit else "distance", None), ("elements", "number"), ("", "bar-cell"))
     rows = [
         row(code(_span(each)), number(each.count), el("td", bar(each.count, most), class_="bar-cell"))
         for each in found.histogram
     ]
-    return table(head, rows, f"How far the elements of {what} lie apart", "histogram")
+    return table(head, rows, f"Distances of the elements of {what}", "histogram")
 
 
 def _span(each: Bin) -> str:
@@ -76,8 +76,8 @@ def _span(each: Bin) -> str:
 def _worst(what: str, found: Distances) -> Content:
     head = (("element", None), ("A", None), ("B", None), ("A, bits", None), ("B, bits", None), ("apart", "number"))
     shown = found.worst[:MOST_WORST]
-    listed = table(head, _elements(shown), f"The {len(shown):,} elements of {what} that lie farthest apart")
-    return el("details", el("summary", f"The elements of {what} that lie farthest apart"), listed)
+    listed = table(head, _elements(shown), f"The {len(shown):,} elements of {what} with the largest distances")
+    return el("details", el("summary", f"The elements of {what} with the largest distances"), listed)
 
 
 def _elements(worst: tuple[Element, ...]) -> Iterator[Content]:
