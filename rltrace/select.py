@@ -234,7 +234,7 @@ class _Parser:
         name, equals, _ = self.text[start:stop].partition("=")
         if not equals:
             if name.strip() == "all":
-                raise self.error(start, "'all' stands alone: leave it out, or the rest")
+                raise self.error(start, "'all' cannot be combined: omit it, or the rest")
             raise self.error(start, "a selector is key=glob, with a comma between two of them, or 'all'")
         value = start + len(name) + 1
         name = name.strip()
@@ -256,7 +256,7 @@ class _Parser:
             raise self.error(parts[2][0] - 1, "a site is path:function; a colon in a name needs a backslash before it")
         for first, last in parts:
             if first == last:
-                raise self.error(first, "a site is path:function; '*' stands for any")
+                raise self.error(first, "a site is path:function; '*' matches any")
         globs = [self._glob(*part) for part in parts]
         return Condition(Key.SITE, globs[0], globs[1] if len(globs) == 2 else None)
 
@@ -269,12 +269,12 @@ class _Parser:
         low = self._number(low_text, start) if low_text.strip() else 0
         high = self._number(high_text, high_at) if high_text.strip() else None
         if high is not None and high <= low:
-            raise self.error(high_at, f"the range is empty: it ends before {high} and begins at {low}")
+            raise self.error(high_at, f"the range is empty: it begins at {low} and ends before {high}")
         return Range(low, high)
 
     def _number(self, text: str, position: int) -> int:
         if not re.fullmatch(r"\s*[0-9]+\s*", text):
-            raise self.error(position, "a number from 0, or a range A:B (half open), is wanted here")
+            raise self.error(position, "a number from 0, or a range A:B (half open), is expected here")
         return int(text)
 
     def _glob(self, start: int, stop: int) -> Glob:

@@ -27,9 +27,9 @@ def _why(result: StreamResult, decisive: Finding) -> str:
     rows = (first_beside(result.a), first_beside(result.b))
     first = min(row for row in rows if row is not None)
     return (
-        f"TorchScript ran ops on threads of its own beside {result.a.name} from row {first:,} on (torch.jit.fork):"
-        f" which ops are rows depends on timing, so the difference after {decisive.identical_before:,} equal ops may be"
-        " timing's alone"
+        f"TorchScript ran ops on separate threads beside {result.a.name} from row {first:,} on (torch.jit.fork): "
+        f"which ops are rows depends on timing, so the difference after {decisive.identical_before:,} equal ops may "
+        "be due to timing only"
     )
 
 

@@ -16,11 +16,11 @@ def skeleton_text(row: RowAt) -> str:
 
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
     if not difference.structure:
-        return f"it was called with other numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
+        return f"it was called with different numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
     for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
         if describe(a) != describe(b):
-            return f"it was called with other {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
-    return "it was called with other arguments"
+            return f"it was called with different {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
+    return "it was called with different arguments"
 
 
 def call_text(row: RowAt) -> str:

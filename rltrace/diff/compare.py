@@ -84,8 +84,8 @@ def _check(a: Trace, b: Trace) -> None:
     if algorithms[0] and algorithms[1] and algorithms[0] != algorithms[1]:
         names = [", ".join(sorted(found)) for found in algorithms]
         raise UsageError(
-            f"{a.path} holds digests of {names[0]} and {b.path} of {names[1]}: they cannot be compared;"
-            " record one of the two again with the other's version of rltrace"
+            f"{a.path} holds digests of {names[0]} and {b.path} of {names[1]}: they cannot be compared; record one "
+            "of the two again with the other's version of rltrace"
         )
 
 
@@ -238,8 +238,8 @@ class _Comparing:
             if steps is not None and self.hidden is None:
                 self.hidden = steps
                 self.notes.append(
-                    f"the digests of the steps tell that step {steps[0]:,} of A (step {steps[1]:,} of B) is the first"
-                    f" in which the ops of {result.a.name} differ in any way"
+                    f"step {steps[0]:,} of A (step {steps[1]:,} of B) is the first in which the ops of "
+                    f"{result.a.name} differ in any way, by its digests"
                 )
 
     def _firsts(self, lonely: list[tuple[str, Finding, bool]]) -> list[Placed]:
@@ -274,11 +274,11 @@ class _Comparing:
         if self._holes() or any(r.undecided for _, r in self.streams):
             return None
         if not self.streams:
-            cause, why = Cause.UNKNOWN, "which op wrote them, a recording of ops may tell"
+            cause, why = Cause.UNKNOWN, "to find the op that wrote them, record ops"
         elif any(r.structure.only_a or r.structure.only_b for _, r in self.streams):
-            cause, why = Cause.UNKNOWN, "ops that one side alone ran wrote them after their last use, or no op did"
+            cause, why = Cause.UNKNOWN, "ops on one side only wrote them after their last use, or no op did"
         else:
-            cause, why = Cause.UNTRACKED_WRITE, "no recorded op wrote them otherwise"
+            cause, why = Cause.UNTRACKED_WRITE, "no recorded op explains the difference"
         found = (last_parameters(a, b, cause, why) for a, b in self.pairs)
         return next(filter(None, found), None)
 
@@ -307,7 +307,7 @@ class _Comparing:
             elif trace.lost or not trace.processes:
                 found.append((side, next(iter(trace.lost), "nothing was recorded")))
             elif (gone := never_recorded(trace, other)) is not None:
-                found.append((side, f"{gone} is not there, and a process of it recorded nothing"))
+                found.append((side, f"{gone} is missing, and one of its processes recorded nothing"))
         return tuple(found)
 
     def _holes(self) -> tuple[Hole, ...]:

@@ -39,8 +39,8 @@ def left_elsewhere(a: ProcessTrace, b: ProcessTrace) -> str | None:
     if not other:
         return None
     return (
-        f"the {_and(other)} generator states differ as {a.name} ends, though every op that both ran and that drew found"
-        " them equal: the next one would not"
+        f"the {_and(other)} generator states differ as {a.name} ends, although they were equal at every op that "
+        "both ran and that drew: the next draw would differ"
     )
 
 

@@ -89,7 +89,7 @@ def seen_not_to_repeat(node: Node) -> Node:
         return node
     finding = node.finding
     if finding.cause is Cause.SAME_KERNEL:
-        why = finding.because.replace(NOT_TRIED, "it does not repeat itself from run to run")
+        why = finding.because.replace(NOT_TRIED, "it is nondeterministic from run to run")
         finding = replace(finding, repeats=False, because=why)
     return Parting(finding, tuple(seen_not_to_repeat(branch) for branch in node.branches))
 

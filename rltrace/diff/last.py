@@ -35,7 +35,9 @@ def last_parameters(a: ProcessTrace, b: ProcessTrace, cause: Cause, why: str) ->
             continue
         if ends == tuple(int(attempt[Step.PARAMETERS]) for attempt in attempts if attempt is not None):
             continue
-        told = f"parameters differ as the processes end, and did not after the last attempt of their optimizer: {why}"
+        told = (
+            f"parameters differ at the end of the processes, but not after the last attempt of their optimizer: {why}"
+        )
         outputs: tuple[Pair[str], ...] = (Pair(None, None), Pair(f"{ends[0]:016x}", f"{ends[1]:016x}"))
         return bare_finding(a, attempts[0], cause, told, len(a.steps), outputs, AT_THE_END)
     return None

@@ -113,4 +113,4 @@ def same_bits_note(found: Sequence[OtherKernel], a: str, b: str) -> str | None:
         return None
     examples = "; ".join(dict.fromkeys(f"{one.op}: {', '.join(one.differences)}" for one in same[:SHOWN]))
     kinds = "1 kind of call" if len(same) == 1 else f"{len(same):,} kinds of call"
-    return f"other kernel, same bits: {kinds} ({examples}); rltrace kernels {a} {b} lists them"
+    return f"different kernels, same bits: {kinds} ({examples}); rltrace kernels {a} {b} lists them"

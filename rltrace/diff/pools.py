@@ -45,12 +45,12 @@ class PoolResult:
         workers = f"{a:,}" if a == b else f"{a:,} and {b:,}"
         if a == b == 1:
             return (
-                f"the order in which {self.name} runs its tasks is a matter of timing, so its {max(self.rows):,} ops"
-                " were compared without their order"
+                f"the order in which {self.name} runs its tasks depends on timing, so its {max(self.rows):,} ops "
+                "were compared without their order"
             )
         return (
-            f"which of the {workers} {self.workers} of {self.name} runs a task is a matter of timing, so their"
-            f" {max(self.rows):,} ops were compared without their order"
+            f"which of the {workers} {self.workers} of {self.name} runs a task depends on timing, so their "
+            f"{max(self.rows):,} ops were compared without their order"
         )
 
 
@@ -77,9 +77,7 @@ def compare_processes(name: str, a: Sequence[ProcessTrace], b: Sequence[ProcessT
     views = [[StreamView(p, s) for p in side for s in p.streams if s.rows] for side in (a, b)]
     result = replace(compare_heaps(name, *views), workers="processes", threads=(len(a), len(b)))
     if result.undecided is None and not any(result.rows) and not np.array_equal(_steps(a), _steps(b)):
-        open_ = (
-            f"the steps of {name} are not the same ones, and without an order it cannot be told whether that matters"
-        )
+        open_ = f"the steps of {name} differ, and without an order it is unknown whether that matters"
         result = replace(result, undecided=open_)
     return result
 
@@ -105,8 +103,8 @@ def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -
         else:
             if matched < max(rows):
                 undecided = (
-                    f"of the ops of {name}, {rows[0] - matched:,} of A and {rows[1] - matched:,} of B have no equal one"
-                    " on the other side, and without an order it cannot be told whether that matters"
+                    f"of the ops of {name}, {rows[0] - matched:,} of A and {rows[1] - matched:,} of B have no equal "
+                    "one on the other side, and without an order it is unknown whether that matters"
                 )
     return PoolResult(name, matched, rows, (len(a), len(b)), "threads", undecided)
 

@@ -109,7 +109,7 @@ class Bisection:
         if end < stop:
             return First(None, self._hole(end, stop))
         if certain:
-            return First(None, Unreadable("a", start, stop - start, "its rows do not bear out its prefix digests"))
+            return First(None, Unreadable("a", start, stop - start, "its rows contradict its prefix digests"))
         return NOWHERE
 
     def _unequal(self, column: int, start: int, stop: int) -> NDArray[np.int64]:

@@ -89,13 +89,13 @@ def _beside(a: Steps, b: Steps) -> Iterator[str]:
     for first, names in sorted(firsts.items()):
         if first < 0:
             yield (
-                f"the {_and(names)} generator states differ from the first step on, as those of generators that nobody"
-                " seeded do, and are left out"
+                f"the {_and(names)} generator states differ from the first step on, as those of unseeded generators "
+                "do, and are ignored"
             )
         else:
             yield (
-                f"the {_and(names)} generator states are equal before step {first:,} and differ from there on: outside"
-                " of torch, the runs drew differently"
+                f"the {_and(names)} generator states are equal before step {first:,} and differ from there on: "
+                "outside torch, the runs drew differently"
             )
 
 
@@ -108,10 +108,10 @@ def _finding(a: ProcessTrace, step_a: Steps, step_b: Steps, unequal: dict[Step, 
     """``unequal``: of every digest that tells something, whether it differs."""
     differ = [WATCHED[column] for column, is_unequal in unequal.items() if is_unequal]
     equal = [WATCHED[column] for column, is_unequal in unequal.items() if not is_unequal]
-    why = f"the {_and(differ)} differ when this step has ended; every step before is equal"
+    why = f"the {_and(differ)} differ at the end of this step; every step before is equal"
     if equal:
         why += f", and so are the {_and(equal)} of this one"
-    why += "; which op differs first, a recording of this step alone will tell"
+    why += "; to find the op, record this step"
     outputs = tuple(Pair(f"{int(step_a[column]):016x}", f"{int(step_b[column]):016x}") for column in unequal)
     return bare_finding(a, step_a, Cause.UNKNOWN, why, before, outputs)
 

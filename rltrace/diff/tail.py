@@ -62,8 +62,8 @@ def judge_tail(
     steps = int(np.sum(longer.steps[:, Step.END_ROW] > np.uint64(longer.rows - rows))) if len(longer.steps) else 0
     more = f"{rows:,} ops more" + (f" and {steps:,} optimizer steps more" if steps else "")
     exception = (shorter.process.exit or {}).get("exception")
-    ends = f"ends here with {exception}, which nobody caught" if exception else "is complete and ends here"
-    why = f"{side} {ends}; {other} goes on with {row}, {more}"
+    ends = f"ends here with an uncaught {exception}" if exception else "is complete and ends here"
+    why = f"{side} {ends}; {other} continues with {row}, {more}"
     decided = Decided(Cause.ENDED, InputsMatch.UNKNOWN, why)
     return Tail(
         finding=make_finding(None, row, decided, equal) if shorter_is_a else make_finding(row, None, decided, equal)

@@ -35,8 +35,8 @@ def seen_while_recorded(result: StreamResult) -> StreamResult:
 
 def _with(finding: Finding, again: Mapping[str, Any]) -> Finding:
     times, repeats = int(again["times"]), bool(again["repeats"])
-    words = "repeats itself" if repeats else "does not repeat itself"
-    why = f"called again {times:,} times on its inputs while it was recorded, it {words}"
+    words = "is deterministic" if repeats else "is nondeterministic"
+    why = f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
     return replace(finding, repeats=repeats, because=finding.because.replace(NOT_TRIED, why))
 
 

@@ -20,13 +20,13 @@ def unrecorded(trace: Trace) -> Iterator[str]:
         threads = process.facts.get(THREADS_BEFORE)
         if threads:
             yield (
-                f"threads of {process.name} that ran when its recording began are not recorded ({threads}): to have"
-                " them, begin before they are started"
+                f"threads of {process.name} that ran when its recording began are not recorded ({threads}): start"
+                " recording before they start"
             )
         beside = process.facts.get(THREADS_BESIDE)
         if beside:
             yield (
-                f"ops that TorchScript ran on threads of its own (torch.jit.fork) are not recorded: beside {beside} on;"
+                f"ops that TorchScript ran on separate threads (torch.jit.fork) are not recorded: beside {beside} on;"
                 " which of a function's ops run there depends on timing"
             )
         unknown = process.facts.get(MODULES_UNKNOWN)
@@ -44,6 +44,6 @@ def unrecorded(trace: Trace) -> Iterator[str]:
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):
         yield (
-            f"{drivers[0]} uses Ray, and none of Ray's workers is recorded: those of a cluster that runs already do not"
+            f"{drivers[0]} uses Ray, and none of Ray's workers is recorded: those of a running cluster do not"
             ' inherit the recorder; give them ray.init(runtime_env={"env_vars": rltrace.environment()})'
         )

@@ -54,7 +54,7 @@ def as_if_complete(evidence: Evidence) -> Evidence:
 def decide(evidence: Evidence) -> tuple[Verdict, str]:
     """The verdict and what it rests on."""
     if _nothing_in_common(evidence):
-        return Verdict.UNKNOWN, "nothing was recorded on both sides that could be compared"
+        return Verdict.UNKNOWN, "nothing that could be compared was recorded on both sides"
     if _different_programs(evidence):
         matched, (rows_a, rows_b) = evidence.matched, evidence.looked_at
         ops = "op matches" if matched == 1 else "ops match"
@@ -85,24 +85,24 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.level == "step":
         return (
             Verdict.SAME_VALUES,
-            f"every matched one of {extent} is equal, but a side made attempts that the other did not",
+            f"all matched ones of {extent} are equal, but one side made attempts that the other did not",
         )
     moved = any(r.structure.reordered or r.structure.reordered_steps or r.elsewhere for r in evidence.streams)
     if not evidence.one_sided and not moved and any(r.told.differing for r in evidence.streams):
         return Verdict.SAME_VALUES, (
-            f"all {extent} are equal; what came in from outside of torch differs, and no op computed with it"
+            f"all {extent} are equal; data from outside torch differs, but no op computed with it"
         )
     if not evidence.one_sided:
         return Verdict.SAME_VALUES, (
-            f"both sides ran the same {evidence.matched:,} ops with equal values; some changed places, or are called"
-            " from elsewhere"
+            f"both sides ran the same {evidence.matched:,} ops with equal values; some are reordered, or called "
+            "from another site"
         )
-    drew = "what only one side ran drew from no generator"
+    drew = "unmatched ops drew from no generator"
     if any(r.drew_alone for r in evidence.streams):
-        drew = "what only one side ran left every generator that both draw from in its state"
+        drew = "unmatched ops left all generators of both sides in the same state"
     return Verdict.SAME_VALUES, (
-        f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and nothing that both ran"
-        " depends on it"
+        f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no matched op depends "
+        "on them"
     )
 
 

@@ -183,12 +183,12 @@ class _Check:
             first = next(path for member in found.runs if (path := runs[member].trace))
             comparison = self._compare(first, ended.job.trace)
             if comparison.agrees:
-                return Control(run, place, f"recorded at level step it computes what group {place + 1} does")
+                return Control(run, place, f"recorded at level step, it computes the same as group {place + 1}")
             if comparison.agrees is None:
                 undecided = undecided or comparison.why
         if undecided is not None:
-            return Control(run, None, f"whether it belongs to a group cannot be said: {undecided}")
-        return Control(run, None, "recorded at level step it computes what no group does")
+            return Control(run, None, f"its group is unknown: {undecided}")
+        return Control(run, None, "recorded at level step, it computes the same as no group")
 
 
 def _expanded(node: Node, members: Sequence[tuple[int, ...]]) -> Node:

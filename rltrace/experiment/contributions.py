@@ -168,7 +168,7 @@ class _Experiment:
 
 
 def _without(gap: Gap) -> str:
-    return "" if gap.mean is not None else "no taken token has a log-probability on both sides"
+    return "" if gap.mean is not None else "no sampled token has a log-probability on both sides"
 
 
 def _incomplete(result: Path) -> str:
@@ -179,4 +179,4 @@ def _incomplete(result: Path) -> str:
     if found["outcome"] == "injected":
         return ""
     lacking = [f"{row['module']['a']}: {row['why']}" for row in found["rows"] if row["why"]]
-    return f"not all rows could be put in: {'; '.join(lacking)}"
+    return f"not all rows could be injected: {'; '.join(lacking)}"

@@ -47,14 +47,14 @@ def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, mo
     """
     missing = next((name for name in shared if not os.path.lexists(folder / name)), None)
     if missing is not None:
-        raise UsageError(f"--share {missing}: there is no {folder / missing}; name what lies directly in the folder")
+        raise UsageError(f"--share {missing}: there is no {folder / missing}; name an entry of the folder")
     extent = extent_of(folder, shared, without)
     if extent.size > most:
         name, size = extent.largest[0]
         raise UsageError(
-            f"each run would get a copy of {folder}, which holds {_gigabytes(extent.size)} ({name}:"
-            f" {_gigabytes(size)}); share what the program only reads with --share {name}, or run where it is with"
-            " --in-place"
+            f"each run would get a copy of {folder}, which holds {_gigabytes(extent.size)} ({name}: "
+            f"{_gigabytes(size)}); share what the program only reads with --share {name}, or run in the folder with "
+            "--in-place"
         )
     return extent
 

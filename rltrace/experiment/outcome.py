@@ -172,7 +172,7 @@ def read_outcome(path: Path) -> Outcome:
     try:
         return parse_outcome(document)
     except (KeyError, TypeError, ValueError) as error:
-        raise OutcomeError(f"{path} is not a whole outcome of an experiment: {error}") from None
+        raise OutcomeError(f"{path} is no complete outcome of an experiment: {error}") from None
 
 
 def parse_outcome(found: Mapping[str, Any]) -> Outcome:

@@ -73,13 +73,13 @@ def _options(trace: Trace) -> tuple[str, ...]:
 def _command(trace: Trace, option: str) -> tuple[str, ...]:
     found = trace.launch.get("command")
     if not isinstance(found, list) or not found:
-        raise UsageError(f"{trace.path} does not say which command it is of; give it with {option} 'python train.py'")
+        raise UsageError(f"{trace.path} does not record its command; give it with {option} 'python train.py'")
     words = [str(word) for word in found]
     hidden = next((word for word in words if MASK in word), None)
     if hidden is not None:
         raise UsageError(
-            f"the command of {trace.path} holds {hidden!r}: what looked like a secret was not recorded; give the"
-            f" command with {option} '{shlex.join(words)}'"
+            f"the command of {trace.path} holds {hidden!r}: what looked like a secret was masked; give the command "
+            f"with {option} '{shlex.join(words)}'"
         )
     return tuple(str(Path(word).expanduser()) if word.startswith("~/") else word for word in words)
 
@@ -89,8 +89,8 @@ def _folder(trace: Trace) -> Path:
     folder = Path(found).expanduser() if isinstance(found, str) and found else None
     if folder is None or not folder.is_dir():
         raise UsageError(
-            f"{trace.path} was recorded in {found or 'a folder it does not name'}, which is not there; name the"
-            " program's folder with --folder"
+            f"{trace.path} was recorded in {found or 'an unnamed folder'}, which does not exist here; name the "
+            "program's folder with --folder"
         )
     return folder
 

@@ -67,7 +67,7 @@ class Setting:
         if self.name == OF:
             own = f"{OF}{self.value.upper()}"
         else:
-            own = f"{self.name}={self.value}" if self.value else self.name or "as it is here"
+            own = f"{self.name}={self.value}" if self.value else self.name or "as is"
         return " and ".join([own, *map(str, self.more)])
 
     @property
@@ -90,7 +90,7 @@ def parse_setting(text: str) -> Setting:
     first, *more = (_parse_one(part.strip(), text) for part in text.split(","))
     names = [setting.name for setting in (first, *more)]
     if len(set(names)) < len(names):
-        raise UsageError(f"--setting {text}: it sets something twice")
+        raise UsageError(f"--setting {text}: it sets a name twice")
     return Setting(first.name, first.value, tuple(more))
 
 
@@ -102,8 +102,8 @@ def _parse_one(text: str, whole: str) -> Setting:
         return Setting(name, value)
     names = ", ".join([*OPTIONS, *sorted(SWITCHES)])
     raise UsageError(
-        f"--setting {whole}: write {DETERMINISTIC}, or NAME=VALUE with NAME a variable that chooses kernels or one of"
-        f" {names}"
+        f"--setting {whole}: give {DETERMINISTIC}, or NAME=VALUE with NAME a variable that selects kernels or one "
+        f"of {names}"
     )
 
 

@@ -53,8 +53,8 @@ def _hashes(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             "PYTHONHASHSEED is not set",
-            "sets of strings have another order in every run: what iterates over one runs its ops in another order, or"
-            " draws for another one first",
+            "sets of strings have another order in every run: code that iterates over one runs its ops, or draws, "
+            "in another order",
             "PYTHONHASHSEED=0",
         )
 
@@ -66,17 +66,17 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             f"{count} threads, and deterministic algorithms are off",
-            "some ops add up in the order in which their threads come: index_put_(accumulate=True), the gradient of"
-            " x[index]",
+            "some ops sum in the order in which their threads arrive: index_put_(accumulate=True), the gradient of "
+            "x[index]",
             "torch.use_deterministic_algorithms(True), or OMP_NUM_THREADS=1",
-            "these ops take longer, those without a deterministic form raise an error; one thread slows all large ops",
+            "these ops are slower, those without a deterministic form raise an error; one thread slows all large ops",
         )
     if isinstance(count, int) and "env.OMP_NUM_THREADS" not in facts:
         yield Obstacle(
             Scope.ELSEWHERE,
             f"the number of threads ({count}) follows from the number of cores",
-            "sums are split among threads: with another number of them batch norm, products and convolutions give other"
-            " last bits",
+            "sums are split among threads: with another number of them batch norm, products and convolutions differ "
+            "in their last bits",
             f"OMP_NUM_THREADS={count}",
         )
 
@@ -87,27 +87,27 @@ def _cpu_kernels(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.ELSEWHERE,
             f"ATen's kernels are chosen by the processor: {capability} here",
-            "another instruction set has other vector widths: softmax, layer norm, sigmoid, pow, Adam and random"
-            " numbers come out with other bits",
+            "another instruction set has other vector widths: softmax, layer norm, sigmoid, pow, Adam and random "
+            "numbers get other bits",
             "ATEN_CPU_CAPABILITY=avx2 on every machine",
-            "slower where the processor could do more",
+            "slower where the processor supports more",
         )
     if facts.get("torch.mkl") and "env.MKL_CBWR" not in facts:
         yield Obstacle(
             Scope.ELSEWHERE,
             "MKL chooses its code path by the processor (MKL_CBWR is not set)",
-            "products, exp, tanh, sqrt and decompositions come out with other bits on another processor, whatever"
-            " ATEN_CPU_CAPABILITY says",
-            "MKL_CBWR=AVX2 on every machine; MKL_CBWR=COMPATIBLE where processors of several makers take part",
+            "products, exp, tanh, sqrt and decompositions get other bits on another processor, whatever "
+            "ATEN_CPU_CAPABILITY is",
+            "MKL_CBWR=AVX2 on every machine; MKL_CBWR=COMPATIBLE with processors of several makers",
             "slower products; COMPATIBLE much slower",
         )
     if facts.get("torch.onednn") and not {"env.ONEDNN_MAX_CPU_ISA", "env.DNNL_MAX_CPU_ISA"} & facts.keys():
         yield Obstacle(
             Scope.ELSEWHERE,
             "oneDNN chooses its kernels by the processor (ONEDNN_MAX_CPU_ISA is not set)",
-            "convolutions, gelu, recurrent layers and products in bfloat16 come out with other bits on another one",
+            "convolutions, gelu, recurrent layers and products in bfloat16 get other bits on another processor",
             "ONEDNN_MAX_CPU_ISA=AVX2 on every machine",
-            "slower where the processor could do more",
+            "slower where the processor supports more",
         )
 
 
@@ -119,11 +119,11 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             "deterministic algorithms are off",
-            "scatter_add, index_add, many backward passes and some reductions add up through atomic operations, in"
-            " whatever order; kernels of compiled code are chosen by timing them",
+            "scatter_add, index_add, many backward passes and some reductions sum with atomic operations, in any "
+            "order; kernels of compiled code are chosen by timing them",
             "torch.use_deterministic_algorithms(True)"
             + (", and CUBLAS_WORKSPACE_CONFIG=:4096:8" if _wants_workspace(facts) else ""),
-            "these ops take longer; ops without a deterministic form raise an error",
+            "these ops are slower; ops without a deterministic form raise an error",
         )
     if deterministic and "env.CUBLAS_WORKSPACE_CONFIG" not in facts and _wants_workspace(facts):
         yield Obstacle(
@@ -137,15 +137,15 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             "cuDNN's benchmark is on",
-            "it times several algorithms and takes the fastest, which need not be the same one in the next run",
+            "it times several algorithms and takes the fastest, which may be another one in the next run",
             "torch.backends.cudnn.benchmark = False",
             "convolutions may be slower",
         )
     if facts.get("flag.cudnn.deterministic") is False and not deterministic:
         yield Obstacle(
             Scope.HERE,
-            "cuDNN may use algorithms that do not repeat themselves",
-            "some of its backward convolutions add up through atomic operations",
+            "cuDNN may use nondeterministic algorithms",
+            "some of its backward convolutions sum with atomic operations",
             "torch.backends.cudnn.deterministic = True",
             "convolutions may be slower",
         )
@@ -154,8 +154,8 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
     if str(facts.get("env.WORLD_SIZE", "1")) != "1" and not {"env.NCCL_ALGO", "env.NCCL_PROTO"} <= facts.keys():
         yield Obstacle(
             Scope.ELSEWHERE,
-            "NCCL chooses how it adds up by the machine (NCCL_ALGO and NCCL_PROTO are not set)",
-            "rings and trees add the ranks' numbers in other orders, and which is taken depends on how GPUs are joined",
+            "NCCL chooses its reduction order by the machine (NCCL_ALGO and NCCL_PROTO are not set)",
+            "rings and trees sum over ranks in other orders, and the choice depends on how GPUs are connected",
             "NCCL_ALGO=Ring and NCCL_PROTO=Simple on every machine, with as many GPUs",
             "collectives may be slower",
         )
@@ -163,8 +163,8 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
         Scope.ELSEWHERE,
         f"kernels are chosen for this GPU ({facts['cuda.devices']}), cuDNN {facts.get('cuda.cudnn')} and cuBLAS of CUDA"
         f" {facts.get('torch.cuda')}",
-        "another GPU, or another version of a library, has other kernels, tile sizes and orders of adding up; no"
-        " setting makes two kinds of GPU agree bit for bit",
+        "another GPU, or another version of a library, has other kernels, tile sizes and summation orders; no "
+        "setting makes two kinds of GPU agree bit for bit",
         "the same GPU, driver, CUDA, cuDNN and PyTorch on both machines",
     )
 
@@ -183,7 +183,7 @@ def _chosen_by_time(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             "TunableOp is on",
-            "it times the products' kernels and takes the fastest, which need not be the same one in the next run",
+            "it times the products' kernels and takes the fastest, which may be another one in the next run",
             "PYTORCH_TUNABLEOP_ENABLED=0, or PYTORCH_TUNABLEOP_TUNING=0 with a file of results that all runs read",
             "products may be slower",
         )
@@ -191,8 +191,8 @@ def _chosen_by_time(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.HERE,
             "Inductor's max-autotune is on",
-            "what it compiles takes the kernel that was fastest when it was compiled, which a later compilation need"
-            " not take again",
+            "compiled code uses the kernel that was fastest at compile time, which may be another one in the next "
+            "compilation",
             "TORCHINDUCTOR_MAX_AUTOTUNE=0, or one cache for all runs (TORCHINDUCTOR_CACHE_DIR)",
             "compiled products may be slower",
         )
@@ -219,7 +219,7 @@ def _precision(facts: Facts) -> Iterator[Obstacle]:
         yield Obstacle(
             Scope.ELSEWHERE,
             "products in float16 may be summed in float16 throughout",
-            "only some kinds of GPU have such kernels, and what they lose depends on the order in which they add up",
+            "only some kinds of GPU have such kernels, and the rounding depends on the order of summation",
             "torch.backends.cuda.matmul.allow_fp16_accumulation = False",
             "products in float16 are slower",
         )
@@ -228,7 +228,7 @@ def _precision(facts: Facts) -> Iterator[Obstacle]:
             yield Obstacle(
                 Scope.ELSEWHERE,
                 f"products in {kind} may be summed in {kind}",
-                "which of them are depends on the kernel that cuBLAS chooses for shape and GPU",
+                "which products do depends on the kernel that cuBLAS chooses for shape and GPU",
                 f"torch.backends.cuda.matmul.allow_{kind}_reduced_precision_reduction = False",
                 "some products are slower",
             )
@@ -250,8 +250,8 @@ def _memory(facts: Facts) -> Iterator[Obstacle]:
     if facts.get("flag.deterministic_algorithms") is False and facts.get("flag.fill_uninitialized_memory") is True:
         yield Obstacle(
             Scope.HERE,
-            "torch.empty gives memory as it is",
-            "a program that reads it before it has written it computes with whatever was there",
+            "torch.empty returns uninitialised memory",
+            "a program that reads it before writing computes with arbitrary values",
             "torch.use_deterministic_algorithms(True) fills it; rltrace diff names such reads as uninitialised",
             "every torch.empty is written once more",
         )

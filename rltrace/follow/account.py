@@ -18,11 +18,11 @@ from rltrace.trace.reader import Trace
 MOST = 1_000
 """Injections that did not happen and are told one by one; of the others, how many there were."""
 
-NOT_REACHED = "the program did not come to it"
-NO_STEP = "the program did not come to this step"
+NOT_REACHED = "the program did not reach it"
+NO_STEP = "the program did not reach this step"
 NO_STREAM = "the program has no such stream of ops"
 RAISED = "the op raised an error"
-NO_WORD = "its process ended without a word of what it had put in"
+NO_WORD = "its process ended without a report on its injections"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def cause_in_words(
     if again is not None:
         told = in_words(dict(again.gave))
         whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
-        because = f"{because}; called again on the same inputs, {told}, and {whose}"
+        because = f"{because}; re-executed on the same inputs, {told}, and {whose}"
     return cause, judged.inputs, because
 
 

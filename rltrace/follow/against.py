@@ -48,7 +48,7 @@ MOST_MARKED = 1 << 14
 MOST_READS = 1 << 16
 """Inputs of ops that A does not run, of which is remembered what they were."""
 
-TOO_LARGE = f"it wrote over it, and more than {EARLY >> 20} MiB are not copied before each such op"
+TOO_LARGE = f"it overwrote its input, and more than {EARLY >> 20} MiB are not copied before each such op"
 
 
 class AgainstStream(KeepingStream):
@@ -140,7 +140,7 @@ class AgainstStream(KeepingStream):
         none = Pair[str](None, None)
         place = (self.name, row, found.row, self._step, "window", owner, None)
         judged = (Cause.BEFORE_WINDOW, InputsMatch.UNKNOWN, why)
-        self._watch.differs(First(*place, *judged, none, pairs, None, "it is no op"))
+        self._watch.differs(First(*place, *judged, none, pairs, None, "it is not an op"))
 
     def happened(
         self,
@@ -278,7 +278,7 @@ class AgainstStream(KeepingStream):
         self._keep(hand)
         results_a = results_of_row(found.rows, found.i)
         results_b = (repr(here.number),) if here.number is not None else tuple(f"{d:016x}" for d in here.outputs if d)
-        again, why_not = None, "it did not get what it got in A"
+        again, why_not = None, "its inputs differ from those in A"
         if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
             again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
         kernels = self._kernels(found, hand, tensors)

@@ -89,7 +89,7 @@ class HeldEvents:
             Pair[str](None, None),
             () if row_a is None else pair.cells,
             None,
-            "it is no op",
+            "it is not an op",
         )
 
 

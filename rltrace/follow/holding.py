@@ -86,7 +86,7 @@ def against_block(a: str | Path, path: str | Path, *, stop: bool = False, force:
     Raises UsageError where A has no ops; RecordError where the recording broke off.
     """
     if current_session() is not None:
-        raise UsageError("this process is being recorded already; a recording cannot lie inside another")
+        raise UsageError("this process is already being recorded; recordings cannot be nested")
     trace = open_trace(a)
     options = RecordOptions(str(Path(path).absolute()), *window_of(trace), against=str(Path(a).absolute()), stop=stop)
     held = Held()

@@ -83,8 +83,8 @@ def make_plans(trace: Trace, selector: Selector, only: Only = ALL, *, lockstep: 
     found = sum(map(len, plans.values()))
     if not found:
         raise UsageError(
-            f"the selector finds no op in {trace.path} whose values could be put in (ops that only make a view or "
-            "allocate have none)"
+            f"the selector finds no op in {trace.path} with values to inject (ops that only make a view or allocate "
+            "have none)"
         )
     for process in trace.processes:
         if lockstep:
@@ -116,9 +116,7 @@ def window_of(trace: Trace) -> tuple[str, int, int | None]:
     Raises UsageError where A has no ops.
     """
     if trace.level != "op":
-        raise UsageError(
-            f"{trace.path} was recorded at level {trace.level}: it has no ops whose values could be put in"
-        )
+        raise UsageError(f"{trace.path} was recorded at level {trace.level}: it has no ops with values to inject")
     windows = [window for process in trace.processes for window in process.windows] or [(0, None)]
     ends = [end for _, end in windows]
     return (
@@ -237,8 +235,8 @@ def _check_values(trace: Trace, process: ProcessTrace, plan: Plan) -> None:
     stream = next(stream for stream in process.streams if stream.name == first.stream)
     why = process.values.why_missing(stream.index, first.row)
     raise UsageError(
-        f"{trace.path} has not the values of {len(lacking)} of the {len(plan)} ops that are to be put in; the first is "
-        f"op {first.row} of {first.stream}, {first.place[0]}"
+        f"{trace.path} lacks the values of {len(lacking)} of the {len(plan)} selected ops; the first is op "
+        f"{first.row} of {first.stream}, {first.place[0]}"
         + (f": {why}" if why else "")
         + "; record it again with --values and the same selector"
     )

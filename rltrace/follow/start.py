@@ -88,7 +88,7 @@ def replay_block(
     Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
     """
     if current_session() is not None:
-        raise UsageError("this process is being recorded already; a replay cannot lie inside a recording")
+        raise UsageError("this process is already being recorded; a replay needs a process that is not")
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)

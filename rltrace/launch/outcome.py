@@ -91,17 +91,17 @@ def _look_through(path: Path, trace: Trace) -> Recorded:
 def advice(found: Recorded, command: Sequence[str]) -> str:
     """Why nothing may have been recorded, and what to do about it."""
     if found.waiting or "running" in found.states:
-        return "a process of the command still runs, and may yet record: rltrace info shows it"
+        return "a process of the command is still running, and may yet record: rltrace info shows it"
     if found.processes:
         return "torch was imported, but no op ran in a process that could be recorded"
     if found.births:
-        return f"Python ran ({found.births} of its processes took the recorder in), but never imported torch"
+        return f"Python ran ({found.births} of its processes loaded the recorder), but never imported torch"
     flags = [word for word in command if word.startswith("-") and not word.startswith("--") and set("IES") & set(word)]
     if flags and "python" in Path(command[0]).name:
-        return f"Python was started with {flags[0]}, which keeps the recorder out; leave that option away"
+        return f"Python was started with {flags[0]}, which keeps the recorder out; omit that option"
     return (
-        "no Python process took the recorder in: either none ran, or it was started with -I, -E or -S, or with an "
-        "environment of its own (env -i, a cleared PYTHONPATH)"
+        "no Python process loaded the recorder: either none ran, or it was started with -I, -E or -S, or with a "
+        "separate environment (env -i, a cleared PYTHONPATH)"
     )
 
 
@@ -112,7 +112,7 @@ NOT_INSTALLED = "rltrace is not installed for "
 def remedy(failure: str) -> str:
     """What to do about one of ``Recorded.failures``; empty where nobody knows."""
     python = failure.removeprefix(NOT_INSTALLED)
-    return "" if python == failure else f"it has to stand beside the torch: {python} -m pip install rltrace-debugger"
+    return "" if python == failure else f"install it beside that torch: {python} -m pip install rltrace-debugger"
 
 
 def discard(path: Path) -> None:
@@ -128,7 +128,7 @@ def _notes(path: Path) -> tuple[str, ...]:
             record = parse_birth(note.read_bytes())
         except OSError:
             record = None
-        reasons.append(str((record or {}).get("why", "for a reason that cannot be read")))
+        reasons.append(str((record or {}).get("why", "for an unreadable reason")))
     return tuple(dict.fromkeys(reasons))
 
 

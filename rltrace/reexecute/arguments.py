@@ -117,7 +117,7 @@ class _Reader:
             case {"object": "Generator"}:
                 return TheGenerator()
             case {"object": name}:
-                raise UsageError(f"the op takes a {name}, which a trace does not hold: it cannot be run again")
+                raise UsageError(f"the op takes a {name}, which a trace does not hold: it cannot be re-executed")
             case {"device": text}:
                 return Constant("device", str(text))
             case {"layout": text} | {"memory_format": text}:
@@ -166,5 +166,5 @@ def _source(node: Any) -> str:
 def _checked(name: str) -> str:
     """A name that may stand in a program."""
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name[:80]!r} is no name of torch's: the trace's tables make no sense")
+        raise UsageError(f"{name[:80]!r} is no name of torch's: the trace's tables are inconsistent")
     return name

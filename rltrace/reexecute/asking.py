@@ -120,7 +120,7 @@ def _ask_group(trace: Trace, numbers: Sequence[int], steps: Window | None, answe
             if answers.facts is not None:
                 return
             if last is None or len(skip) == MOST_ENDED or monotonic() > end:
-                raise RecordError(f"what oneDNN and MKL run could not be asked: {why}")
+                raise RecordError(f"oneDNN and MKL could not be asked what they run: {why}")
             skip.append(last)
 
 
@@ -138,7 +138,7 @@ def _run(command: Sequence[str], asked: str, environment: Mapping[str, str], sec
             timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        return f"after {SECONDS} seconds it had not come to its end"
+        return f"it did not end within {SECONDS} seconds"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return lines[-1] if lines else f"the process that asked ended with status {done.returncode}"
 

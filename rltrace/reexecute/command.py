@@ -124,25 +124,27 @@ def _chosen(options: argparse.Namespace, sides: Mapping[str, Side]) -> Side:
 
 def _options(sides: Mapping[str, Side]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run the op on the recorded inputs; does it give the recorded bits?")
-    parser.add_argument("--times", type=int, metavar="N", help=f"how often; default: {TIMES}, within {SECONDS} seconds")
-    parser.add_argument("--as", dest="as_", choices=[*sides], help="under what this run was recorded under")
+    parser.add_argument(
+        "--times", type=int, metavar="N", help=f"number of runs; default: {TIMES}, within {SECONDS} seconds"
+    )
+    parser.add_argument("--as", dest="as_", choices=[*sides], help="with all settings of this recorded run")
     parser.add_argument("--threads", type=int, metavar="N", help="torch.set_num_threads; default: as recorded")
     parser.add_argument("--deterministic", action="store_true", help="torch.use_deterministic_algorithms")
     parser.add_argument("--tf32", choices=["on", "off"], help="TF32 in matrix products and convolutions on a GPU")
     for option, variable in VARIABLES.items():
-        parser.add_argument(f"--{option.replace('_', '-')}", metavar="VALUE", help=f"{variable}, from the start")
-    more = f"any other variable, or a switch of torch's: {', '.join(SWITCHES)}"
+        parser.add_argument(f"--{option.replace('_', '-')}", metavar="VALUE", help=f"{variable}, set before the start")
+    more = f"any other variable, or a switch of torch: {', '.join(SWITCHES)}"
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=more)
     parser.add_argument("--alignment", type=int, choices=(4, 8, 16, 32, 64), help="of inputs; default: as recorded")
-    parser.add_argument("--kernels", action="store_true", help="tell what ran: oneDNN's and MKL's words, GPU kernels")
-    parser.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--kernels", action="store_true", help="report what ran: from oneDNN and MKL, GPU kernels")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.times is not None and options.times < 1:
-        parser.error("--times: once is the least")
+        parser.error("--times: at least once")
     for text in options.set:
         name, equals, _ = text.partition("=")
         if not equals or not (name in SWITCHES or name.isupper()):
-            parser.error(f"--set {text}: write NAME=VALUE, a variable or one of {', '.join(SWITCHES)}")
+            parser.error(f"--set {text}: give NAME=VALUE, a variable or one of {', '.join(SWITCHES)}")
     return options
 
 
@@ -198,7 +200,7 @@ def _check_devices(devices: set[str]) -> None:
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            sys.exit(f"the op ran on {device}, which there is not here: {str(error).splitlines()[0]}")
+            sys.exit(f"the op ran on {device}, which does not exist here: {str(error).splitlines()[0]}")
 
 
 def _let_libraries_speak(case: Case) -> None:

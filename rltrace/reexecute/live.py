@@ -54,7 +54,7 @@ class Call:
 def live_case(call: Call) -> Case:
     """The case of a call, which holds none of its tensors. Raises UsageError where it cannot be made again."""
     if call.plan.arrives or not (call.plan.computes or call.plan.role.value == "number"):
-        raise UsageError("it computes nothing by itself")
+        raise UsageError("it computes nothing (a view or an allocation)")
     size = sum(layout.nbytes for layout in call.layouts)
     if size > LARGEST:
         raise UsageError(f"its inputs have {size:,} bytes, more than {LARGEST:,}")
@@ -83,7 +83,7 @@ def _bytes(call: Call, place: int, tensor: torch.Tensor, layout: Layout) -> byte
 
 def _layout(tensor: torch.Tensor) -> tuple[str, Sequence[int], Sequence[int], str]:
     if tensor.is_nested or tensor.layout is not torch.strided:
-        raise UsageError("a tensor that is made of several (sparse, nested) cannot be made again")
+        raise UsageError("a tensor that consists of several (sparse, nested) cannot be reconstructed")
     shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
     return dtype_name(tensor.dtype), shape, strides, str(tensor.device)
 
@@ -99,7 +99,7 @@ def _generator(call: Call) -> Generator | None:
     if not call.plan.draws:
         return None
     if call.state is None:
-        raise UsageError("the state of the generator that it drew from was not to be had")
+        raise UsageError("the RNG state that it drew from was not recorded")
     given = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Generator)]
     device = given[0].device if given else _device(call)
     return Generator(str(device), np.frombuffer(call.state, np.uint8), bool(given))

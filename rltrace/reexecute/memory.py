@@ -59,7 +59,7 @@ def fill(memory: Memory, place: int, data: bytes | memoryview) -> None:
     raw = dtypes.raw(tensor.dtype, data).reshape(tensor.shape)
     if tensor.conjugated or tensor.negated:
         if tensor.dtype not in dtypes.PLAIN:
-            raise UsageError(f"a lazily conjugated or negated {tensor.dtype} tensor cannot be made again")
+            raise UsageError(f"a lazily conjugated or negated {tensor.dtype} tensor cannot be reconstructed")
         raw = np.conj(raw) if tensor.conjugated else raw
         raw = np.negative(raw) if tensor.negated else raw
     strides = [stride * raw.dtype.itemsize for stride in tensor.strides]

@@ -103,8 +103,8 @@ def find_operator(name: str) -> OpOverload:
             found = getattr(found, part)
     except AttributeError:
         raise UsageError(
-            f"this Python has no operator {name}: it was registered by the program itself or by a library that is not"
-            " loaded; name the module that registers it with --import MODULE"
+            f"this Python has no operator {name}: it was registered by the program or by a library that is not "
+            "loaded; name the module that registers it with --import MODULE"
         ) from None
     if not isinstance(found, OpOverload):
         raise UsageError(f"{name} is no plain operator: what it calls in turn is not in the trace")
@@ -116,16 +116,16 @@ def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
     name = str(process.tables["ops"].payloads[rows.columns[0, Column.OP]])
     where = f"row {rows.first:,}"
     if int(rows.columns[0, Column.KIND]) != Kind.OP:
-        raise UsageError(f"{where} is an event, no op: there is nothing to run")
+        raise UsageError(f"{where} is an event, not an op: there is nothing to run")
     flags = rows.flags(0)
     if flags & RowFlag.VIEW:
         raise UsageError(f"{where}, {name}, only makes a view: it computes nothing")
     if flags & RowFlag.ALLOCATION:
-        raise UsageError(f"{where}, {name}, returns memory that nobody has written: there is no result to compare")
+        raise UsageError(f"{where}, {name}, returns uninitialised memory: there is no result to compare")
     func = find_operator(name)
     plan = make_plan(0, func)
     if plan.arrives or plan.role in (Role.IN_FLIGHT, Role.ARRIVED):
-        raise UsageError(f"{where}, {name}, needs the other processes of its group: it cannot be run alone")
+        raise UsageError(f"{where}, {name}, needs the other processes of its group: it cannot be re-executed")
     return func, plan
 
 
@@ -159,8 +159,8 @@ def layouts_of(process: ProcessTrace, rows: Rows) -> list[Layout]:
     for place, (dtype, _shape, strides, _device) in enumerate(payloads):
         if not isinstance(strides, list) or dtypes.itemsize(dtype) is None:
             raise UsageError(
-                f"input {place} of the op is {dtype}, {strides if isinstance(strides, str) else 'quantized'}: a tensor"
-                " that is made of several has no plain bytes, and cannot be made again"
+                f"input {place} of the op is {dtype}, {strides if isinstance(strides, str) else 'quantized'}: such "
+                "a tensor has no plain bytes, and cannot be reconstructed"
             )
     return payloads
 
@@ -198,7 +198,7 @@ def _missing(process: ProcessTrace, stream: StreamTrace, row: int, lacking: Sequ
         why = "it was recorded without --values-inputs"
     elif why is None:
         why = "no selector of the recording found this op"
-    return f"the trace has not the bytes of {which} of {count} of this op: {why}"
+    return f"the trace lacks the bytes of {which} of {count} of this op: {why}"
 
 
 # --- its generator ------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _generator(process: ProcessTrace, rows: Rows, arguments: Arguments, specs: S
     device = specs[0].device if specs else str(getattr(arguments.named.get("device"), "text", "cpu"))
     state = process.values.get(digest) if digest else None
     if state is None:
-        why = "its state cannot be asked for" if not digest else "its state was not kept"
+        why = "its state cannot be queried" if not digest else "its state was not recorded"
         raise MissingValuesError(f"the op draws from a generator, and {why}")
     return Generator(device, np.array(state.raw), arguments.takes_generator)
 

@@ -222,7 +222,7 @@ def in_words(found: Mapping[Outcome, int]) -> str:
     """Whether it repeats itself."""
     times = sum(found.values())
     if times == 1:
-        return "it ran once"
+        return "run once"
     if len(found) == 1:
-        return f"it repeats itself: {times:,} runs, one result"
-    return f"it DOES NOT REPEAT itself: {times:,} runs, {len(found):,} results"
+        return f"deterministic: {times:,} runs, one result"
+    return f"NOT DETERMINISTIC: {times:,} runs, {len(found):,} results"

@@ -177,7 +177,7 @@ def _ask(
     except (UsageError, HoleError) as error:
         return None, str(error)
     except Exception as error:  # made-up values are not what every op takes
-        return None, f"it does not take made-up values ({type(error).__name__})"
+        return None, f"it does not take generated values ({type(error).__name__})"
 
 
 def main() -> None:

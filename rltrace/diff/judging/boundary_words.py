@@ -18,13 +18,13 @@ def because(pair: Told, behind: Iterable[str], *, lasts: bool) -> list[str]:
     ``behind``: what else is known of it; ``lasts``: all that it tells differs from there on.
     """
     parts = [_what_differs(pair), *_seeds(pair), *_generators(pair), *behind]
-    return parts if lasts else [*parts, "what it told after that was equal again"]
+    return parts if lasts else [*parts, "later events were equal again"]
 
 
 def because_of_it(op: str, site: Site | None, row: int) -> str:
     """The first op that differs."""
     at = f" at {site.file}:{site.line}" if site else ""
-    return f"{op}{at} (row {row:,}) is the first op that differs because of it"
+    return f"{op}{at} (row {row:,}) is the first op that differs as a result"
 
 
 def one_sided_because(side: str, event: Event, pair: Told) -> str:
@@ -32,7 +32,7 @@ def one_sided_because(side: str, event: Event, pair: Told) -> str:
     other = "B" if side == "A" else "A"
     verb = "steps" if event.evidence("step") is not None else "resets"
     then = _at(pair.event_a, pair.event_b)
-    return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {then} on what it tells differs"
+    return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {then} on all its events differ"
 
 
 def _what_differs(pair: Told) -> str:
@@ -83,9 +83,9 @@ def _generators(pair: Told) -> list[str]:
             (equal if a == b else other).append(name.removesuffix(" generator"))
     told = []
     if other:
-        told.append(f"{_whose(other)} stood elsewhere before it")
+        told.append(f"{_whose(other)} had another state before it")
     if equal:
-        told.append(f"{_whose(equal)} stood alike before it" if not other else f"{_whose(equal)} alike")
+        told.append(f"{_whose(equal)} had equal states before it" if not other else f"{_whose(equal)} equal ones")
     return told
 
 

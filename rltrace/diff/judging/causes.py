@@ -37,7 +37,7 @@ LONGEST_TRAIL = 256
 COMPILED = "inductor."
 """How the operators of regions that torch.compile has made begin."""
 
-NOT_TRIED = "whether it repeats was not tried"
+NOT_TRIED = "whether it is deterministic was not tried"
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def judge(scene: Scene, a: RowAt, b: RowAt, difference: Difference) -> Judged:
     if event is not None:
         return Judged(a, b, Decided(event[0], InputsMatch.UNKNOWN, event[1]))
     if difference.marked and difference.value:
-        return Judged(a, b, Decided(Cause.UNINITIALISED, known, "it possibly read memory that no op had written"))
+        return Judged(a, b, Decided(Cause.UNINITIALISED, known, "it may have read uninitialised memory"))
     if difference.rng:
-        why = "the generator stood in another state before the op drew from it"
+        why = "the RNG state already differed before the op drew: another seed, or an earlier extra draw"
         return Judged(a, b, Decided(Cause.RNG, known, why))
     marked = _marked_origin(scene, a, b, inputs)
     if marked is not None:
@@ -92,7 +92,7 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
             why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
             return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
         if held_before_the_window(scene, a, x, b, y):
-            why = f"{what} is a tensor from before the recording of ops began on one side, and differs"
+            why = f"{what} dates from before the recording of ops began on one side, and differs"
             return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
         why = f"{what} came from outside (no recorded op wrote it) and differs"
         generators = generators_text(a, b)
@@ -108,7 +108,7 @@ def _of_input(scene: Scene, a: RowAt, b: RowAt, entered: Input) -> Decided:
     if several is not None:
         return Decided(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {several}")
     if Origin.UNKNOWN in (x.distance, y.distance):
-        why = f"{what} differs; it was written by another stream, or in memory that cannot be followed"
+        why = f"{what} differs; another stream wrote it, or it is in memory that cannot be followed"
         return Decided(Cause.UNKNOWN, InputsMatch.DIFFER, why)
     writer = writer_of(a, x)
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
@@ -129,7 +129,7 @@ def _several(x: int, y: int) -> str | None:
     if (x == Origin.MIXED) == (y == Origin.MIXED):
         return None
     one, other = ("A", "B") if x == Origin.MIXED else ("B", "A")
-    return f"several ops in {one}, and by a single one in {other}"
+    return f"several ops in {one}, and by one op in {other}"
 
 
 def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Decided | None:
@@ -140,7 +140,7 @@ def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Decide
     if digests_of(writer_a) & digests_of(writer_b):
         why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
         return Decided(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
-    why = f"{what} is a tensor from before the recording of ops began, and differs"
+    why = f"{what} dates from before the recording of ops began, and differs"
     return Decided(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
 
 
@@ -181,10 +181,7 @@ def _marked_origin(scene: Scene, a: RowAt, b: RowAt, inputs: list[Input]) -> Jud
         if earlier is None:
             break
         origin = earlier
-    why = (
-        f"it possibly read memory that no op had written: its outputs differ, and {a} (row {a.index:,})"
-        " computes on with them"
-    )
+    why = f"it may have read uninitialised memory: its outputs differ, and {a} (row {a.index:,}) computes with them"
     return Judged(*origin, Decided(Cause.UNINITIALISED, combined(match_inputs(scene, *origin)), why))
 
 
@@ -218,8 +215,8 @@ def _noting_memory(decided: Decided, a: RowAt, b: RowAt) -> Decided:
     """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
     why = decided.because + alignments_text(a, b)
     if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
-        why += "; it writes memory that it reads as well (source and destination overlap), so its result depends on the"
-        why += " order in which a kernel goes through it"
+        why += "; it writes memory that it also reads (source and destination overlap), so its result depends on the"
+        why += " order in which a kernel accesses it"
     return replace(decided, because=why)
 
 
@@ -227,7 +224,7 @@ def _noting_region(decided: Decided, a: RowAt) -> Decided:
     """What torch.compile has made is one op: that it gave something else is known, and no more."""
     if not a.op.startswith(COMPILED):
         return decided
-    inside = "what happens inside of a compiled region was not seen; record --compile eager runs it op by op"
+    inside = "a compiled region is recorded as one op; record --compile eager runs it op by op"
     return replace(decided, because=f"{decided.because}; {inside}")
 
 
@@ -236,7 +233,7 @@ def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
 
     That another kernel ran explains a difference only where the inputs match. Where that is not known it is a lead.
     """
-    same_state = "; the generator's state is the same" if a.rows.rng(a.place) is not None else ""
+    same_state = "; the RNG state is the same" if a.rows.rng(a.place) is not None else ""
     another = _another_kernel(scene, a, b)
     if known is InputsMatch.UNKNOWN:
         lead = f"; {another}, which explains it if they match" if another else ""
@@ -250,7 +247,7 @@ def _of_kernel(scene: Scene, a: RowAt, b: RowAt, known: InputsMatch) -> Decided:
         why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_TRIED}"
         return Decided(Cause.SAME_KERNEL, known, why)
     missing = "either side" if not known_a and not known_b else "A" if not known_a else "B"
-    return Decided(Cause.COMPUTATION, known, f"{start}; which kernel ran is not known on {missing}")
+    return Decided(Cause.COMPUTATION, known, f"{start}; the kernel is unknown on {missing}")
 
 
 def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
@@ -263,9 +260,12 @@ def _another_kernel(scene: Scene, a: RowAt, b: RowAt) -> str | None:
         return f"{what} ({', '.join(differences)}){chosen}" + (f"; {under}" if under else "")
     if under and not seen_alike(a.kernel, b.kernel):
         return under
-    settings, what = scene.settings, "what selects kernels differs"
+    settings, what = scene.settings, "the settings that select kernels differ"
     if seen_alike(a.kernel, b.kernel):
-        settings, what = behind_a_name(settings), "kernels of the same name ran, but what is behind a name differs"
+        settings, what = (
+            behind_a_name(settings),
+            "kernels of the same name ran, but the code behind the name may differ",
+        )
     if not settings:
         return None
     first = choosing(a.op, a.kernel, b.kernel, settings)

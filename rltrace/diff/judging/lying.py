@@ -22,8 +22,8 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
     if not found:
         return ""
     x, y = (side.get(found[0], LYING_ALIGNMENT) for side in (on_a, on_b))
-    what = f"{input_text(a, found[0])} begins at a multiple of {x} bytes in A, of {y} in B"
-    return f"; {what}, and kernels choose their loops by that"
+    what = f"{input_text(a, found[0])} is aligned to {x} bytes in A, to {y} in B"
+    return f"; {what}, and kernels choose their loops by alignment"
 
 
 def _alignments(at: RowAt) -> dict[int, int] | None:

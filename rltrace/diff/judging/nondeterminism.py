@@ -33,10 +33,10 @@ class Known:
     """What else to set, where the setting is not it."""
 
 
-_ATOMICS = "it adds up through atomic operations, in the order in which GPU threads come"
-_THREADS = "with accumulate=True its threads add up in the order in which they come"
-_DUPLICATES = "where an index comes twice, the thread that is last wins"
-_CHOICE = "cuDNN may choose another algorithm from call to call, and some of them add up through atomic operations"
+_ATOMICS = "it sums with atomic operations, in the order in which GPU threads arrive"
+_THREADS = "with accumulate=True its threads sum in the order in which they arrive"
+_DUPLICATES = "where an index occurs twice, the last thread wins"
+_CHOICE = "cuDNN may choose another algorithm from call to call, and some of them sum with atomic operations"
 
 TABLE: dict[str, tuple[Known, ...]] = {}
 
@@ -67,7 +67,7 @@ _known(
     "grid_sampler_3d_backward", "histc", "bincount", "put", "_embedding_bag_dense_backward",
 )  # fmt: skip
 _known(
-    Known((CUDA,), "the gradients of its inputs are added up through atomic operations", True),
+    Known((CUDA,), "the gradients of its inputs are summed with atomic operations", True),
     "_scaled_dot_product_flash_attention_backward", "_flash_attention_backward",
     "_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward",
     "_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward",
@@ -75,14 +75,14 @@ _known(
 _known(
     Known(
         (CUDA,),
-        "some versions of cuDNN and CUDA have recurrent layers that do not",
+        "recurrent layers are nondeterministic in some versions of cuDNN and CUDA",
         True,
-        "CUBLAS_WORKSPACE_CONFIG=:4096:2 makes it, for 8 MiB of device memory",
+        "CUBLAS_WORKSPACE_CONFIG=:4096:2 makes it deterministic, for 8 MiB of device memory",
     ),
     "_cudnn_rnn", "_cudnn_rnn_backward",
 )  # fmt: skip
-_known(Known((CUDA,), "the order in which blocks are added up is not fixed", False), "cumsum")
-_known(Known((CUDA,), "of several equal numbers any index may come out", False), "median")
+_known(Known((CUDA,), "the order in which blocks are summed is not fixed", False), "cumsum")
+_known(Known((CUDA,), "of several equal numbers any index may be returned", False), "median")
 _known(Known((CPU, CUDA), _DUPLICATES, False), "max_unpool2d", "max_unpool3d")
 
 
@@ -108,9 +108,9 @@ def advice_text(finding: Finding) -> str | None:
     if known is None:
         return None
     form = known.how or (
-        f"{SETTING} chooses a form that does, and takes longer"
+        f"{SETTING} chooses a deterministic form, which is slower"
         if known.has_form
-        else f"it has no deterministic form, so {SETTING} raises an error there"
+        else f"it has no deterministic form, so {SETTING} raises an error"
     )
-    threads = "; one thread (OMP_NUM_THREADS=1) does as well" if device == CPU else ""
-    return f"PyTorch does not promise that {finding.op} repeats itself: {known.why}; {form}{threads}"
+    threads = "; so does one thread (OMP_NUM_THREADS=1)" if device == CPU else ""
+    return f"PyTorch does not guarantee that {finding.op} is deterministic: {known.why}; {form}{threads}"

@@ -25,10 +25,10 @@ MOST_TRIED = 256
 
 def control_flow(side: str, row: RowAt, other: str, beside: RowAt | None, harm: str) -> Decided:
     """The finding's words for an op that only ``side`` runs; ``harm``: why it matters, "" where it does not."""
-    goes_on = f"; there {other} goes on with {beside}" if beside is not None else ""
+    goes_on = f"; there {other} continues with {beside}" if beside is not None else ""
     why = f"only {side} runs it{goes_on}"
     if harm:
-        why += f"; it is not harmless: {harm}"
+        why += f"; it affects results: {harm}"
     return Decided(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
 
 

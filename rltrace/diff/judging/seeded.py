@@ -83,12 +83,12 @@ def _seeding(pair: Told) -> str | None:
         words = ["no seed" if seed == NONE else f"seed {seed}" for seed in seeds]
         return f"{whose} was given {words[0]} in A and {words[1]} in B{_at(pair)}"
     if seeds == (NONE, NONE) and pair.event_a.evidence("state") != pair.event_b.evidence("state"):
-        return f"nobody seeded {whose}: it seeded itself{_at(pair)}, with another seed in each run"
+        return f"{whose} was not seeded{_at(pair)}: it seeded itself, differently in each run"
     return None
 
 
 def _made(pair: Told) -> str:
-    return f"it was made with other arguments{_at(pair)}"
+    return f"it was made with different arguments{_at(pair)}"
 
 
 def _at(pair: Told) -> str:

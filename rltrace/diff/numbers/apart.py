@@ -67,6 +67,6 @@ def logged_otherwise(found: Iterable[Drift]) -> list[str]:
         return []
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return [
-        f"numbers that were logged beside the ops differ ({', '.join(names[:MOST_NAMED])}{more}), and no op does: they"
-        " come from outside of them, and are no part of the verdict"
+        f"numbers that were logged beside the ops differ ({', '.join(names[:MOST_NAMED])}{more}), but no op does: "
+        "they come from outside the ops, and do not decide the verdict"
     ]

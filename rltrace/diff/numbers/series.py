@@ -29,7 +29,7 @@ KINDS = {
     RATE: "Learning rates",
     EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
     ITEM: ".item()",
-    INNER: "Read out within torch",
+    INNER: "Read with .item() inside torch",
 }
 """Kinds of series in the order in which they are listed, in words."""
 

@@ -179,7 +179,7 @@ class Bench:
                 raise
             return "was refused", str(error)
         if verb[0] == "replay" and not result.exists():
-            return ended.how, f"it {ended.how} without a word of what was put in (see {job.output})"
+            return ended.how, f"it {ended.how} without a report on its injections (see {job.output})"
         return ended.how, None
 
     def _account(self, name: str) -> Account | None:

@@ -121,7 +121,7 @@ def _about(file: Path, archive: zipfile.ZipFile) -> Captured:
     try:
         info = archive.getinfo(ABOUT)
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > LARGEST_ABOUT:
-            raise CaptureError(f"{file} is no capture: its {ABOUT} is out of shape")
+            raise CaptureError(f"{file} is no capture: its {ABOUT} is malformed")
         found: Any = json.loads(archive.read(info))
     except (KeyError, ValueError, *UNREADABLE):
         raise CaptureError(f"{file} is no capture (rltrace capture writes one)") from None
@@ -132,9 +132,9 @@ def _about(file: Path, archive: zipfile.ZipFile) -> Captured:
         first, end, runs = (int(found[name]) for name in ("first", "end", "runs"))
         about = Captured(str(found["subject"]), str(found["path"]), first, end, runs)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CaptureError(f"{file} is no whole capture: {error}") from None
+        raise CaptureError(f"{file} is no complete capture: {error}") from None
     if not 0 <= first < end or runs < 1:
-        raise CaptureError(f"{file} is no whole capture: steps {first}:{end}, {runs} runs")
+        raise CaptureError(f"{file} is no complete capture: steps {first}:{end}, {runs} runs")
     return about
 
 

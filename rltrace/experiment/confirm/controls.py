@@ -41,12 +41,12 @@ def run_control(bench: Bench, name: str, side: Side, trace: Trace, called: str, 
         found = compare(trace, open_trace(ran.trace))
         same = agrees(found)
         if same is None:
-            return Control(first, f"whether {called} again is {called} cannot be said: {found.why}")
+            return Control(first, f"unknown whether {called} again equals {called}: {found.why}")
         if not same:
             return Control(
                 first,
-                f"{called} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command{_ending(ran)}"
-                f" {parts_from(found, called)}; rltrace check tells how often it does",
+                f"{called} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command{_ending(ran)} "
+                f"{parts_from(found, called)}; rltrace check shows how often it does",
             )
     assert first is not None
     return Control(first, _missing_values(open_trace(first.trace)))
@@ -60,5 +60,5 @@ def _ending(ran: Ran) -> str:
 def _missing_values(trace: Trace) -> str | None:
     """The values of a control have to be there, all that can be."""
     if any(entry.why == LIMIT for process in trace.processes for entry in process.values.left_out):
-        return "not all values of the horizon could be kept: the limit was reached; raise --values-limit"
+        return "not all values of these steps could be recorded: the limit was reached; raise --values-limit"
     return None

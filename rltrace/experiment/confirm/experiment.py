@@ -123,7 +123,7 @@ class Experiment:
         control = run_control(self._bench, name.value, side, trace, letter, samples)
         if control.trouble is not None:
             raise self._unresolved(name, control.trouble)
-        self._arm(name, ArmState.AS_EXPECTED, f"is {letter} {runs_text(samples)}", name.value)
+        self._arm(name, ArmState.AS_EXPECTED, f"equals {letter} {runs_text(samples)}", name.value)
 
     def _check_captured(self, side: Side) -> None:
         """A control that was run elsewhere has to be the trace that is here of it."""
@@ -131,24 +131,26 @@ class Experiment:
         trace = self._question.a if side == "a" else self._question.b
         found = compare(trace, self._trace(name.value))
         if agrees(found) is False:
-            raise self._unresolved(name, f"the capture of {letter} is not {letter}: it {parts_from(found, letter)}")
+            raise self._unresolved(
+                name, f"the capture of {letter} does not equal {letter}: it {parts_from(found, letter)}"
+            )
 
     def _compare_controls(self) -> None:
         """B0 has to part from A0 where B parted from A."""
         found = compare(self._trace("A0"), self._trace("B0"))
         there, here = self._question.parting.finding, first_of(found)
         if here is None:
-            raise self._unresolved(ArmName.B0, "B again does not part from A again, though B parted from A")
+            raise self._unresolved(ArmName.B0, "B again does not diverge from A again, though B diverged from A")
         if not same_place(here, there):
             raise self._unresolved(
                 ArmName.B0,
-                f"B again parts from A again at {place_text(here)}, and B parted from A at {place_text(there)}",
+                f"B again diverges from A again at {place_text(here)}, but B diverged from A at {place_text(there)}",
             )
         differs = state_difference(self._trace("A0"), self._trace("B0"), self._question.parting.horizon)
         self._update(by_state=differs is not None)
         for arm in self.outcome.arms:
             if arm.name is ArmName.B0 and arm.state is ArmState.AS_EXPECTED:
-                self._arm(arm.name, arm.state, f"{arm.result}; it parts from A where B did")
+                self._arm(arm.name, arm.state, f"{arm.result}; it diverges from A where B did")
 
     # --- where the difference begins ----------------------------------------------------------------------------------
 
@@ -165,7 +167,8 @@ class Experiment:
             raise self._not_repaired(ran, found, "with A's values at every op that has any")
         if not account.other:
             raise self._unresolved(
-                ArmName.B_FROM_A, "with A's values at every op B had none of its own, and yet it parts from A without"
+                ArmName.B_FROM_A,
+                "with A's values at every op, B had no different ones, and yet it diverges from A without them",
             )
         return self.outcome.classes
 
@@ -180,7 +183,7 @@ class Experiment:
             ran = self._bench.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(everything))
             self._whole(name, ran)
             if self._same("A0", ran):
-                raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
+                raise self._unresolved(name, "B with A's values equals A in some runs and not in others")
             raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values at all kinds")
         if self._question.search:
             try:
@@ -192,7 +195,7 @@ class Experiment:
         ran = self._bench.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(needed))
         self._whole(name, ran)
         if not self._same("A0", ran):
-            raise self._unresolved(name, "B with A's values becomes A in some runs and not in others")
+            raise self._unresolved(name, "B with A's values equals A in some runs and not in others")
         self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A", f"{WHAT[name]} at {kinds_text(len(needed))}")
         return tuple(found for found in classes if found.kind in needed)
 
@@ -280,35 +283,37 @@ class Experiment:
     def _told(self, letter: str) -> str:
         if self.outcome.by_state:
             return f"has {letter}'s state to the end of {self._question.parting.horizon}, bit for bit"
-        return f"is {letter} to the end of {self._question.parting.horizon}, op for op"
+        return f"equals {letter} to the end of {self._question.parting.horizon}, op for op"
 
     def _not_repaired(self, ran: Ran, found: Comparison, how: str) -> _Settled:
         """B did not become A: REFUTED where it parts from A as before, PARTIAL where it does so later."""
         name, here, there = ArmName.B_FROM_A, first_of(found), self._question.parting.finding
         if agrees(found) is None:
-            return self._unresolved(name, f"whether B {how} is A cannot be said: {found.why}")
+            return self._unresolved(name, f"unknown whether B {how} equals A: {found.why}")
         if here is not None and here.cause is Cause.CONTROL_FLOW and not self._question.selectors:
             return self._unresolved(
                 name,
-                f"{how}, B still runs other ops than A: {place_text(here)} is only on one side, and there is no value"
-                " to put in for what it turned on (a setting, a number that no op computed, the code itself)",
+                f"{how}, B still runs other ops than A: {place_text(here)} is only on one side, and there is no "
+                "value to inject for what decided it (a setting, a number that no op computed, the code)",
             )
         self._arm(name, ArmState.OTHERWISE, parts_from(found, "A"), ran.trace.stem)
         if here is not None and not same_place(here, there) and is_later(here, there):
-            text = f"{how}, B follows A further than before, and parts from it at {place_text(here)}: the next origin"
+            text = (
+                f"{how}, B follows A further than before, and diverges from it at {place_text(here)}: the next origin"
+            )
             return _Settled(Word.PARTIAL, text)
-        return _Settled(Word.REFUTED, f"{how}, B parts from A as before, at {place_text(here or there)}")
+        return _Settled(Word.REFUTED, f"{how}, B diverges from A as before, at {place_text(here or there)}")
 
     def _whole(self, name: ArmName, ran: Ran) -> Account:
         """The account of a replay, of which every injection has to have happened."""
         if ran.account is None:
-            raise self._unresolved(name, ran.refused or "the replay left no account of what it put in")
+            raise self._unresolved(name, ran.refused or "the replay left no report on its injections")
         if not ran.account.complete:
             text = missing_text(ran.account, "B" if name is ArmName.A_FROM_B else "A")
             if ran.how not in AS_ASKED:
                 text += f"; the run {ran.how}, and what it printed is in {ran.trace.with_suffix('.out')}"
             if self._question.parting.finding.cause is Cause.CONTROL_FLOW:
-                text += "; control flow parts on something that no op computes: there is no value to put in for it"
+                text += "; control flow diverges on something that no op computes: there is no value to inject for it"
             raise self._unresolved(name, text)
         return ran.account
 
@@ -364,7 +369,7 @@ def broken_off(outcome: Outcome) -> Outcome:
         replace(arm, state=ArmState.NOT_RUN, result="") if arm.state is ArmState.RUNNING else arm
         for arm in outcome.arms
     )
-    return replace(outcome, arms=arms, because="it was broken off; the same command goes on where it was")
+    return replace(outcome, arms=arms, because="it was interrupted; the same command resumes it")
 
 
 def verdict_of(outcome: Outcome) -> tuple[Word | None, str]:
@@ -373,13 +378,13 @@ def verdict_of(outcome: Outcome) -> tuple[Word | None, str]:
     needed = sum(found.matters is not False for found in outcome.classes)
     minimal = any(found.matters for found in outcome.classes)
     at = f"at {kinds_text(needed)}" if needed else "there"
-    all_it_takes = f", and {'this is' if needed == 1 else 'these are'} all it takes" if minimal else ""
+    all_it_takes = ", and none of them can be left out" if minimal else ""
     if states[ArmName.B_FROM_A] is not ArmState.AS_EXPECTED:
-        return None, "B's arms were not run here; rltrace confirm --join puts both machines' together"
+        return None, "B's arms were not run here; rltrace confirm --join combines the outcomes of both machines"
     if states[ArmName.A_FROM_B] is ArmState.NOT_RUN:
-        return Word.REPAIRED, f"A's values {at} make B what A is{all_it_takes}; A's own arms were not run"
+        return Word.REPAIRED, f"A's values {at} turn B into A{all_it_takes}; A's own arms were not run"
     if states[ArmName.A_FROM_B] is not ArmState.AS_EXPECTED:
         mirror = outcome.arm(ArmName.A_FROM_B)
         result = mirror.result if mirror is not None else ""
-        return Word.PARTIAL, f"A's values {at} make B what A is, but A with B's values {result}"
-    return Word.CONFIRMED, f"A's values {at} make B what A is, B's values there make A what B is{all_it_takes}"
+        return Word.PARTIAL, f"A's values {at} turn B into A, but A with B's values {result}"
+    return Word.CONFIRMED, f"A's values {at} turn B into A, bit for bit, and B's values turn A into B{all_it_takes}"

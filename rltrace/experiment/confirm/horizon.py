@@ -57,11 +57,11 @@ def parting_of(comparison: Comparison, until: int | None = None) -> Parting:
     finding = next((f.at_op for f in found if f is not None), None)
     if finding is None or finding.cause is Cause.ENDED:
         told = finding.because if finding is not None else comparison.why
-        raise UsageError(f"there is nothing to confirm: {a} and {b} part at no op ({told})")
+        raise UsageError(f"there is nothing to confirm: {a} and {b} diverge at no op ({told})")
     if finding.cause is Cause.BEFORE_WINDOW:
         raise UsageError(
-            f"{a} and {b} differ already where their recording of ops begins (step {finding.step}): record both again"
-            " from an earlier step on"
+            f"{a} and {b} already differ where their recording of ops begins (step {finding.step}): record both "
+            "again from an earlier step on"
         )
     first = finding.step or 0
     end = first + STEPS if until is None else until + 1

@@ -21,7 +21,7 @@ def join(one: Outcome, other: Outcome) -> Outcome:
         raise UsageError("these outcomes do not say which traces they are of; run confirm --arms again")
     if one.classes and other.classes and _kinds(one) != _kinds(other):
         raise UsageError(
-            "A's arms put in B's values at other kinds of op than B's arms found: run A's again, with --found"
+            "A's arms injected B's values at other kinds of op than B's arms found: run A's again, with --found"
         )
     arms = tuple(_arm(a, b) for a, b in zip(one.arms, other.arms, strict=True))
     states = {arm.state for arm in arms}
@@ -36,7 +36,7 @@ def join(one: Outcome, other: Outcome) -> Outcome:
     if settled is not None:
         return replace(both, word=settled.word, because=settled.because)
     if ArmState.RUNNING in states:
-        raise UsageError("one of these experiments is not finished; run it to its end first")
+        raise UsageError("one of these experiments is not finished; finish it first")
     word, because = verdict_of(both)
     return replace(both, word=word, because=because)
 
@@ -49,6 +49,6 @@ def _kinds(outcome: Outcome) -> set[tuple[str, bool | None]]:
 def _arm(a: Arm, b: Arm) -> Arm:
     """The one that was run; where both were, the one that did not come out as expected."""
     if a.name is not b.name:
-        raise UsageError("these outcomes list other arms than this version knows")
+        raise UsageError("these outcomes list arms that this version does not know")
     run = [arm for arm in (a, b) if arm.state is not ArmState.NOT_RUN]
     return next((arm for arm in run if arm.state is not ArmState.AS_EXPECTED), run[0] if run else a)

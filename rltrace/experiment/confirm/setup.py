@@ -111,10 +111,9 @@ def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question,
         capture, here = f"{side}.capture", "b" if side == "a" else "a"
         words = [question.a.path, question.b.path, "--arms", here, "--capture", capture, *options]
         raise UsageError(
-            f"{other}: {side.upper()}'s program has to be run there; take what this machine needs of it there, then run"
-            f" {here.upper()}'s arms here\n"
-            f"  there: {capture_command(trace, question, capture)}\n"
-            f"  here:  {shlex.join(['rltrace', 'confirm', *map(str, words)])}"
+            f"{other}: {side.upper()}'s program has to be run there; capture there what this machine needs of it, "
+            f"then run {here.upper()}'s arms here\n  there: {capture_command(trace, question, capture)}\n  here:  "
+            f"{shlex.join(['rltrace', 'confirm', *map(str, words)])}"
         )
     return _recipe(trace, f"--cmd-{side}", by_hand)
 
@@ -123,7 +122,7 @@ def captured_recipe(trace: Trace, by_hand: ByHand) -> Recipe:
     """The same for a capture, which is of one trace alone."""
     other = other_machine(trace, fingerprint.start())
     if other is not None:
-        raise UsageError(f"{other}: its program has to be run there; capture it there, and bring the file")
+        raise UsageError(f"{other}: its program has to be run there; capture it there, and copy the file here")
     return _recipe(trace, "--cmd", by_hand)
 
 
@@ -150,16 +149,16 @@ def _check_capture(asked: Asked, side: Side, trace: Trace, question: Question) -
     letter = side.upper()
     if asked.capture is None:
         raise UsageError(
-            f"the arms of one machine need the values of the other one's control: bring them with --capture\n"
-            f"  there: {capture_command(trace, question, f'{side}.capture')}"
+            "the arms of one machine need the values of the other one's control: give them with --capture\n  there: "
+            f"{capture_command(trace, question, f'{side}.capture')}"
         )
     about, horizon = read_capture(asked.capture), question.parting.horizon
     if about.subject != identity_of(trace):
         raise CaptureError(f"{asked.capture} is a capture of {about.path}, not of {letter} ({trace.path})")
     if about.horizon != horizon:
         raise CaptureError(
-            f"{asked.capture} holds {about.horizon}, and the experiment goes over {horizon}: capture it again\n"
-            f"  there: {capture_command(trace, question, f'{side}.capture')}"
+            f"{asked.capture} covers {about.horizon}, and the experiment covers {horizon}: capture it again\n  "
+            f"there: {capture_command(trace, question, f'{side}.capture')}"
         )
 
 
@@ -168,12 +167,12 @@ def _classes(found: Outcome | None, subject: Mapping[str, str], question: Questi
         return ()
     if found is None:
         raise UsageError(
-            "A's arms put B's values in at the ops that B's arms found: run those first (--arms b -o b.json on B's"
-            " machine), and give what they came to with --found b.json"
+            "A's arms inject B's values at the ops that B's arms found: run those first (--arms b -o b.json on B's "
+            "machine), and give their outcome with --found b.json"
         )
     if dict(found.subject) != dict(subject):
-        raise UsageError("--found is of other traces, or of a suspicion (--inject) that is not asked about here")
+        raise UsageError("--found is of other traces, or of another suspicion (--inject)")
     arm = found.arm(ArmName.B_FROM_A)
     if arm is None or arm.state is not ArmState.AS_EXPECTED:
-        raise UsageError("--found tells of no ops whose values make B what A is; there is nothing to mirror")
+        raise UsageError("--found names no ops whose values turn B into A; there is nothing to mirror")
     return found.classes

@@ -23,11 +23,11 @@ def state_difference(a: Trace, b: Trace, horizon: Horizon) -> str | None:
     left, right = state_of(a, horizon), state_of(b, horizon)
     for name, digest in left.items():
         if name not in right:
-            return f"{name}: only one of the runs came so far"
+            return f"{name}: only one of the runs recorded it"
         if right[name] != digest:
             return f"{name} differ"
     extra = next((name for name in right if name not in left), None)
-    return None if extra is None else f"{extra}: only one of the runs came so far"
+    return None if extra is None else f"{extra}: only one of the runs recorded it"
 
 
 def state_of(trace: Trace, horizon: Horizon) -> State:

@@ -42,7 +42,7 @@ def kinds_text(count: int) -> str:
 
 def runs_text(count: int) -> str:
     """How often a run was made that came out the same each time: ``in the one run made``, ``in 2 runs of 2``."""
-    return "in the one run made" if count == 1 else f"in {count:,} runs of {count:,}"
+    return "in one run" if count == 1 else f"in {count:,} runs of {count:,}"
 
 
 def first_of(found: Comparison) -> Finding | None:
@@ -60,7 +60,9 @@ def place_text(finding: Finding) -> str:
 def parts_from(found: Comparison, letter: str) -> str:
     """``parts from A at aten.mm.default …``."""
     first = first_of(found)
-    return f"is not {letter}: {found.why}" if first is None else f"parts from {letter} at {place_text(first)}"
+    return (
+        f"does not equal {letter}: {found.why}" if first is None else f"diverges from {letter} at {place_text(first)}"
+    )
 
 
 def is_later(finding: Finding, than: Finding) -> bool:

@@ -51,7 +51,7 @@ def rows_of(table: RowTable, spot: Spot, tensor: Tensor, call: OpenCall, over: P
         given = next((g for g in call.given if g.fits(tuple(shape[axis] for axis in axes))), None)
         if given is None:
             tokens = list(over.grid.shape)
-            raise NotInjectedError(f"it cannot be told which rows of {list(shape)} are which of {tokens} tokens")
+            raise NotInjectedError(f"unknown which rows of {list(shape)} belong to which of {tokens} tokens")
         parts, rows = np.arange(len(given.rows))[:, None], given.rows
         parts, rows = parts[rows != NONE], rows[rows != NONE]
     known = over.grid.keys[rows] != NO_KEY
@@ -103,7 +103,7 @@ def _check(table: RowTable, tensor: Tensor, rows: Rows) -> None:
     if tensor.is_conj() or tensor.is_neg():
         raise NotInjectedError("the tensor is a conjugate or negative that is not resolved here")
     if torch._debug_has_internal_overlap(tensor) == 1:
-        raise NotInjectedError("several elements of the tensor lie in one place of memory")
+        raise NotInjectedError("several elements of the tensor share one place in memory")
     shape = tuple(map(int, tensor.shape))
     here = dtype_name(tensor.dtype), row_shape(shape, rows.axes), rows.parts.shape[1]
     for number in np.unique(rows.found.source).tolist():

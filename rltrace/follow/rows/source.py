@@ -177,22 +177,22 @@ def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
     """Raise UsageError where the trace lacks what it takes."""
     record = _record_command(texts)
     if not found.kept:
-        raise UsageError(f"{trace.path} holds no rows of tensors; record it again: {record}")
+        raise UsageError(f"{trace.path} holds no activation rows; record it again: {record}")
     if not found.grids:
         raise UsageError(
-            f"{trace.path} does not tell what its rows are of: it holds no call of a module that was given token ids, "
-            f"or observations; record it again: {record}"
+            f"{trace.path} does not identify its rows: it holds no call of a module with token ids or observations "
+            f"as input; record it again: {record}"
         )
     if not found.tensors:
         raise UsageError(
-            f"the selector finds nothing in {trace.path} whose rows were kept, within a forward pass over tokens; "
-            f"record it again: {record}"
+            f"the selector finds nothing in {trace.path} whose rows were recorded within a forward pass over "
+            f"tokens; record it again: {record}"
         )
     lacking = [one for one in found.tensors if one.tensor.whole not in one.process.values]
     if lacking:
         raise UsageError(
-            f"{trace.path} has not the values of {len(lacking):,} of the {len(found.tensors):,} tensors whose rows are "
-            f"to be put in; the first is of {lacking[0].spot.module}; record it again: {record}"
+            f"{trace.path} lacks the values of {len(lacking):,} of the {len(found.tensors):,} tensors whose rows "
+            f"are to be injected; the first is of {lacking[0].spot.module}; record it again: {record}"
         )
 
 
@@ -216,8 +216,8 @@ def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     if not any(len(source.keys) for source in sources):
         first = found.tensors[0]
         raise UsageError(
-            f"of what the selector finds in {trace.path} no tensor has a row for each token: {first.spot.module} gives "
-            f"{first.tensor.dtype}{list(first.tensor.shape)}, for {list(first.grid.shape)} tokens"
+            f"no tensor that the selector finds in {trace.path} has a row for each token: {first.spot.module} "
+            f"returns {first.tensor.dtype}{list(first.tensor.shape)}, for {list(first.grid.shape)} tokens"
         )
     keys = np.concatenate([grid.keys for grid in found.grids])
     sequences = np.concatenate([grid.sequences for grid in found.grids])

@@ -61,7 +61,7 @@ def options_of(
     """How a replay into ``path`` with rows of ``trace`` is recorded: as the trace was."""
     kept = next((p.kept_rows.asked for p in trace.processes if p.kept_rows.asked is not None), None)
     if kept is None:
-        raise UsageError(f"{trace.path} holds no rows of tensors")  # ``read_table`` says what to do about it
+        raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` says what to do about it
     options = RecordOptions(
         path,
         *window_of(trace),
@@ -115,7 +115,7 @@ def rows_block(
     Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
     """
     if current_session() is not None:
-        raise UsageError("this process is being recorded already; a replay cannot lie inside a recording")
+        raise UsageError("this process is already being recorded; a replay needs a process that is not")
     trace = open_trace(a)
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     table = read_table(trace, parse_selectors(selectors), selectors, weights=weights)

@@ -36,8 +36,8 @@ from rltrace.row_keys import NO_KEY
 
 Tensor = torch.Tensor
 
-GIVEN = "the module hands on memory that it was given; what is in it was made before"
-ITS_OWN = "the module gives out a parameter or a buffer of its own"
+GIVEN = "the module returns memory that it was given; what is in it was computed before"
+ITS_OWN = "the module returns one of its parameters or buffers"
 NO_SUCH = "A chose among more than there are here"
 
 

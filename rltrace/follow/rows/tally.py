@@ -19,8 +19,8 @@ TYPE = "replay_rows"
 NAMED = 5
 """Rows without a partner that are told one by one, of each module."""
 
-NEVER = "the program never came to it in a forward pass of which it is known what its rows are"
-NO_PARTNER = "the program's rows have no partner among A's: other tokens, or another tokenisation"
+NEVER = "the program never reached it in a forward pass whose rows are identified"
+NO_PARTNER = "the program's rows are unmatched in A: other tokens, or another tokenisation"
 
 
 @dataclass(frozen=True)
