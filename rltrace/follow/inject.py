@@ -156,7 +156,7 @@ class Injector:
         except RuntimeError as error:
             raise NotInjectedError(f"its memory cannot be written: {error}") from None
         if self._digests.of(tensor) != digest:
-            raise NotInjectedError("its memory did not take A's bytes")
+            raise NotInjectedError("A's bytes could not be written to its memory")
 
 
 def tensor_of(value: Value) -> Tensor:

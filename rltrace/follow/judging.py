@@ -84,12 +84,18 @@ def judge(found: Found, here: Here, around: Surroundings) -> Judged | Marked | N
     """A row of A against the program's. None: what is compared is equal."""
     rows, i = found.rows, found.i
     if found.called != here.content.called:
-        return Judged(Cause.ARGUMENTS, InputsMatch.UNKNOWN, "it was called with other tensors or arguments than in A")
+        return Judged(
+            Cause.ARGUMENTS, InputsMatch.UNKNOWN, "it was called with different tensors or arguments than in A"
+        )
     if _numbers(rows, i) != _numbers_here(here):
-        return Judged(Cause.ARGUMENTS, InputsMatch.UNKNOWN, "it was called with other numbers than in A")
+        return Judged(Cause.ARGUMENTS, InputsMatch.UNKNOWN, "it was called with different numbers than in A")
     marked = bool((int(rows.flags(i)) | here.flags) & RowFlag.MARKED)
     if rows.rng(i) != here.rng:
-        return Judged(Cause.RNG, InputsMatch.UNKNOWN, "the generator stood in another state before the op drew from it")
+        return Judged(
+            Cause.RNG,
+            InputsMatch.UNKNOWN,
+            "the RNG state already differed before the op drew: another seed, or an earlier extra draw",
+        )
     inputs_a, inputs_b = list(rows.inputs(i)), here.inputs()
     if not marked:
         for place, (a, b) in enumerate(zip(inputs_a, inputs_b, strict=False)):
@@ -159,7 +165,7 @@ def _other_results(pair: _Pair, inputs_a: list[Link], inputs_b: list[Link]) -> J
     if known is InputsMatch.UNKNOWN:
         why = "its results differ, and not all of its inputs could be compared"
         return Judged(Cause.UNKNOWN, known, why)
-    why = "its inputs match, since every op before it gave what it gave in A, and its results differ"
+    why = "its inputs match, since every op before it gave the same as in A, and its results differ"
     return Judged(Cause.COMPUTATION, known, why)
 
 
@@ -172,7 +178,7 @@ def _linked(pair: _Pair, place: int, a: Link, b: Link) -> Judged | InputsMatch:
         return InputsMatch.UNKNOWN
     row_a, row_b = pair.rows.first + pair.i - a.distance, pair.here.row - b.distance
     if pair.around.is_marked(row_b):
-        why = f"input {place} was written by row {row_b:,}, which possibly read memory that no op had written"
+        why = f"input {place} was written by row {row_b:,}, which may have read uninitialised memory"
         return Judged(Cause.UNINITIALISED, InputsMatch.DIFFER, why)
     if pair.around.partner(row_b) != row_a:
         why = f"input {place} was last written by another op than in A (row {row_b:,} here, {row_a:,} in A)"

@@ -44,7 +44,7 @@ def parse_map(text: str, name: str) -> tuple[Line, ...]:
             raise MapError(f"{name}:{number}: a line is A-GLOB = B-GLOB\n  {shown}")
         if a.count("*") != b.count("*"):
             counts = f"{a.count('*')} on the left, {b.count('*')} on the right"
-            raise MapError(f"{name}:{number}: each * of A stands for one of B: there are {counts}\n  {shown}")
+            raise MapError(f"{name}:{number}: each * of A matches one of B: there are {counts}\n  {shown}")
         lines.append(Line(number, shown, a, b))
     if not lines:
         raise MapError(f"{name} holds no line; one is A-GLOB = B-GLOB")
@@ -87,6 +87,6 @@ def _agree(name: str, line: Line, before: tuple[str, Line] | None, now: str, who
 
 def _nothing(name: str, line: Line, side: str, wanted: str, known: Sequence[str], of: str = "") -> MapError:
     near = get_close_matches(wanted.replace("*", ""), known, NEAR, 0.4)
-    hint = f"; near to it: {', '.join(near)}" if near else ""
+    hint = f"; similar: {', '.join(near)}" if near else ""
     what = f"no module of {side} is called {wanted}{of}"
     return MapError(f"{name}:{line.number}: {what}{hint}\n  {line.text}")

@@ -81,7 +81,7 @@ def _pair_module(
         found = _pair_tensor(name_a, name_b, table_of(sources_a[name_a], ranks), table_of(sources_b[name_b]))
         tensors += [found] if len(found.pairs.ids) else []
         if not len(found.pairs.ids) and len(found.a) and len(found.b):
-            why = "no row of it was computed by both sides in the same length"
+            why = "none of its rows was computed by both sides in the same length"
             apart.append(Apart(name_a[0].name.lower(), name_a[1], "both", len(own), why))
     return PairedModule(
         path, Pair(own[0].kind, other[0].kind), Pair(len(own), len(other)), tuple(tensors), _merged(apart)

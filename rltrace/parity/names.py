@@ -117,4 +117,4 @@ def _shared_ends(a: Parts, b: Parts) -> Iterable[tuple[Parts, Parts]]:
 def _ambiguity(best: Sequence[tuple[Parts, Parts]]) -> str:
     shown = [f"{'.'.join(x)} = {'.'.join(y)}" for x, y in best[:3]]
     rest = f", and {len(best) - 3} more" if len(best) > 3 else ""
-    return f"modules could be matched in several ways that agree equally: {'; '.join(shown)}{rest}"
+    return f"modules can be matched in several equally good ways: {'; '.join(shown)}{rest}"

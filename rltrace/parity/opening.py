@@ -40,7 +40,7 @@ def parse_given(text: str, selectors: Sequence[str], side: str) -> Given:
     for clause in selector.clauses if selector is not None else ():
         wrong = next((condition.key for condition in clause if condition.key in OF_OPS), None)
         if wrong is not None:
-            raise UsageError(f"--{side} chooses calls of modules, which have no {wrong}: ask for module, phase or step")
+            raise UsageError(f"--{side} selects calls of modules, which have no {wrong}: use module, phase or step")
     path, stream = Path(text), None
     for at in (k for k, character in enumerate(text) if character == ":"):
         if not path.exists() and Path(text[:at]).exists():
@@ -126,12 +126,12 @@ def _nothing(side: str, trace: Trace, given: Given, streams: Sequence[Stretch], 
     """Why there is no call on this side."""
     name = side.upper()
     if not any(process.kept_rows for process in trace.processes):
-        return f"{given.path} ({name}) holds no rows of tensors to compare; {RECORD}"
+        return f"{given.path} ({name}) holds no activation rows to compare; {RECORD}"
     if not streams and given.stream is not None:
         known = ", ".join(stream.name for process in trace.processes for stream in process.streams)
         return f"{given.path} ({name}) has no stream {given.stream} with calls of modules; its streams are {known}"
     if not streams:
-        return f"{given.path} ({name}) holds rows of ops, and of no module's call; {RECORD}"
+        return f"{given.path} ({name}) holds rows of ops, but of no module's call; {RECORD}"
     if given.selector is not None:
         modules = list(dict.fromkeys(call.module for stretch in streams for call in stretch.calls))
         return f"--{side} {given.text} finds no call of {given.path}; its modules are {', '.join(modules[:5])}, …"

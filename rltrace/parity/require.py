@@ -59,8 +59,8 @@ def parse_requirement(text: str) -> Requirement:
         limit = 0.0
     if found is None or not (isfinite(limit) and limit > 0):
         raise UsageError(
-            f"--require {text}: write bitwise, or logprob<X, logprob-mean<X, kl<X with a number X above 0"
-            " (in quotes: the shell reads < as a file)"
+            f"--require {text}: give bitwise, or logprob<X, logprob-mean<X, kl<X with a number X above 0 (in "
+            "quotes: the shell reads < as a file)"
         )
     return Requirement(Measure(found[1]), limit)
 
@@ -96,13 +96,13 @@ def _bitwise(asked: Requirement, parity: Parity) -> Required:
 
 def _about_gap(asked: Requirement, gap: Gap | str | None) -> Required:
     if not isinstance(gap, Gap):
-        return Required(str(asked), None, gap or "no log-probabilities were looked for")
+        return Required(str(asked), None, gap or "log-probabilities were not computed")
     number = found(asked, gap)
     if number is None:
-        why = "no taken token has a log-probability on both sides"
+        why = "no sampled token has a log-probability on both sides"
     else:
         of = f" of {gap.n + gap.only_b:,}" if gap.only_b else ""
-        why = f"it is {number:.3g} over {gap.n:,}{of} taken tokens"
+        why = f"it is {number:.3g} over {gap.n:,}{of} sampled tokens"
     return Required(str(asked), holds(asked, gap), why)
 
 

@@ -32,10 +32,10 @@ def verdict_of(
     compared = [one.result for one in counted if one.result.rows]
     differing = [result for result in compared if result.differing]
     if differing:
-        return Verdict.DIFFERS, f"rows of {len(differing):,} of the {len(compared):,} modules that were compared differ"
+        return Verdict.DIFFERS, f"rows of {len(differing):,} of the {len(compared):,} compared modules differ"
     widened = [result for result in compared if result.dtype is not None]
     if widened:
-        return Verdict.DIFFERS, f"{len(widened):,} modules give another dtype; the numbers are the same"
+        return Verdict.DIFFERS, f"{len(widened):,} modules have different dtypes; the numbers are the same"
     why = _why_undecided(len(compared), a, b, never_computed, known)
     if why:
         return Verdict.UNDECIDED, why
@@ -46,17 +46,17 @@ def verdict_of(
 def _why_undecided(compared: int, a: Stretch, b: Stretch, never_computed: int, known: Known) -> str:
     """Why it says too little that nothing differs; "": it says enough."""
     if not known.shared:
-        what = "sequence of A is one of B: the two were given other tokens"
-        return f"no {what if known.by is RowsBy.TOKENS else 'row of A is one of B'}"
+        what = "sequence of A matches one of B: the two had other tokens"
+        return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
     if not compared:
-        return "no module of A is one of B by its name; say with --map which is which"
+        return "no module of A matches one of B by name; give the pairs with --map"
     if never_computed:
         return f"A never computed {never_computed:,} of the rows of B; all that both computed are equal"
     smaller = min(len(a.modules), len(b.modules))
     if compared < ENOUGH * smaller:
         return f"only {compared:,} of {smaller:,} modules could be compared; their rows are all equal"
     holes = [*a.holes, *b.holes]
-    return f"parts of the traces cannot be read; all that was compared is equal: {holes[0]}" if holes else ""
+    return f"parts of the traces cannot be read; everything compared is equal: {holes[0]}" if holes else ""
 
 
 def side_of(stretch: Stretch, grids: Sequence[Grid], lacks: Missing) -> Side:

@@ -91,8 +91,8 @@ def partner(a: Located, b: Trace) -> Located:
         if own.index(a.row) < len(others):
             return Located(b, process, stream, others[own.index(a.row)])
     raise UsageError(
-        f"{b.path} has no op that matches {op} at {a}: no such call in that step from that line; name both rows, as rltrace"
-        f' diff prints them: --at "{a.row} (A), N (B) of {a.stream.name}"'
+        f"{b.path} has no op that matches {op} at {a}: no such call in that step from that line; name both rows, as"
+        f' rltrace diff prints them: --at "{a.row} (A), N (B) of {a.stream.name}"'
     )
 
 

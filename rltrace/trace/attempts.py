@@ -100,7 +100,7 @@ class Attempts(Parted):
             ends = steps[steps[:, Step.STREAM] == stream, Step.END_ROW]
             in_order = in_order and bool((ends[1:] >= ends[:-1]).all()) and int(ends[-1]) <= self._latest_end(stream)
         if not in_order:
-            raise UnreadableError("makes no sense")
+            raise UnreadableError("is inconsistent")
 
 
 class Samples(Parted):
@@ -111,4 +111,4 @@ class Samples(Parted):
     def _check(self, samples: NDArray[np.uint64]) -> None:
         """Refuse samples with counts that none can have. Raises UnreadableError."""
         if (samples[:, : Sample.VALUE] > np.uint64(MOST)).any():
-            raise UnreadableError("makes no sense")
+            raise UnreadableError("is inconsistent")

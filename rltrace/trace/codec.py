@@ -59,7 +59,7 @@ def decode(spec: ArraySpec, encoded: bytes) -> NDArray[Any]:
     zstd, google_crc32c = load()
     body, checksum = encoded[:-CHECKSUM_BYTES], encoded[-CHECKSUM_BYTES:]
     if len(encoded) <= CHECKSUM_BYTES or google_crc32c.value(body) != int.from_bytes(checksum, "little"):
-        raise CodecError("its checksum does not fit its bytes")
+        raise CodecError("its checksum does not match its bytes")
     if content_size(body) != spec.nbytes:
         raise CodecError("it does not unpack to the size of a chunk")
     stored = np.empty(stored_shape(spec), spec.dtype)

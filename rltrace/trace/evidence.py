@@ -26,7 +26,7 @@ SAID = ("names", REPORTED, LAUNCHES)
 GUESSED = ("library", "isa")
 """What is taken from an operator's name and from settings, where no library was asked."""
 
-SILENT = "neither oneDNN nor MKL says a word"
+SILENT = "neither oneDNN nor MKL reports anything"
 NOTHING = "no kernel was launched"
 ATEN = "ATen"
 REORDER = "oneDNN reorder "

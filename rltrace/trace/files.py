@@ -78,7 +78,7 @@ class Folder:
     def read(self, key: str, limit: int) -> bytes:
         """The bytes of one file, at most ``limit``. Raises UnreadableError."""
         if self._stat(key).st_size > limit:
-            raise UnreadableError(f"is longer than the {limit} bytes it may have")
+            raise UnreadableError(f"is longer than the limit of {limit} bytes")
         try:
             descriptor = os.open(
                 os.path.join(self.root, key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -99,7 +99,7 @@ class Folder:
 
     def _stat(self, key: str) -> os.stat_result:
         if not self._is_inside(os.path.dirname(key)):
-            raise UnreadableError("lies behind a symbolic link, which is not followed")
+            raise UnreadableError("is behind a symbolic link, which is not followed")
         try:
             found = os.lstat(os.path.join(self.root, key))
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class Folder:
         if stat.S_ISLNK(found.st_mode):
             raise UnreadableError("is a symbolic link, which is not followed")
         if not stat.S_ISREG(found.st_mode):
-            raise UnreadableError("is no file")
+            raise UnreadableError("is not a file")
         return found
 
     def _is_inside(self, folder: str) -> bool:

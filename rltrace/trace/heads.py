@@ -39,7 +39,7 @@ def parse_heads(record: Record) -> dict[int, Head]:
     """The heads by process number. Raises ValueError, KeyError or TypeError where the record makes no sense."""
     heads = [Head(number, size, int(digest, 16)) for number, size, digest in record["heads"]]
     if not all(type(number) is int and type(size) is int and number >= 0 <= size for number, size, _ in heads):
-        raise ValueError("a process or a length is no number")
+        raise ValueError("a process or a length is not a number")
     return {head.process: head for head in heads}
 
 
@@ -57,7 +57,7 @@ def lost_records(head: Head, journal: Journal) -> str | None:
     """What is wrong with a journal that had come so far; None: nothing of it is lost."""
     if journal.size >= head.size:
         return None
-    return f"ends at byte {journal.size}; at the end of the launch it had come to byte {head.size}"
+    return f"ends at byte {journal.size}, before byte {head.size} that it had reached at the end of the launch"
 
 
 def birth_of(journal: Journal) -> Record:

@@ -41,7 +41,7 @@ def frame(previous: int, record: Mapping[str, object]) -> tuple[bytes, int]:
     """One record as a frame, and its digest."""
     payload = json.dumps(record, separators=(",", ":"), default=str).encode()
     if len(payload) > LONGEST:
-        raise ValueError(f"a record of {len(payload)} bytes is longer than a journal takes ({LONGEST})")
+        raise ValueError(f"a record of {len(payload)} bytes is longer than the limit of a journal ({LONGEST})")
     digest = chain(previous, payload)
     return MAGIC + len(payload).to_bytes(4, "little") + payload + digest.to_bytes(8, "little"), digest
 
@@ -76,7 +76,7 @@ class JournalWriter:
         descriptor = open_above(self._path)
         try:
             if _identity(descriptor) != self._file:
-                raise OSError(errno.ESTALE, "another file has taken the journal's place")
+                raise OSError(errno.ESTALE, "another file has replaced the journal")
             self._write(descriptor, data)
         finally:
             os.close(descriptor)
@@ -158,7 +158,7 @@ def first_digest(path: str) -> int | None:
 
 
 def _take(journal: Journal, budget: Budget, payload: bytes, at: int) -> None:
-    why = "is no record"
+    why = "is not a record"
     try:
         record = budget.load(payload)
     except ValueError as error:
@@ -215,6 +215,6 @@ def _name_tail(journal: Journal, data: bytes, at: int, end: int | None) -> None:
     begun = rest.startswith(MAGIC) if len(rest) >= 4 else MAGIC.startswith(rest)
     declared = int.from_bytes(rest[4:HEAD], "little") if len(rest) >= HEAD else 0
     if (begun and end is None and declared <= LONGEST) or data.count(b"\0", at) == len(data) - at:
-        journal.torn = f"the journal's last record, at byte {at}, was never finished"
+        journal.torn = f"the journal's last record, at byte {at}, is incomplete"
     else:
         _damaged(journal, f"the journal is damaged from byte {at} to its end")

@@ -89,7 +89,7 @@ class KeptTensors:
             own = own[np.argsort(own[:, Called.NUMBER], kind="stable")]
             made = {row[Called.NUMBER]: self._call(stream, row) for row in own.tolist()}
             if len(made) < len(own):
-                self._miss(f"rows of tensors of stream {stream} of {self._base}: two calls have one number")
+                self._miss(f"activation rows of stream {stream} of {self._base}: two calls have the same number")
             self._calls[stream] = tuple(call for call in made.values() if call is not None)
         return self._calls[stream]
 
@@ -121,7 +121,7 @@ class KeptTensors:
             *self._arrays.tensors[:, Kept.STREAM].tolist(),
         }:
             if stream not in streams:
-                self._miss(f"rows of tensors of stream {stream} of {self._base}: there is no such stream")
+                self._miss(f"activation rows of stream {stream} of {self._base}: there is no such stream")
         return sum(len(self.calls(stream)) + len(self.ops(stream)) for stream in streams)
 
     def digest_chunks_of(self, wanted: Callable[[int, int, int], bool]) -> tuple[set[int], NDArray[np.uint64]]:
@@ -189,7 +189,7 @@ class KeptTensors:
         try:
             wanted = count if count is not None else rows[0][Kept.TENSORS]
             if len(rows) != wanted or any(row[Kept.TENSORS] != wanted for row in rows):
-                raise UnreadableError(f"{wanted} tensors were kept of it, and {len(rows)} can be read")
+                raise UnreadableError(f"{wanted} tensors of it were recorded, but {len(rows)} can be read")
             return tuple(map(self._tensor, rows))
         except NotThereError:
             self.unread += 1
@@ -221,7 +221,7 @@ class KeptTensors:
     def _lose(self, owner: Owner, stream: int, number: int, error: Exception) -> None:
         what = f"call {number}" if owner is Owner.CALL else f"row {number}"
         self.unread += 1
-        self._miss(f"rows of tensors of {what} of stream {stream} of {self._base} cannot be read: {error}")
+        self._miss(f"activation rows of {what} of stream {stream} of {self._base} cannot be read: {error}")
 
     # --- tables -------------------------------------------------------------------------------------------------------
 

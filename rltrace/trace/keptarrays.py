@@ -19,7 +19,7 @@ from rltrace.trace.keptrecords import ArrayPart, KeptPart
 from rltrace.trace.schema import DIGEST_CHUNK, Kept, Owner
 from rltrace.trace.segment import ChunkFile
 
-NO_SENSE = "what it tells of them makes no sense"
+NO_SENSE = "its description is inconsistent"
 
 
 class NotThereError(Exception):
@@ -91,7 +91,7 @@ class KeptArrays:
                 try:
                     found.append(read_chunk(self._folder, self._base, spec, file, self.counter)[:, :rows].T)
                 except UnreadableError as error:
-                    self._miss(f"{self._base}/{file.key} {error}; the rows of tensors that it tells of are lost")
+                    self._miss(f"{self._base}/{file.key} {error}; the activation rows that it describes are lost")
         return np.concatenate(found)
 
     def digests(self, offset: int, count: int) -> NDArray[np.uint64]:
@@ -122,7 +122,7 @@ class KeptArrays:
         """The digests of one chunk, without its padding."""
         if number not in self._digest_chunks:
             if number not in self._digest_files:
-                raise UnreadableError(f"chunk {number} of {KEPT_DIGESTS.name}, which it needs, is not there")
+                raise UnreadableError(f"chunk {number} of {KEPT_DIGESTS.name}, which it needs, is missing")
             file, count = self._digest_files[number]
             if file is None:
                 raise NotThereError

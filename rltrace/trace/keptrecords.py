@@ -71,11 +71,11 @@ def parse_asked_rows(record: Record) -> AskedRows:
     """Raises ValueError, KeyError or TypeError where the record makes no sense."""
     selectors, axes = record["selectors"], record["axes"]
     if not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
-        raise ValueError("what it asks for is no list of selectors")
+        raise ValueError("its request is not a list of selectors")
     if axes is not None:
         axes = tuple(number({"axis": axis}, "axis", MOST_AXES - 1) for axis in axes)
         if list(axes) != sorted(set(axes)):
-            raise ValueError("its axes are in no order")
+            raise ValueError("its axes are not in order")
     return AskedRows(tuple(selectors), axes, number(record, "limit"))
 
 
@@ -97,7 +97,7 @@ def add_kept(parts: list[KeptPart], part: KeptPart) -> None:
     if parts:
         for (_, before), (_, array) in zip(parts[-1].arrays, part.arrays, strict=True):
             if array.chunk < before.chunk + len(before.files):
-                raise ValueError("its chunks are there already")
+                raise ValueError("its chunks exist already")
     parts.append(part)
 
 

@@ -100,9 +100,9 @@ class Launched:
         )
         parts = self._parts.get(stream, [])
         if not rows and record["ids"]:
-            raise ValueError("it has ids of no rows")
+            raise ValueError("its ids belong to no rows")
         if parts and rows and first < parts[-1][0] + parts[-1][1]:
-            raise ValueError(f"rows {first} and on were told of already")
+            raise ValueError(f"rows {first} and on were already described")
         unknown = [_unknown(entry) for entry in record["unknown"]]
         strays = [_stray(entry) for entry in record["strays"]]
         if rows:

@@ -94,7 +94,7 @@ def rows_from_text(spec: ArraySpec, text: str, count: int) -> NDArray[Any]:
     try:
         encoded = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise codec.CodecError(f"it is no base64: {error}") from None
+        raise codec.CodecError(f"it is not base64: {error}") from None
     return codec.decode(spec, encoded).T
 
 
@@ -128,14 +128,14 @@ def parse_part(record: Record, spec: ArraySpec = STEPS, counted: str = "steps") 
     """
     first, count = number(record, "first"), number(record, counted, spec.chunk[0])
     if not count:
-        raise ValueError(f"it tells of no {counted}")
+        raise ValueError(f"it describes no {counted}")
     if "rows" in record:
         if not isinstance(record["rows"], str):
-            raise ValueError('"rows" is no text')
+            raise ValueError('"rows" is not text')
         return StepPart(first, count, None, None, record["rows"])
     files = chunk_files(record, spec.name, spec)
     if len(files) != 1:
-        raise ValueError(f"{counted} come one chunk a record")
+        raise ValueError(f"{counted} are one chunk a record")
     return StepPart(first, count, number(record, "chunk"), files[0])
 
 
@@ -147,8 +147,8 @@ def add_part(parts: list[StepPart], part: StepPart) -> None:
             kept -= 1
         last = next((p.chunk for p in reversed(parts) if p.chunk is not None), -1)
         if part.chunk <= last:
-            raise ValueError("its chunk is there already")
+            raise ValueError("its chunk exists already")
     if kept and part.first < parts[kept - 1].stop:
-        raise ValueError("its steps are there already")
+        raise ValueError("its steps exist already")
     inside = tuple(old for old in parts[kept:] if old.stop <= part.stop)
     parts[kept:] = [replace(part, instead=inside) if inside else part]

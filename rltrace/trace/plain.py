@@ -33,7 +33,7 @@ class Budget:
             raise ValueError(f"holds more than {MOST_AT_ONCE:,} values")
         self._left -= values
         if self._left < 0:
-            raise ValueError("is more than a reader takes of one process")
+            raise ValueError("exceeds the limit of a reader for one process")
         try:
             return json.loads(text)
         except RecursionError:

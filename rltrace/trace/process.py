@@ -160,7 +160,7 @@ class ProcessTrace:
             return "it ended before its first record"
         if state == KILLED:
             torn = f"; {self.journal.torn}" if self.journal.torn else ""
-            return f"it ended without a word; what it had not committed after op {self.after_op} is lost{torn}"
+            return f"it ended without an end record; what it had not committed after op {self.after_op} is lost{torn}"
         if state in (STOPPED, DAMAGED):
             return str((self.exit or {}).get("why") or "recording ended before the process did")
         return None
@@ -191,7 +191,7 @@ class ProcessTrace:
                 parts.append(self._table_bytes(file))
                 size += len(parts[-1])
             if size > MOST_TABLES:
-                self.other_holes.append(f"its tables are larger than the {MOST_TABLES:,} bytes that a reader takes")
+                self.other_holes.append(f"its tables exceed the reader's limit of {MOST_TABLES:,} bytes")
                 break
             expected = first + len(files)
         return parse_tables(b"".join(parts), counts)
@@ -276,7 +276,9 @@ class ProcessTrace:
             later = (stream.segments[-1].index if stream.segments else -1) + 2
             key = f"{self.base}/streams/{stream.index}/{ROWS.name}/{ROWS.key(later)}"
             if self._folder.holds(key) and self._folder.size(f"{self.base}/{JOURNAL}") == self.journal.length:
-                self.other_holes.append(f"{self.base}/{JOURNAL} has lost its last records: {key} came after them")
+                self.other_holes.append(
+                    f"{self.base}/{JOURNAL} has lost its last records: {key} was written after them"
+                )
 
     def _miss_rows_of_steps(self) -> None:
         """Rows up to the end of a step were there, though the damaged journal tells of none."""

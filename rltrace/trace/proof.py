@@ -50,7 +50,7 @@ class StreamProof:
         for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
             self._chains.advance_to(row)
             if row in marks and marks[row] != tuple(self._chains.digests()):
-                self._wrong(f"prefix digests at row {row} of {self._stream.name} are not those of its rows")
+                self._wrong(f"prefix digests at row {row} of {self._stream.name} do not match its rows")
                 return
             self._check_steps(self._chains)
         self.proved = self._chains.rows
@@ -64,9 +64,7 @@ class StreamProof:
             expected = alone if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
             found = [step[column] for column in STEP_DIGESTS]
             if found != [prefix.structure, prefix.values, *expected]:
-                self.damage.append(
-                    f"digests of step {step[Step.STEP]} of {self._stream.name} are not those of its rows"
-                )
+                self.damage.append(f"digests of step {step[Step.STEP]} of {self._stream.name} do not match its rows")
 
     def _wrong(self, text: str) -> None:
         self.damage.append(text)

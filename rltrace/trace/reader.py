@@ -82,7 +82,7 @@ class Trace:
         """Bytes of journals that may still be read."""
         self._journals = self._read_journals()
         if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
-            self.other_holes.append(f"{JOURNAL} is another launch's")
+            self.other_holes.append(f"{JOURNAL} belongs to another launch")
             self._launch_digest = None
         else:
             for record in printable(journal.records) if journal.unprintable else journal.records:
@@ -137,7 +137,7 @@ class Trace:
                 case "ran":
                     self._ran.setdefault(number(record, "process"), Ran()).take(record)
         except (ValueError, KeyError, TypeError) as error:
-            self.other_holes.append(f"the {record['type']} record of {JOURNAL} makes no sense: {error}")
+            self.other_holes.append(f"the {record['type']} record of {JOURNAL} is inconsistent: {error}")
 
     def _read_journals(self) -> dict[int, Journal]:
         """The journal of every process folder, an empty one where none can be read."""
@@ -177,10 +177,10 @@ class Trace:
         for process in sorted(found, key=lambda process: bool(process.record_damage)):
             twin = owners.setdefault(process.name, process)
             if twin is not process:
-                self._lost.append(f"{process.base} says that it is {process.name}, which {twin.base} is")
+                self._lost.append(f"{process.base} and {twin.base} both have the name {process.name}")
         for process in owners.values():
             if process.token is not None and not self.folder.holds(f"{BIRTHS}/{process.token}.json"):
-                self._lost.append(f"{BIRTHS}/{process.token}.json is missing, which {process.name} left")
+                self._lost.append(f"{BIRTHS}/{process.token}.json of {process.name} is missing")
         return [process for process in found if owners[process.name] is process]
 
     def _check_names(self) -> None:
@@ -190,7 +190,7 @@ class Trace:
         if self._heads is not None and not self._missing:
             return  # everything that had begun by the end of the launch is here
         if len(missing) > sum(birth.state == RUNNING for birth in self.births):
-            self._lost += [f"process {name} took its name and is not here" for name in missing]
+            self._lost += [f"process {name} took its name and is missing" for name in missing]
 
     def _names(self) -> list[str]:
         """Names that processes of this trace took."""
@@ -252,7 +252,7 @@ class Trace:
         failure = self._failure(token)
         if failure is not None:
             return Birth(token, record, NEVER_RECORDED, f"the recorder could not start: {failure}", failed=True)
-        why = "it is a fork that ran no op" if record.get("forked") else "it left nothing but its birth"
+        why = "it is a fork that ran no op" if record.get("forked") else "it only recorded its start"
         return Birth(token, record, NEVER_RECORDED, why)
 
     def _failure(self, token: str) -> str | None:
@@ -263,7 +263,7 @@ class Trace:
             note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
         except UnreadableError:
             note = {}
-        return str(printable(note.get("why", "for a reason that cannot be read")))
+        return str(printable(note.get("why", "for an unreadable reason")))
 
 
 def open_trace(path: Path | str) -> Trace:
@@ -274,14 +274,14 @@ def open_trace(path: Path | str) -> Trace:
     path = Path(path)
     folder = Folder(path)
     if not path.is_dir():
-        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else "there is nothing there"))
+        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else "no such file"))
     journal = _root_journal(path, folder)
     launch = next((r for r in journal.records if r["type"] == "launch"), {})
     written = [_version(launch.get("format"))]
     document, trouble = _root_document(folder)
     written.append(_version(document))
     if not journal.records and trouble is not None:
-        raise DamagedTraceError(f"{path}: neither {JOURNAL} nor zarr.json can be read, nothing says what this trace is")
+        raise DamagedTraceError(f"{path}: neither {JOURNAL} nor zarr.json can be read, so its trace format is unknown")
     versions = [version for version in written if version is not None]
     newest = max(versions, default=FORMAT)
     if newest[0] != FORMAT[0]:

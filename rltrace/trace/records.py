@@ -35,7 +35,7 @@ def check_facts(facts: Mapping[str, object]) -> None:
     """Refuse facts that are no plain values."""
     for name, value in facts.items():
         if value is not None and not isinstance(value, (str, int, float)):
-            raise ValueError(f'fact "{name}" is no plain value')
+            raise ValueError(f'fact "{name}" is not a plain value')
 
 
 def check_launch(record: Record) -> None:
@@ -45,7 +45,7 @@ def check_launch(record: Record) -> None:
     if isinstance(created, str):
         return
     if not isinstance(created, (int, float)) or not 0 <= created <= LATEST:
-        raise ValueError(f'"created" is {created!r:.40}, no moment')
+        raise ValueError(f'"created" is {created!r:.40}, not a time')
 
 
 def check_slice(record: Record) -> None:
@@ -78,7 +78,7 @@ def parse_segment(record: Record, *, sliced: bool) -> Segment:
     rows = number(record, "rows", SEGMENT_ROWS)
     sections = tuple(number({"sections": count}, "sections", SEGMENT_CELLS) for count in record["sections"])
     if rows == 0 or len(sections) != 4 or sum(sections) > SEGMENT_CELLS:
-        raise ValueError("its sizes are none that a segment can have")
+        raise ValueError("no segment can have its sizes")
     files: tuple[ChunkFile, ...] = ()
     if record["files"] or not sliced:
         folder = f"streams/{stream}"
@@ -91,7 +91,7 @@ def parse_segment(record: Record, *, sliced: bool) -> Segment:
         )
     marks = (*(_mark(mark) for mark in record["marks"]), _mark([first + rows, *record["end"]]))
     if [mark[0] for mark in marks] != expected_marks(first, rows):
-        raise ValueError("its marks are not where they must be")
+        raise ValueError("its marks are misplaced")
     links, integers, floats, digests = sections
     return Segment(index, first, rows, (links, integers, floats, digests), marks, files)
 
@@ -124,7 +124,7 @@ def _mark(mark: Sequence[object]) -> tuple[int, int, int, int]:
 
 def _digest(text: object) -> int:
     if not isinstance(text, str) or len(text) != 16:
-        raise ValueError(f"{text!r} is no digest")
+        raise ValueError(f"{text!r} is not a digest")
     return int(text, 16)
 
 

@@ -48,7 +48,7 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
         journal.append([{"type": "launch", "format": list(FORMAT), "created": time.time(), **launch}])
     except OSError as error:
         why = "" if path.absolute().parent.is_dir() else f"there is no folder {path.parent}"
-        raise record_error(f"the trace {path} cannot be made", error, why) from error
+        raise record_error(f"the trace {path} cannot be created", error, why) from error
 
 
 def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = None) -> None:
@@ -60,7 +60,7 @@ def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = No
     try:
         found = parse_journal(log.read_bytes())
         if launch is not None and launch != next(iter(found.ends.values()), None):
-            raise RecordError(f"{path} is another recording's trace by now")
+            raise RecordError(f"{path} has become another recording's trace")
         journal = JournalWriter(os.fspath(log), resume=found.digest, size=found.size)
         heads = heads_record(Path(path, PROCESSES), JOURNAL)
         journal.append([heads, {"type": "exit", "time": time.time(), **ending}])

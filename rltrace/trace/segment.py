@@ -83,9 +83,9 @@ def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.ui
         (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS), segment.sections, strict=True
     ):
         if int(rows.column(column).sum(dtype=np.uint64)) != count:
-            raise UnreadableError("its rows and its cells don't belong together")
+            raise UnreadableError("its rows and its cells do not match")
     if not rows.column(Column.KIND).all() or not _has_own_cells(rows) or not _links_lead_back(rows):
-        raise UnreadableError("its rows make no sense")
+        raise UnreadableError("its rows are inconsistent")
     return rows
 
 

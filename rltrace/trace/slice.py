@@ -108,7 +108,7 @@ def _check_source(trace: Trace, first_step: int, end_step: int) -> None:
     if trace.slice is not None:
         first, end = trace.slice["first_step"], trace.slice["end_step"]
         if not first <= first_step < end_step <= end:
-            raise UsageError(f"{trace.path} is a slice itself and carries steps {first}:{end} only")
+            raise UsageError(f"{trace.path} is a slice and holds steps {first}:{end} only")
     damage = [*trace.journal.damage, *(why for p in trace.processes for why in p.record_damage)]
     if damage:
         raise DamagedTraceError(f"{trace.path} cannot be sliced: {damage[0]}")

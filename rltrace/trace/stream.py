@@ -186,5 +186,5 @@ class StreamTrace:
         return f"rows {segment.first} to {segment.stop - 1} of {self.name} {what}"
 
     def _why_gap(self, first: int, stop: int) -> str:
-        why = next((why for at, rows, why in self.holes if at <= first < at + rows), "nothing tells of them")
+        why = next((why for at, rows, why in self.holes if at <= first < at + rows), "no journal record describes them")
         return f"rows {first} to {stop - 1} of {self.name} cannot be read: {why}"

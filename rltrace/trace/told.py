@@ -90,11 +90,11 @@ class Told:
             if take is not None:
                 take(record)
         except (KeyError, ValueError, TypeError, OverflowError) as error:
-            self._damage.append(f"the journal's record {at} ({record['type']}) makes no sense: {error}")
+            self._damage.append(f"the journal's record {at} ({record['type']}) is inconsistent: {error}")
 
     def _take_birth(self, record: Record) -> None:
         if self.birth:
-            raise ValueError("a process is born once")
+            raise ValueError("a process starts only once")
         check_fields(record, name=str, token=str)
         self.birth = record
 
@@ -108,7 +108,7 @@ class Told:
         check_fields(record, name=str)
         index, name = number(record, "stream", MOST_STREAMS), record["name"]
         if any(stream.name == name for stream in self.streams.values()):
-            raise ValueError(f"there is a stream {name} already")
+            raise ValueError(f"there is already a stream {name}")
         self._stream(index).name = name
 
     def _take_window(self, record: Record) -> None:
@@ -123,7 +123,7 @@ class Told:
         segment = parse_segment(record, sliced=self._sliced)
         last = stream.segments[-1].index if stream.segments else -1
         if segment.first < stream.rows or segment.index <= last:
-            raise ValueError("its rows are there already")
+            raise ValueError("its rows exist already")
         if segment.first > stream.rows:
             stream.add_hole(stream.rows, segment.first - stream.rows, LOST_RECORD)
         stream.segments.append(segment)
@@ -132,7 +132,7 @@ class Told:
         entries = {str(name): number(record["entries"], name) for name in record["entries"]}
         chunk, files = number(record, "chunk"), chunk_files(record, "tables", TABLES)
         if self.table_records and chunk < self.table_records[-1][0] + len(self.table_records[-1][2]):
-            raise ValueError("its chunks are there already")
+            raise ValueError("its chunks exist already")
         self.table_records.append((chunk, entries, files))
 
     def _take_steps(self, record: Record) -> None:

@@ -66,7 +66,7 @@ def parse_asked(record: Record) -> Asked:
     """Raises ValueError, KeyError or TypeError where the record makes no sense."""
     selectors, inputs = record["selectors"], record["inputs"]
     if not isinstance(inputs, bool) or not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
-        raise ValueError("what it asks for is no list of selectors")
+        raise ValueError("its request is not a list of selectors")
     return Asked(tuple(selectors), inputs, number(record, "limit"))
 
 
@@ -102,7 +102,7 @@ def add_part(parts: list[ValuePart], part: ValuePart) -> None:
         last = parts[-1]
         index, stop = last.index_chunk + len(last.index_files), last.first_chunk + len(last.files)
         if part.index_chunk < index or part.first_chunk < stop:
-            raise ValueError("its chunks are there already")
+            raise ValueError("its chunks exist already")
     parts.append(part)
 
 
@@ -128,7 +128,7 @@ def _joined(a: LeftOut, b: LeftOut) -> LeftOut:
 def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
     """Raises ValueError, KeyError or TypeError where the entry makes no sense."""
     if not isinstance(entry["why"], str):
-        raise ValueError("a reason is no text")
+        raise ValueError("a reason is not text")
     stream = number(entry, "stream", MOST_STREAMS)
     first, last, values, size = (number(entry, name) for name in ("first", "last", "values", "bytes"))
     return LeftOut(entry["why"], stream, first, last, values, size)

@@ -143,7 +143,7 @@ class Values:
                 trouble = HoleError(f"value {digest:016x} of {self._base} cannot be read: {error}")
                 self._miss(str(trouble))
         if trouble is None and self._lost_index:
-            trouble = HoleError(f"value {digest:016x} may have been kept: {self._lost_index[0]}")
+            trouble = HoleError(f"value {digest:016x} may have been recorded: {self._lost_index[0]}")
         if trouble is not None:
             raise trouble
         return None
@@ -188,7 +188,7 @@ class Values:
                     chunk = read_chunk(self._folder, self._base, VALUE_INDEX, file, self._counter)
                     found.append(chunk[:, :rows].T)
                 except UnreadableError as error:
-                    self._lost_index.append(f"{self._base}/{file.key} {error}; the values it tells of cannot be found")
+                    self._lost_index.append(f"{self._base}/{file.key} {error}; the values it describes cannot be found")
                     self._miss(self._lost_index[-1])
         return np.concatenate(found)
 
@@ -236,7 +236,7 @@ class Values:
             raise UnreadableError(f"a {dtype} tensor of shape {list(shape)} has no {length} bytes")
         data = self._bytes(entry[Held.OFFSET], length) if length else memoryview(b"")
         if digest_buffer(data, seed) != entry[Held.DIGEST]:
-            raise UnreadableError("its bytes are not those of its digest")
+            raise UnreadableError("its bytes do not match its digest")
         return Value(entry[Held.DIGEST], dtype, shape, data)
 
     def _layout(self, number: int) -> tuple[str, tuple[int, ...]]:
@@ -269,7 +269,7 @@ class Values:
 
     def _file(self, number: int) -> ChunkFile:
         if number not in self._files:
-            raise UnreadableError(f"chunk {number} of {self._base}/{VALUE_BYTES.name}, which it needs, is not there")
+            raise UnreadableError(f"chunk {number} of {self._base}/{VALUE_BYTES.name}, which it needs, is missing")
         file = self._files[number]
         if file is None:
             raise LeftOutError(f"chunk {number} of {VALUE_BYTES.name} of {self._base} {self._left_out}")

@@ -94,7 +94,7 @@ def verify(path: Path | str, progress: Callable[[int, int], None] | None = None)
     if trace.journal.torn:
         work.notes.append(f"{JOURNAL}: {trace.journal.torn}")
     if trace.exit is None:
-        work.notes.append("nobody wrote down how the launch ended; it was killed, or it still runs")
+        work.notes.append("the end of the launch was not recorded; it was killed, or is still running")
     work.check_births()
     work.check_leftovers()
     damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
@@ -135,7 +135,7 @@ class _Work:
         kept = process.kept_rows
         kept.read_all([stream.index for stream in process.streams])
         if kept.unread and self.trace.slice is not None:
-            self.notes.append(f"rows of tensors of {kept.unread} calls and ops of {process.name} are not in this slice")
+            self.notes.append(f"activation rows of {kept.unread} calls and ops of {process.name} are not in this slice")
         for part in (process, values, kept):
             self.chunks += part.chunks_read
             self.bytes += part.bytes_read
@@ -176,17 +176,17 @@ class _Work:
         """Name the files that nothing speaks of."""
         known = set(self._known())
         running = [process for process in self.trace.processes if process.state == RUNNING]
-        self.notes += [f"{p.name} is still being recorded; what it wrote since was not looked at" for p in running]
+        self.notes += [f"{p.name} is still being recorded; what it wrote since was not read" for p in running]
         growing = tuple(f"{process.base}/" for process in running)
         for key in _walk(self.trace.folder.root):
             if key in known or key.startswith(growing):
                 continue
             if key.endswith(PARTIAL):
-                self.notes.append(f"{key} was being written when its process ended; it is no part of the trace")
+                self.notes.append(f"{key} was being written when its process ended; it does not belong to the trace")
             elif os.path.basename(key).startswith("c."):  # noqa: PTH119 (a key, not a path)
-                self.notes.append(f"{key} was written but never committed; it is no part of the trace")
+                self.notes.append(f"{key} was written but never committed; it does not belong to the trace")
             else:
-                self.notes.append(f"{key} is no part of the trace")
+                self.notes.append(f"{key} does not belong to the trace")
 
     def _documents(self) -> Iterator[tuple[str, list[bytes]]]:
         """Folder and the documents it may have."""

@@ -135,7 +135,7 @@ class ProcessWriter:
         """Values are going to be kept; called before the first of them."""
         from rltrace.trace.valuerecords import asked_record
 
-        with self._lock, self._writing("values cannot be kept"):
+        with self._lock, self._writing("values cannot be recorded"):
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
             self._journal.append([asked_record(asked)])
 
@@ -143,13 +143,13 @@ class ProcessWriter:
         """Rows of tensors are going to be kept; called before the first of them."""
         from rltrace.trace.keptrecords import asked_rows_record
 
-        with self._lock, self._writing("rows of tensors cannot be kept"):
+        with self._lock, self._writing("activation rows cannot be recorded"):
             self._make_group("kept", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
             self._journal.append([asked_rows_record(asked)])
 
     def stream(self, name: str) -> int:
         """Begin a stream; returns its number."""
-        with self._lock, self._writing("a stream cannot be begun"):
+        with self._lock, self._writing("a stream cannot be started"):
             number = len(self._streams)
             folder = Path(self._folder, "streams", str(number))
             make_node(folder, group_document({"name": name}))
@@ -343,7 +343,7 @@ class _Guard:
     def __enter__(self) -> None:
         writer = self._writer
         if os.getpid() != writer._pid:
-            raise RecordError(f"{writer.name} is another process's recording; a forked child opens its own")
+            raise RecordError(f"{writer.name} is another process's recording; a forked child opens a separate one")
         if writer._closed:
             raise RecordError(f"the recording of {writer.name} has ended")
         if writer._failure:

@@ -71,5 +71,5 @@ def effects_of(compared: Compared, logprobs: str | None = None, routing: str | N
     selectors = (DEFAULT, DEFAULT) if routing is None else parse_both(routing, "--routing")
     found, notes = routing_of(a, b, names, selectors)
     if routing is not None and not found and not notes:
-        raise UsageError(f"--routing {routing} finds no choice of experts that rows were kept of, on neither side")
+        raise UsageError(f"--routing {routing} finds no routing decision with recorded rows, on neither side")
     return Effects(gap, found, notes)

@@ -29,8 +29,8 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 HEADS = ("lm_head", "embed_out", "output_projection")
 """What the layer that gives logits is called where the model itself gives none."""
 SOURCE = (
-    "a log-softmax in float64 of the logits that {a} (A) and {b} (B) gave, at the token that follows in B's sequence;"
-    " what a sampler does to logits (temperature, top-k) is not in it"
+    f"log-softmax in float64 of the logits of {a} (A) and {b} (B), at the next token of B's sequence; without what "
+    "a sampler does to logits (temperature, top-k)"
 )
 
 
@@ -228,9 +228,9 @@ def _why_none(side: Policy) -> str:
     name = side.stretch.side.upper()
     if not len(side.tokens) or not (side.tokens.ids != NONE).any():
         return f"no token ids of {name} are known; name its log-probabilities with --logprobs"
-    return f"no logits were found among what {name}'s models gave; name its log-probabilities with --logprobs"
+    return f"no logits were found among the outputs of {name}'s models; name its log-probabilities with --logprobs"
 
 
 def _why_no_values(side: Policy) -> str:
     name, module = side.stretch.side.upper(), escape(side.logits[0].call.module)
-    return f"the values of {name}'s logits were not kept: record it with --values 'module={module}' as well"
+    return f"the values of {name}'s logits were not recorded: record it with --values 'module={module}' as well"

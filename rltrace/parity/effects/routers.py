@@ -56,13 +56,13 @@ def routing_of(
     for router, own in of_a.items():
         other = of_b.get((partners.get(router[0], ""), router[1]))
         if other is None:
-            notes.append(f"{_told(router)} chose experts in A alone")
+            notes.append(f"{_told(router)} chose experts in A only")
             continue
         compared = _compare(a, b, own, other, router)
         notes += [compared] if isinstance(compared, str) else []
         found += [compared] if isinstance(compared, Routing) else []
     met = {(partners.get(module, ""), nth) for module, nth in of_a}
-    notes += [f"{_told(router)} chose experts in B alone" for router in of_b if router not in met]
+    notes += [f"{_told(router)} chose experts in B only" for router in of_b if router not in met]
     return tuple(found), tuple(notes)
 
 
@@ -120,15 +120,15 @@ def _compare(a: Policy, b: Policy, own: Sequence[Decided], other: Sequence[Decid
     table_b = table_of([(one.call, one.experts) for one in other], b.ranks)
     pairs = pair(table_a, table_b)
     if not len(pairs.a):
-        return f"{_told(router)}: no decision was made for the same token on both sides"
+        return f"{_told(router)}: no token has a decision on both sides"
     read_a, read_b = _Reader(a, own, table_a, pairs.a), _Reader(b, other, table_b, pairs.b)
     experts_a, experts_b = read_a.experts, read_b.experts
     if experts_a is None or experts_b is None:
         side = "A" if experts_a is None else "B"
         equal = int((table_a.digests[pairs.a] == table_b.digests[pairs.b]).sum())
         return (
-            f"{_told(router)}: {equal:,} of {len(pairs.a):,} decisions are equal, order included; which of the others"
-            f" flipped is not known, as {side} kept no values of the experts (record it with --values as well)"
+            f"{_told(router)}: {equal:,} of {len(pairs.a):,} decisions are equal, order included; which of the "
+            f"others flipped is unknown, as {side} has no values of the experts (record it with --values as well)"
         )
     if experts_a.shape[1] != experts_b.shape[1]:
         return f"{_told(router)}: A chooses {experts_a.shape[1]} experts and B {experts_b.shape[1]}"

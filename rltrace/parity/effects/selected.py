@@ -34,7 +34,7 @@ def parse_both(text: str, option: str) -> tuple[Selector, Selector]:
     """``SELECTOR`` for both sides, or ``A-SELECTOR::B-SELECTOR``. Raises UsageError."""
     sides = text.split("::")
     if len(sides) > 2:
-        raise UsageError(f"{option} {text}: write one selector, or A's and B's with :: between them")
+        raise UsageError(f"{option} {text}: give one selector, or A's and B's with :: between them")
     return parse_selectors([sides[0]]), parse_selectors([sides[-1]])
 
 
@@ -76,7 +76,7 @@ def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Sele
         if not len(elements):
             return _why_none(side, elements)
         if (elements.values[side.tokens.ids[elements.tokens] != NONE] > MOST).any():
-            return f"what {elements.found[0].name} gave in {side.stretch.side.upper()} is no log-probability of tokens"
+            return f"{elements.found[0].name} gives no log-probability of tokens in {side.stretch.side.upper()}"
     passes = np.unique(a.tokens.grid[of_a.tokens]).tolist()
     models = {a.keying.grids[number].anchor.module for number in passes}
     given = a.tokens.given({number for module in models for number in a.passes_of(module)})
@@ -100,11 +100,11 @@ def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Sele
 def _source(a: Elements, b: Elements) -> str:
     """What the log-probabilities are, what was taken for granted, and what of them could not be used."""
     names = dict.fromkeys([a.found[0].name, b.found[0].name])
-    told = [f"what {' (A) and '.join(names)}{' (B)' if len(names) > 1 else ''} gave, as the programs computed it"]
+    told = [f"outputs of {' (A) and '.join(names)}{' (B)' if len(names) > 1 else ''}, as the programs computed them"]
     for name, side in (("A", a), ("B", b)):
         told += [f"in {name} {text}" for text in side.assumed]
-        told += [f"{name}'s {text} left out: its shape does not tell whose it is" for text in side.unplaced]
-        told += [f"the values of {side.unread:,} of {name}'s tensors were not kept"] if side.unread else []
+        told += [f"{name}'s {text} left out: its shape does not identify its tokens" for text in side.unplaced]
+        told += [f"the values of {side.unread:,} of {name}'s tensors were not recorded"] if side.unread else []
     return "; ".join(told)
 
 
@@ -267,7 +267,7 @@ def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Lyi
     if 0 < each < columns:
         return Lying(base[:, columns - 1 - each : columns - 1].ravel())
     if each > columns and tokens.takes:
-        assumed = f"{list(shape)} taken as those of the {each:,} tokens that were fed last"
+        assumed = f"{list(shape)} taken as those of the last {each:,} tokens"
         return Lying(tokens.back_from(last, each).ravel(), assumed)
     known = base[base != NONE]
     followed = known[tokens.following[known] != NONE]
@@ -277,10 +277,8 @@ def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Lyi
 def _why_none(side: Policy, elements: Elements) -> str:
     name = side.stretch.side.upper()
     if not elements.found:
-        return f"it finds nothing in {name} that rows were kept of, after a forward pass whose tokens are known"
+        return f"it finds nothing in {name} with recorded rows after a forward pass over known tokens"
     if elements.unread:
         what = elements.found[0].name
-        return f"the values of what it finds in {name} ({what}) were not kept: record it with --values as well"
-    return (
-        f"whose log-probabilities these are cannot be told from their shapes: {', '.join(elements.unplaced)} in {name}"
-    )
+        return f"the values of what it finds in {name} ({what}) were not recorded: record it with --values as well"
+    return f"the shapes do not identify the tokens of these log-probabilities: {', '.join(elements.unplaced)} in {name}"

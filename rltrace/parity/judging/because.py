@@ -32,7 +32,7 @@ def judged(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:
         return Reason.SHAPE, f"{own.shown}{over}"
     return (
         Reason.COMPUTATION,
-        f"{own.shown} over the same shapes, by the same kernel as far as is known, gave other bits",
+        f"{own.shown} over the same shapes, by the same kernel as far as known, gave different bits",
     )
 
 

@@ -58,12 +58,12 @@ def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks
     except HoleError as error:
         return _unknown(f"its ops cannot be read: {error}")
     if not any(every):
-        return _unknown("no op of its own was recorded")
+        return _unknown("none of its own ops was recorded")
     items = list(_aligned(*map(computing, every)))
     for item in items:
         if item.both and _other_weights(item.a[0], item.b[0]):
             name = item.a[0].shown
-            return _found(item, Reason.WEIGHTS, f"{name} works with other weights: those of the two sides differ")
+            return _found(item, Reason.WEIGHTS, f"{name} uses different weights on the two sides")
     items = [_compared(item, a, call_a, b, call_b, ranks, parting) for item in items]
     return _first_of(_suspects(items), any(item.differs is not None for item in items))
 
@@ -108,7 +108,7 @@ def _first_of(suspects: Sequence[_Item], rows_known: bool) -> FirstOp:
     order = (Reason.RNG, Reason.DTYPE, Reason.ARGUMENTS, Reason.KERNEL, Reason.SHAPE)
     chosen = next((one for wanted in order for one in reasons if one[0] is wanted), (Reason.UNKNOWN, ""))
     names = ", ".join(dict.fromkeys(item.a[0].shown for item in suspects))
-    why = "their rows are of other lengths" if rows_known else "rows of ops tell which"
+    why = "their rows have other lengths" if rows_known else "record rows of ops to find which"
     because = f"one of {len(suspects)} ops ({names}; {why}){': ' if chosen[1] else ''}{chosen[1]}"
     return FirstOp(Pair(None, None), tuple(map(_told, suspects)), chosen[0], because)
 

@@ -81,8 +81,8 @@ def _or_beside(first: FirstOp, result: ModuleResult) -> FirstOp:
     if share <= min(ORDERS * EPSILONS[dtype], MOST_OF_A_ROW):
         return first
     because = (
-        f"{first.because}. {share:.0%} of the largest number is more than the order of sums explains: what it works on"
-        " beside these rows (a mask, a cache, other rows of the batch) is likely not the same"
+        f"{first.because}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
+        "computes with (a mask, a cache, other rows of the batch) probably differs"
     )
     return replace(first, reason=Reason.BESIDE, because=because)
 
@@ -126,10 +126,10 @@ def _before(counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keyin
     name, path = tensor.name.b or "its input", counted.result.path
     row = row_words(tensor.b, int(tensor.pairs.b[at]))
     if around[0] is None or around[1] is None:
-        because = f"{name} of {path.b}, which the programs hand in, is not the same on the two sides"
+        because = f"{name} of {path.b}, which the program passes in, differs between the two sides"
         return Origin(path, rows, len(tensor.pairs.ids), call, row, False, Pair(None, None), (), Reason.INPUTS, because)
     first = first_op(a, around[0], b, around[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
-    because = f"what it hands to {path.b} as {name} differs already: {first.because}"
+    because = f"{name}, which it passes to {path.b}, already differs: {first.because}"
     return Origin(
         path=Pair(around[0].module, around[1].module),
         rows=rows,

@@ -240,8 +240,8 @@ def _nth(digests: Keys) -> Numbers:
     return nth
 
 
-_AGAIN = "it was computed anew in a backward pass"
-_NO_GRID = "it is not known which forward pass it belongs to, or it holds several"
+_AGAIN = "it was recomputed in a backward pass"
+_NO_GRID = "its forward pass is unknown, or it holds several"
 
 
 def _is_doubtful(tensor: KeptRows, possible: tuple[Layout, ...]) -> bool:

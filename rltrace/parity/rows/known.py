@@ -46,7 +46,12 @@ def _keys(grids: Sequence[Grid]) -> Keys:
 def known_rows(a: Stretch, b: Stretch, rows_by: RowsBy | None, pad: int | None) -> Known:
     """Rows by tokens, else by what was handed in, or as asked. Raises UsageError."""
     if rows_by is RowsBy.ORDER:
-        return Known(RowsBy.ORDER, counted_grids(a), counted_grids(b), "the k-th row of A is the k-th of B, as asked")
+        return Known(
+            RowsBy.ORDER,
+            counted_grids(a),
+            counted_grids(b),
+            "the k-th row of A is matched with the k-th of B, as requested",
+        )
     if rows_by is not RowsBy.INPUTS:
         found = forwards_of(a), forwards_of(b)
         if all(found):
@@ -54,17 +59,17 @@ def known_rows(a: Stretch, b: Stretch, rows_by: RowsBy | None, pad: int | None) 
         if rows_by is RowsBy.TOKENS or any(found):
             side = "A" if not found[0] else "B"
             raise UsageError(
-                f"no token ids are known of {side}: no call of an embedding, or with input_ids, was kept of it;"
-                " --rows-by inputs, or order, compares without them"
+                f"no token ids of {side} are known: no call of an embedding, or with input_ids, was recorded; "
+                "--rows-by inputs, or order, compares without them"
             )
     grids = observation_grids(a, b)
     if all(grids):
-        return Known(RowsBy.INPUTS, *grids, "rows that were given the same input belong together")
+        return Known(RowsBy.INPUTS, *grids, "rows with the same input are matched")
     if rows_by is RowsBy.INPUTS:
-        raise UsageError("the two sides share too few rows of what their outermost modules are given")
+        raise UsageError("the outermost modules of the two sides share too few input rows")
     raise UsageError(
-        "it cannot be told which row of A is which of B: neither side looks token ids up, and what their outermost"
-        " modules are given is not the same; say --rows-by order if the k-th row of A is the k-th of B"
+        "the rows cannot be matched: neither side looks token ids up, and the inputs of their outermost modules "
+        "differ; use --rows-by order if the k-th row of A is the k-th of B"
     )
 
 
@@ -72,11 +77,11 @@ def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> K
     for name, side in (("A", a), ("B", b)):
         if not any(forward.ids.size for forward in side):
             raise UsageError(
-                f"the values of {name}'s token ids were not kept, or cannot be read, so that it is not known which row"
-                " is which; --rows-by inputs, or order, compares without them"
+                f"the values of {name}'s token ids were not recorded, or cannot be read, so its rows are "
+                "unidentified; --rows-by inputs, or order, compares without them"
             )
     padded = grids_of(a, b, pad)
-    how = "; ".join(filter(None, ["rows of the same tokens so far belong together", padded.how]))
+    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", padded.how]))
     known = Known(RowsBy.TOKENS, padded.a, padded.b, how)
     return known if known.shared else replace(known, notes=_other_tokens(a, b))
 
@@ -87,7 +92,7 @@ def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]
     for name, side in (("A", a), ("B", b)):
         first = next((forward.ids[0] for forward in side if forward.ids.size), np.zeros(0, np.int64))
         rest = " …" if len(first) > SHOWN else ""
-        shown.append(f"{name} was first given the tokens {' '.join(map(str, first[:SHOWN].tolist()))}{rest}")
+        shown.append(f"the first tokens of {name} were {' '.join(map(str, first[:SHOWN].tolist()))}{rest}")
     return tuple(shown)
 
 
@@ -99,15 +104,15 @@ def same_steps(a: Stretch, b: Stretch) -> tuple[Stretch, Stretch, list[str]]:
     common = set(a.steps) & set(b.steps)
     if not common:
         told = " and ".join(f"{side.side.upper()}'s calls are of {_steps(side.steps)}" for side in (a, b))
-        return _without_steps(a), _without_steps(b), [f"{told}: whether the weights are the same, steps do not tell"]
+        return _without_steps(a), _without_steps(b), [f"{told}: steps do not show whether the weights are the same"]
     notes = []
     for side in (a, b):
         others = [step for step in side.steps if step not in common]
         if others:
             left = sum(call.step in others for call in side.outermost)
             notes.append(
-                f"{left:,} outermost calls of {side.side.upper()}, of {_steps(others)}, are left out: the other side"
-                " has none of these steps, and each optimizer step changes the weights"
+                f"{left:,} outermost calls of {side.side.upper()}, of {_steps(others)}, are left out: the other "
+                "side has none of these steps, and each optimizer step changes the weights"
             )
     return _of_steps(a, common), _of_steps(b, common), notes
 

@@ -34,7 +34,7 @@ class Padded:
 def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Padded:
     """Grids of token ids on both sides. ``pad``: the padding token, where it is given."""
     if pad is not None:
-        return Padded(token_grids(a, pad), token_grids(b, pad), f"token {pad} pads, as given")
+        return Padded(token_grids(a, pad), token_grids(b, pad), f"token {pad} is padding, as given")
     plain = Padded(token_grids(a), token_grids(b), _by_masks(a, b))
     best, most = plain, _shared(plain)
     for x in (None, *_beginnings(a)):
@@ -50,7 +50,7 @@ def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Pad
 
 def _by_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
     sides = [name for name, side in (("A", a), ("B", b)) if any(f.mask is not None for f in side)]
-    return f"masks of {' and '.join(sides)} tell what pads" if sides else ""
+    return f"masks of {' and '.join(sides)} mark the padding" if sides else ""
 
 
 def _beginnings(forwards: Sequence[Forward]) -> list[int]:
@@ -75,4 +75,4 @@ def _keys(grids: Sequence[Grid]) -> Keys:
 
 def _found(a: int | None, b: int | None) -> str:
     told = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
-    return f"{' and '.join(told)} found to pad: without it the sequences agree"
+    return f"{' and '.join(told)} taken as padding: without it the sequences agree"
