@@ -24,23 +24,42 @@ if TYPE_CHECKING:
 
 @click.command(name="capture")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--steps", metavar="A:B", help="Steps of the experiment (B left out), as rltrace confirm tells them.")
-@click.option("--for", "other", type=click.Path(path_type=Path), metavar="TRACE", help="The other trace, or a slice of"
-              " it: the steps follow from where the two part.")  # fmt: skip
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="With --for: the last step; as confirm's.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The capture; default: TRACE with"
-              " .capture for .zarr.")  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), default=2, show_default=True, help="Times that it is run, and"
-              " has to come out the same.")  # fmt: skip
-@click.option("--cmd", metavar="CMD", help="The command, in place of the one that the trace tells.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set for it; repeatable.")
-@click.option("--folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the program is.")
+@click.option("--steps", metavar="A:B", help="Steps of the experiment (B left out), as rltrace confirm prints them.")
+@click.option(
+    "--for",
+    "other",
+    type=click.Path(path_type=Path),
+    metavar="TRACE",
+    help="The other trace, or a slice of it: the steps follow from where the two diverge.",
+)
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="With --for: the last step, as in confirm.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Capture to write; default: TRACE with .capture for .zarr.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Number of runs, which all have to give the same.",
+)
+@click.option("--cmd", metavar="CMD", help="The command, instead of the recorded one.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable to set for it; repeatable.")
+@click.option("--folder", type=click.Path(path_type=Path), metavar="FOLDER", help="The program's folder.")
 @click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
-@click.option("--in-place", is_flag=True, help="Run in the folder itself, rather than in a copy.")
+@click.option("--in-place", is_flag=True, help="Run in the folder, not in a copy.")
 @click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
-              help="Values that each process may keep.")  # fmt: skip
-@click.option("--work", type=click.Path(path_type=Path), metavar="FOLDER", help="Gets the runs; one that was"
-              " interrupted goes on there.  [default: beside FILE, removed when it is written]")  # fmt: skip
+              help="Limit of values for each process.")  # fmt: skip
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Keeps the runs; an interrupted one resumes there.  [default: beside FILE, removed when FILE is written]",
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it is a capture.")
 @click.option("--yes", is_flag=True, help="Run and write without asking.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -62,13 +81,13 @@ def command(
     yes: bool,
     quiet: bool,
 ) -> int:
-    """Run TRACE's program again with all values of some steps, and put that run into one file.
+    """Run TRACE's program again with all values of some steps, and write that run to one file.
 
-    On the machine that TRACE was recorded on. The file goes to the other machine, whose program is run there with
-    these values put in: rltrace confirm --arms … --capture FILE. It holds tensors: what the program computed with.
+    On the machine that TRACE was recorded on. Copy the file to the other machine and run its program there with
+    these values injected: rltrace confirm --arms … --capture FILE. The file holds tensors of the program.
 
-    The program has to come out as its trace does, each time, or nothing is written. What would be run is shown, and how
-    large the file would be, before either is done.
+    Every run has to equal its trace, or nothing is written. The command is shown before it is run, and the size of the
+    file before it is written.
 
     \b
       rltrace capture a.zarr --for b-slice.zarr -o a.capture
@@ -117,19 +136,21 @@ def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, 
 
     if (steps is None) == (other is None):
         raise UsageError(
-            f"say of which steps: --for OTHER.zarr (the other trace, or a slice of it), or --steps A:B as rltrace"
-            f" confirm tells them; one of the two, as in rltrace capture {trace} --steps 0:2"
+            "give the steps: --for OTHER.zarr (the other trace, or a slice of it), or --steps A:B as rltrace "
+            f"confirm prints them; one of the two, as in rltrace capture {trace} --steps 0:2"
         )
     if until is not None and other is None:
-        raise UsageError("--until goes with --for; --steps A:B says where to end")
+        raise UsageError("--until goes with --for; --steps A:B sets the end")
     if other is not None:
         return parting_of(compare(opened, open_trace(other)), until).horizon
     first, end = parse_steps(steps or "")
     if end is None:
-        raise UsageError(f"--steps {steps}: an experiment ends; give the last step, too, as in {first}:{first + 2}")
+        raise UsageError(
+            f"--steps {steps}: an experiment has an end; give the last step, too, as in {first}:{first + 2}"
+        )
     finished = max((len(process.steps) for process in opened.processes), default=0)
     if first > finished:
-        raise UsageError(f"{trace} has no step {first}: it tells of {finished:,}")
+        raise UsageError(f"{trace} has no step {first}: it has {finished:,}")
     return Horizon(first, end)
 
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where traces and output go.")
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out).")
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End each run once this step is done.")
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End each run after this step.")
 @click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
-@click.option("--in-place", is_flag=True, help="Run where the program is, one after another, rather than in copies.")
-@click.option("--no-control", is_flag=True, help="Leave out the last run, of which no ops are recorded.")
-@click.option("--keep", is_flag=True, help="Keep all traces; else one of several identical ones.")
+@click.option("--in-place", is_flag=True, help="Run in the current folder, one run after another, not in copies.")
+@click.option("--no-control", is_flag=True, help="Leave out the last run, which records no ops.")
+@click.option("--keep", is_flag=True, help="Keep all traces; default: one of several identical ones.")
 @click.option("--strict", is_flag=True, help="Added, removed or reordered ops count as a difference too.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -52,13 +52,13 @@ def command(
     color: str,
     command: tuple[str, ...],
 ) -> int:
-    """Run CMD several times with nothing changed, and say which runs computed the same.
+    """Run CMD several times with nothing changed, and group the runs that computed the same.
 
-    Each run works in a copy of the current folder, with its number in RLTRACE_RUN; what it prints goes to a file. Runs
-    that computed the same are a group; where groups part, the op and the cause are named. One more run, of which only
-    digests of the steps are taken, shows whether recording every op changed anything.
+    Each run works in a copy of the current folder, with its number in RLTRACE_RUN and its output in a file. Runs that
+    computed the same form a group; where groups diverge, the op and the cause are named. One more run, recorded at
+    level step, shows whether recording every op changed anything.
 
-    Ends with 0 if all runs computed the same, 1 if they parted, 2 on trouble, 3 if it cannot be said.
+    Ends with 0 if all runs computed the same, 1 if they diverged, 2 on trouble, 3 if it is undecided.
     """
     if not command:
         raise UsageError("nothing to check: name a command, as in rltrace check -n 5 -- python train.py")

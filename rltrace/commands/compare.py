@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 @click.option(
     "--rows-by",
     type=click.Choice(["tokens", "inputs", "order"]),
-    help="What makes two rows the same.  [default: tokens where ids are known, else inputs]",
+    help="What matches rows.  [default: tokens where ids are known, else inputs]",
 )
-@click.option("--pad", type=int, metavar="ID", help="Token that pads, where no mask tells.  [default: found]")
-@click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities, as both computed them; A-SEL::B-SEL for each.")
-@click.option("--routing", metavar="SELECTOR", help="What chooses experts.  [default: each topk in a model]")
+@click.option("--pad", type=int, metavar="ID", help="Padding token, if no mask marks it.  [default: found]")
+@click.option("--logprobs", metavar="SELECTOR", help="Log-probabilities as both computed them; A-SEL::B-SEL for each.")
+@click.option("--routing", metavar="SELECTOR", help="Ops that choose experts.  [default: each topk in a model]")
 @contributing_options
 @click.option(
     "--require",
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report there.")
-@click.option("--force", is_flag=True, help="Replace a report that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing report.")
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
 @click.pass_context
@@ -73,15 +73,15 @@ def command(
     """Compare two programs that should compute the same, row by row: the first module whose inputs agree and whose
     outputs do not, and within it the op on each side.
 
-    T1 is A, the generator or the reference; T2 is B, the trainer. Of one trace, A is what was called without gradient
-    and B what was called with. Both are to be recorded with --rows (and --values, for distances). Rows belong together
-    where they are of the same tokens so far, whatever the batch, the padding or the cache.
+    T1 is A, the generator or the reference; T2 is B, the trainer. Of one trace, A is the calls without gradient and B
+    the calls with. Record both with --rows (and --values, for distances). Rows match where their tokens so far are
+    the same, whatever the batch, the padding or the cache.
 
     Ends with 0 if all that --require asks for holds (without it: if every row is bitwise equal), 1 if not, 2 if the
-    two cannot be compared, 3 if it cannot be said: too little could be matched, or A never computed rows of B.
+    two cannot be compared, 3 if it is undecided: too little could be matched, or A never computed rows of B.
 
-    In a terminal, the result opens on a screen of its own, module by module; with --format, -o or --no-tui, or where
-    the output goes elsewhere, it is printed.
+    In a terminal, the result opens in the terminal interface, module by module; with --format, -o or --no-tui, or
+    where the output is redirected, it is printed.
 
     \b
       rltrace record --rows all --values 'module=*' -o grpo.zarr -- python grpo.py
@@ -143,7 +143,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"the map {path} cannot be read: {why}") from None
 
 

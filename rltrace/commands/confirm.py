@@ -29,31 +29,50 @@ if TYPE_CHECKING:
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A B")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="Last step; default: the one after the first"
               " that differs.")  # fmt: skip
-@click.option("--inject", multiple=True, metavar="SELECTOR", help="Try these ops of A alone, instead of looking for all"
-              " at which B computes otherwise; repeatable.")  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=1), default=2, show_default=True, help="Times that a run is made"
-              " which has to come out the same.")  # fmt: skip
-@click.option("--no-search", is_flag=True, help="Do not look for the fewest kinds of op that it takes.")
-@click.option("--cmd-a", metavar="CMD", help="A's command, in place of the one that its trace tells.")
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Inject these ops of A only, instead of searching for all that give different results; repeatable.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Runs of each control, which all have to give the same.",
+)
+@click.option("--no-search", is_flag=True, help="Do not search for the fewest kinds of op.")
+@click.option("--cmd-a", metavar="CMD", help="A's command, instead of the recorded one.")
 @click.option("--cmd-b", metavar="CMD", help="B's.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set for both; repeatable.")
-@click.option("--env-a", multiple=True, metavar="NAME=VALUE", help="Set for A.")
-@click.option("--env-b", multiple=True, metavar="NAME=VALUE", help="Set for B.")
-@click.option("--folder-a", type=click.Path(path_type=Path), metavar="FOLDER", help="Where A's program is.")
-@click.option("--folder-b", type=click.Path(path_type=Path), metavar="FOLDER", help="Where B's is.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable to set for both; repeatable.")
+@click.option("--env-a", multiple=True, metavar="NAME=VALUE", help="Variable to set for A.")
+@click.option("--env-b", multiple=True, metavar="NAME=VALUE", help="Variable to set for B.")
+@click.option("--folder-a", type=click.Path(path_type=Path), metavar="FOLDER", help="A's program folder.")
+@click.option("--folder-b", type=click.Path(path_type=Path), metavar="FOLDER", help="B's program folder.")
 @click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it.")
-@click.option("--in-place", is_flag=True, help="Run in the folders themselves, rather than in copies.")
+@click.option("--in-place", is_flag=True, help="Run in the folders, not in copies.")
 @click.option("--values-limit", type=click.IntRange(min=1), default=1024, show_default=True, metavar="MB",
-              help="Values that each process may keep.")  # fmt: skip
-@click.option("--arms", type=click.Choice(["a", "b"]), help="Run the arms of this program only, on its own machine.")
-@click.option("--capture", type=click.Path(path_type=Path), metavar="FILE", help="With --arms: the other program's"
-              " control, from rltrace capture.")  # fmt: skip
-@click.option("--found", type=click.Path(path_type=Path), metavar="FILE", help="With --arms a: what --arms b wrote.")
-@click.option("--join", is_flag=True, help="Put two outcomes of --arms together: A B are these files.")
+              help="Limit of values for each process.")  # fmt: skip
+@click.option("--arms", type=click.Choice(["a", "b"]), help="Run the arms of this program only, on its machine.")
+@click.option(
+    "--capture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --arms: the other program's control, from rltrace capture.",
+)
+@click.option(
+    "--found", type=click.Path(path_type=Path), metavar="FILE", help="With --arms a: the outcome of --arms b."
+)
+@click.option("--join", is_flag=True, help="Combine two outcomes of --arms: A B are these files.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The outcome as JSON; default:"
               " beside B, where the interface looks for it.")  # fmt: skip
-@click.option("--work", type=click.Path(path_type=Path), metavar="FOLDER", help="Gets the runs; one that was"
-              " interrupted goes on there.")  # fmt: skip
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Keeps the runs; an interrupted experiment resumes there.",
+)
 @click.option("--yes", is_flag=True, help="Run without asking.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
@@ -85,16 +104,16 @@ def command(
     quiet: bool,
     color: str,
 ) -> int:
-    """Run A and B again and put A's values into B: is where they first differ the cause?
+    """Run A and B again and inject A's values into B: is the first difference the cause?
 
-    A and B are run again unchanged, which has to come out as their traces do. Then B gets A's values at every op at
-    which it computes otherwise, and at fewer and fewer kinds of them; then A gets B's values at those that are left. If
-    B becomes A and A becomes B, bit for bit, that is the cause.
+    A and B are run again unchanged and have to equal their traces. Then A's values are injected into B at every op that
+    gives a different result, and at fewer and fewer kinds of them; then B's values into A at the remaining ones. If
+    that turns B into A and A into B, bit for bit, it is the cause.
 
-    The commands, folders and variables are those that the traces tell. Each run works in a copy of its folder.
+    The commands, folders and variables are the recorded ones. Each run works in a copy of its folder.
 
-    Ends with 0 if the cause is confirmed, 1 if the suspicion is refuted or explains a part only, 2 on trouble, 3 if the
-    experiment proves nothing (UNRESOLVED) or half of it (REPAIRED).
+    Ends with 0 if the cause is confirmed, 1 if the suspicion is refuted or explains only some of the difference, 2 on
+    trouble, 3 if the experiment proves nothing (UNRESOLVED) or half of it (REPAIRED).
     """
     if len(traces) != 2:
         what = "outcomes, as in rltrace confirm --join a.json b.json" if join else "traces, as in rltrace confirm A B"
@@ -207,7 +226,7 @@ def _run(
             outcome = experiment.run()
         except BaseException:
             write_outcome(target, broken_off(experiment.outcome))
-            narrate(f"it was broken off; the same command goes on where it was, with the runs in {folder}")
+            narrate(f"interrupted; the same command resumes it, with the runs in {folder}")
             raise
     outcome = replace(outcome, advice=advice_of(outcome, asked, prepared, target, folder))
     write_outcome(target, outcome)
@@ -253,7 +272,7 @@ def ask(text: str, *, yes: bool, quiet: bool, question: str = "run them?") -> No
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("commands come from traces, and nobody is there to agree to running these: give --yes")
+        raise UsageError("these commands come from traces, and without a terminal they cannot be approved: give --yes")
     if not click.confirm(question, default=True, err=True):
         raise KeyboardInterrupt
 
@@ -276,7 +295,7 @@ def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> B
     for text in variables:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"{text!r} is no NAME=VALUE")
+            raise UsageError(f"{text!r} is not NAME=VALUE")
         pairs.append((name, value))
     try:
         words = tuple(shlex.split(cmd)) if cmd is not None else ()
@@ -285,7 +304,7 @@ def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> B
     if cmd is not None and not words:
         raise UsageError("an empty command cannot be run")
     if folder is not None and not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
+        raise UsageError(f"{folder} is not a folder")
     return ByHand(words, None if folder is None else folder.absolute(), tuple(pairs))
 
 

@@ -59,11 +59,13 @@ class Contributing:
 def contributing_options(command: F) -> F:
     """Add the options; hand their values, as they come, to ``asked_for``."""
     for option in (
-        click.option("--in-place", is_flag=True, help="Run B's program where it is, rather than in copies."),
-        click.option("--share", multiple=True, metavar="NAME", help="Link this entry of the folder, not copy it."),
+        click.option("--in-place", is_flag=True, help="Run B's program in its folder, not in copies."),
+        click.option(
+            "--share", multiple=True, metavar="NAME", help="Link this entry of the folder instead of copying it."
+        ),
         click.option("--runs", type=click.Path(path_type=Path), metavar="FOLDER", help="Keep the runs' traces there."),
         click.option("--most", type=click.IntRange(min=1), help=f"Modules to try.  [default: {MOST}]"),
-        click.option("--contributions", is_flag=True, help="Run B's program again, CMD, with A's rows put in."),
+        click.option("--contributions", is_flag=True, help="Run B's program again (CMD) with A's rows injected."),
     ):
         command = option(command)
     return command
@@ -74,9 +76,11 @@ def asked_for(ctx: click.Context, options: dict[str, Any]) -> Contributing | Non
     command: tuple[str, ...] | None = ctx.meta[__name__]
     if not options["contributions"]:
         if command is not None:
-            raise UsageError("a command after -- is for --contributions, which runs it again: say so, or leave it out")
+            raise UsageError(
+                "a command after -- is for --contributions, which runs it again: add it, or leave the command out"
+            )
         if options["most"] or options["runs"] or options["share"] or options["in_place"]:
-            raise UsageError("--most, --runs, --share and --in-place are about the runs of --contributions")
+            raise UsageError("--most, --runs, --share and --in-place need --contributions")
         return None
     most = options["most"] or MOST
     return Contributing(most, options["runs"], options["share"], options["in_place"], command or ())
@@ -100,7 +104,7 @@ def contribute(
 
     gap = effects.gap
     if isinstance(gap, str):
-        raise UsageError(f"--contributions measures what is left of a gap, and there is none: {gap}")
+        raise UsageError(f"--contributions divides a gap, and there is none: {gap}")
     alone, names = given[0].path == given[1].path, names_of(compared)
     step = first_of_several(*stretches)
 
@@ -119,12 +123,10 @@ def contribute(
         made = _plan(wanted, compared, given, Path(folder))
         plan = replace(made, routing=_choices(effects, routing), map_file=map_file)
         runs = 2 * len(plan.modules) + 2 * bool(plan.routing)
-        narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules put in")
+        narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules injected")
         recorded = gap if step is None else gap_of(stretches[1])
         if isinstance(recorded, str):
-            raise UsageError(
-                f"--contributions measures what is left of the gap in step {step}, and there is none: {recorded}"
-            )
+            raise UsageError(f"--contributions divides the gap in step {step}, and there is none: {recorded}")
         return replace(contributions(plan, recorded, measure, narrate), step=step)
 
 
@@ -143,7 +145,7 @@ def _folder(runs: Path | None) -> AbstractContextManager[str | Path]:
     if runs is None:
         return tempfile.TemporaryDirectory(prefix="rltrace-contributions-")
     if runs.exists() and any(runs.iterdir()):
-        raise UsageError(f"--runs {runs}: there is something in it; name a fresh folder")
+        raise UsageError(f"--runs {runs} is not empty; name a new folder")
     runs.mkdir(parents=True, exist_ok=True)
     return nullcontext(runs)
 
@@ -203,8 +205,8 @@ def _check_values(compared: Compared, path: str) -> None:
     outputs = [tensor for call in stretch.modules[path] for tensor in outputs_of(call)]
     if not any(stretch.value(tensor) is not None for tensor in outputs):
         raise UsageError(
-            f"{stretch.path} holds no values of {path}, so they cannot be put into the other program: record it with"
-            " --rows all --values 'module=*'"
+            f"{stretch.path} holds no values of {path}, so they cannot be injected into the other program: record "
+            "it with --rows all --values 'module=*'"
         )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     default=0.01,
     show_default=True,
-    help="A curve is visibly apart where the two differ by more than this share of its range.",
+    help="Threshold of a curve: |A - B| as a share of its range.",
 )
 @color_option
 @click.option("--no-tui", is_flag=True, help="Print the report even where the terminal interface would open.")
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--confirm",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Outcome of an experiment on A and B, to be told after the verdict.  [default: the one beside B, if any]",
+    help="Outcome of an experiment on A and B, shown after the verdict.  [default: the one beside B, if any]",
 )
 @click.pass_context
 def command(
@@ -47,20 +47,20 @@ def command(
     confirm: Path | None,
 ) -> int:
     """Compare traces A and B: the first op where they differ, what kind of difference it is, and what to do next.
-    Of more than two traces: which of them computed the same, and where those that did not parted.
+    Of more than two traces: which of them computed the same, and where the others diverge.
 
     Ends with 0 if the two computed the same (with --strict: ran the same ops in the same order, too), 1 if they
-    diverged, 2 if they cannot be compared, 3 if it cannot be said: a trace is unfinished or damaged.
+    diverged, 2 if they cannot be compared, 3 if it is undecided: a trace is unfinished or damaged.
 
-    In a terminal, the result opens on a screen of its own, in which both runs can be walked through op by op; with
-    --format or --no-tui, or where the output goes elsewhere, it is printed.
+    In a terminal, the result opens in the terminal interface, which shows both runs op by op; with --format or
+    --no-tui, or where the output is redirected, it is printed.
 
     \b
       rltrace diff a.zarr b.zarr
       rltrace diff a.zarr b.zarr --format json | jq .first_value.op
     """
     if len(traces) < 2:
-        raise UsageError(f"Missing argument: give a trace that {traces[0]} is to be compared with, or several")
+        raise UsageError(f"Missing argument: give a second trace to compare {traces[0]} with, or several")
     if len(traces) > 2:
         return _print_groups(traces, form, strict, color)
     from rltrace.commands.terminal import can_open, show_diff

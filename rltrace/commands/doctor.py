@@ -26,21 +26,21 @@ FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE", help="Tell of the process of this trace.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE", help="Report on the process of this trace.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @color_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD …]")
 def command(trace: Path | None, form: str, color: str, command: tuple[str, ...]) -> int:
-    """What chooses kernels here (processor, libraries, threads, switches), and what stands in the way of the same bits.
+    """What selects kernels here (processor, libraries, threads, switches), and sources of nondeterminism.
 
-    Of a fresh Python with torch in it, or of CMD as it is once its first optimizer step is done (it is ended then; a
-    program without one runs to its end), or of the process that TRACE recorded.
+    Reports on a new Python process with torch, on CMD after its first optimizer step (it is ended then; a program
+    without one runs to its end), or on the process that TRACE recorded.
     """
     from rltrace.fingerprint.obstacles import obstacles
     from rltrace.report.doctor import doctor_json, render_doctor
 
     if trace is not None and command:
-        raise UsageError("--trace and a command exclude each other: a trace tells of the command that it recorded")
+        raise UsageError("--trace and a command exclude each other: a trace has its command")
     facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", FIRST_OP))
     found = obstacles(facts)
     if form == "json":
@@ -56,7 +56,7 @@ def _facts_of(path: Path) -> Mapping[str, Fact]:
 
     trace = open_trace(path)
     if not trace.processes:
-        raise UsageError(f"{path} tells of no process: nothing was recorded")
+        raise UsageError(f"{path} has no process: nothing was recorded")
     known = (str, int, float, bool, type(None))
     return {name: value for name, value in trace.processes[0].facts.items() if isinstance(value, known)}
 

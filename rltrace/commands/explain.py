@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 @click.option(
     "--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this only; A=1,B=2 sets both; repeatable."
 )
-@click.option("--everything", is_flag=True, help="On a GPU, also what no rule links with the op.")
-@click.option("--import", "imports", multiple=True, metavar="MODULE", help="Registers the op, if torch does not.")
+@click.option("--everything", is_flag=True, help="On a GPU, also settings that no rule links with the op.")
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
@@ -43,13 +45,14 @@ def command(
     form: str,
     quiet: bool,
 ) -> None:
-    """Run one op on its recorded inputs under every setting that can change its kernel here, and say whose bits come.
+    """Run one op on its recorded inputs under every setting that can change its kernel here, and report whose bits it
+    gives.
 
-    Of TRACE and B it is the first op that differs, or the one that --at names. Each setting gets a process of its own:
-    threads, instruction sets of ATen, MKL and oneDNN, deterministic algorithms, the alignment of its inputs; on a GPU,
-    precision, libraries, workspaces and back ends, as far as they are linked with the op. Where none gives a side's
-    bits, pairs of those that changed something are tried, 24 at most. One of the traces must hold what the op read
-    (rltrace record --values SELECTOR --values-inputs, or rltrace record --against).
+    With TRACE and B it is the first op that differs, or the one that --at names. Each setting runs in a separate
+    process: threads, instruction sets of ATen, MKL and oneDNN, deterministic algorithms, the alignment of its inputs;
+    on a GPU, precision, libraries, workspaces and back ends, as far as they are linked with the op. Where none gives a
+    side's bits, pairs of those that changed something are tried, 24 at most. One of the traces must hold what the op
+    read (rltrace record --values SELECTOR --values-inputs, or rltrace record --against).
 
     \b
       rltrace explain a.zarr b.zarr

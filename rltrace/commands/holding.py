@@ -21,7 +21,7 @@ def held_against(options: RecordOptions, a: Path, *, stop: bool) -> RecordOption
     level, first, end = window_of(trace_a)
     path = os.path.abspath(a)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(options.trace):
-        raise UsageError(f"{a} is the trace that the run is to be held against; give the recording another name")
+        raise UsageError(f"{a} is the trace to compare with; give the recording another name")
     return options._replace(level=level, first_step=first, end_step=end, against=path, stop=stop)
 
 

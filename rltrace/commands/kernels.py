@@ -24,32 +24,35 @@ EVERYTHING: Window = (0, None)
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
 @click.option("--ask", is_flag=True, help="Ask the libraries now, on the machine that was recorded.")
-@click.option("--steps", metavar="A:B", help="With --ask: only for what ran in these steps.")
-@click.option("--all", "everything", is_flag=True, help="Also calls of which no library said anything.")
+@click.option("--steps", metavar="A:B", help="With --ask: only for calls of these steps.")
+@click.option("--all", "everything", is_flag=True, help="Also calls on which no library reported anything.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
     trace: Path, other: Path | None, ask: bool, steps: str | None, everything: bool, form: str, quiet: bool
 ) -> None:
-    """List what ran for every kind of call of TRACE; with B, the calls for which something else ran there.
+    """List what ran for every kind of call of TRACE; with B, the calls for which another kernel ran there.
 
-    A kind of call is an operator with its tensors' layouts and other arguments. oneDNN and MKL are asked in a process
-    of their own that makes each call once more, so the program was not disturbed; rltrace record --kernels asks when
-    the program has ended, --ask does it for a trace that is there, on the machine that it was recorded on. What runs on
-    a GPU is seen by torch's profiler while the program runs, under record --kernels alone.
+    A kind of call is an operator with its tensors' layouts and other arguments. oneDNN and MKL are asked in a
+    separate process that makes each call once more, so the program is not disturbed; rltrace record --kernels asks
+    when the program has ended, --ask asks for an existing trace, on the machine that it was recorded on. Kernels on a
+    GPU are recorded by torch's profiler while the program runs, with record --kernels only.
     """
     from rltrace.report.kernels import kernels_json, kernels_lines, other_json, other_lines
     from rltrace.trace.reader import open_trace
 
     if steps is not None and not ask:
-        raise UsageError("--steps says for which steps --ask asks")
+        raise UsageError("--steps limits --ask")
     for path in filter(None, (trace, other)):
         if ask:
             told(path, parse_steps(steps) if steps is not None else EVERYTHING, quiet=quiet)
     a, b = open_trace(trace), None if other is None else open_trace(other)
     for found in filter(None, (a, b)):
         if not ask and not any(process.ran or process.launched for process in found.processes):
-            raise UsageError(f"nobody has asked what ran in {found.path}: --ask does, on the machine of that recording")
+            raise UsageError(
+                f"the libraries have not been asked what ran in {found.path}: --ask does, on the machine of that "
+                "recording"
+            )
     if form == "json":
         emit(json.dumps(kernels_json(a) if b is None else other_json(a, b), indent=2))
     else:
@@ -64,10 +67,10 @@ def asked_window(text: str, steps: Window | None) -> Window | None:
         return EVERYTHING
     if text == "window":
         if steps is None:
-            raise UsageError("--kernels window is of the steps that --steps names; without it, write --kernels all")
+            raise UsageError("--kernels window needs --steps; without it, give --kernels all")
         return steps
     if ":" not in text:
-        raise UsageError(f"--kernels {text}: write off, window, all, or steps as A:B")
+        raise UsageError(f"--kernels {text}: give off, window, all, or steps as A:B")
     return parse_steps(text)
 
 
@@ -93,6 +96,6 @@ def told(trace: Path, steps: Window, *, quiet: bool) -> None:
     found = ask(trace, steps)
     if not quiet:
         unknown = sum(found.unknown.values())
-        more = f"not known of {unknown}: {'; '.join(found.unknown)}" if unknown else ""
+        more = f"unknown for {unknown}: {'; '.join(found.unknown)}" if unknown else ""
         kinds = counted(found.calls, "kind", "kinds")
-        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL told of {found.told}", hint=more)
+        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL reported {found.told}", hint=more)

@@ -23,21 +23,21 @@ VERBS = {
     "record": "Run a command and record every op it runs.",
     "diff": "Compare two traces: where they first differ, and why.",
     "compare": "Compare two programs that should compute the same, row by row: generator and trainer.",
-    "replay": "Run a command with values of another run put in.",
+    "replay": "Run a command with values of another run injected.",
     "confirm": "Run two traces' programs again: is where they first differ the cause?",
     "capture": "Run a trace's program again, with its values in one file for another machine.",
-    "check": "Run a command several times, and say which runs computed the same.",
-    "repro": "Write one recorded op as a small script, to run again alone.",
-    "explain": "Run one recorded op under every setting of this machine: whose bits come out?",
+    "check": "Run a command several times, and group the runs that computed the same.",
+    "repro": "Write one recorded op as a small script that runs it.",
+    "explain": "Run one recorded op under every setting of this machine, to find whose bits it gives.",
     "report": "Write a comparison as a page or Markdown, to attach to an issue.",
     "show": "Look through one trace in the terminal: steps, curves, ops.",
     "info": "What a trace holds: machine, versions, streams, states.",
     "ops": "List the recorded ops, one line each.",
-    "kernels": "What ran for each kind of call, as oneDNN and MKL say themselves; of one run or two.",
-    "series": "Numbers that move in time: curves, learning rates, gradient scalers; of one run or two.",
-    "doctor": "What chooses kernels here, and what stands in the way of the same bits.",
+    "kernels": "What ran for each kind of call, as oneDNN and MKL report it; of one run or two.",
+    "series": "Logged scalars, learning rates and gradient scalers over time; of one run or two.",
+    "doctor": "What selects kernels here, and sources of nondeterminism.",
     "verify": "Check every byte of a trace.",
-    "slice": "Cut a window out of a trace, to carry elsewhere.",
+    "slice": "Cut a window out of a trace, to copy elsewhere.",
 }
 """Verb to the line that ``--help`` shows; each is a module of this package with a click command named ``command``."""
 
@@ -95,7 +95,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool)
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
 def rltrace() -> None:
-    """Find the first op where two runs of a training program part, and why.
+    """Find the first op at which two runs of a training program diverge, and why.
 
     \b
       rltrace record -o a.zarr -- python train.py

@@ -21,10 +21,10 @@ BATCH = 256
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: int | None, form: str) -> None:
-    """List the recorded ops of TRACE that any SELECTOR finds (none: all), one line each.
+    """List the recorded ops of TRACE that any SELECTOR matches (none: all), one line each.
 
     A line holds: stream, row, step, phase, op, layouts of its inputs, module, site with its source line, digests of
-    what it returned and wrote, and the number it returned. With --format json one object a line.
+    what it returned and wrote, and the logged scalar. With --format json one object a line.
 
     A SELECTOR is key=glob[,key=glob...]: a comma means and, several selectors mean or. Keys: op, module,
     site (path:function), phase, stream, step=A:B, nth, kernel.
@@ -59,4 +59,4 @@ def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None) -> str:
     """Why nothing is listed, in the words of whoever asked."""
     asked = [" or ".join(selectors)] if selectors else []
     asked += [f"--steps {steps}"] if steps is not None else []
-    return f"no op of {trace} is found by {' and '.join(asked)}" if asked else f"{trace} has no ops"
+    return f"no op of {trace} matches {' and '.join(asked)}" if asked else f"{trace} has no ops"

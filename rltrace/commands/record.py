@@ -21,20 +21,27 @@ from rltrace.select import parse_selectors
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
+    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Trace to write; default: a new name."
 )
 @click.option(
-    "--level", type=click.Choice(["step", "op"]), default="op", show_default=True, help="Every op, or a digest a step."
+    "--level",
+    type=click.Choice(["step", "op"]),
+    default="op",
+    show_default=True,
+    help="Every op, or one digest a step.",
 )
 @click.option("--steps", metavar="A:B", help="Record the ops of steps A to B only (B left out); A: and :B are open.")
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program once this step is done.")
-@click.option("--verify-inputs", is_flag=True, help="Digest every input of every op too; needs --steps.")
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
+@click.option("--verify-inputs", is_flag=True, help="Also digest every input of every op; needs --steps.")
 @click.option(
-    "--values", multiple=True, metavar="SELECTOR", help="Keep the tensors that these ops return and write; repeatable."
+    "--values",
+    multiple=True,
+    metavar="SELECTOR",
+    help="Record the tensors that these ops return and write; repeatable.",
 )
-@click.option("--values-inputs", is_flag=True, help="Keep what they read, too.")
+@click.option("--values-inputs", is_flag=True, help="Record their inputs, too.")
 @click.option(
-    "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Keep so much of each process at most."
+    "--values-limit", metavar="SIZE", default="1GiB", show_default=True, help="Limit of values for each process."
 )
 @click.option(
     "--kernels", default="off", show_default=True, metavar="[off|window|all|A:B]", help="Ask oneDNN and MKL what ran."
@@ -43,15 +50,21 @@ from rltrace.select import parse_selectors
     "--rows",
     multiple=True,
     metavar="SELECTOR",
-    help="Keep a digest of each row of tensors of these; repeatable.",
+    help="Record a digest of each activation row of these; repeatable.",
 )
-@click.option("--row-axes", metavar="AXES", help="Count rows along these axes, as in 0,1; default: all but the last.")
-@click.option("--rows-limit", metavar="SIZE", default="1GiB", show_default=True, help="The same limit for rows.")
+@click.option(
+    "--row-axes", metavar="AXES", help="Axes along which rows are counted, as in 0,1; default: all but the last."
+)
+@click.option(
+    "--rows-limit", metavar="SIZE", default="1GiB", show_default=True, help="The same limit for activation rows."
+)
 @click.option("--compile", "compiled", type=click.Choice(["eager"]), help="Run what CMD compiles op by op instead.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="A", help="Hold the run against A as it goes.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="A", help="Compare the run with A while it runs.")
 @click.option("--stop", is_flag=True, help="End CMD at the first op that differs from A.")
-@click.option("--result", type=click.Path(path_type=Path), metavar="FILE", help="Write what --against found as JSON.")
-@click.option("--force", is_flag=True, help="Replace the trace if there is one.")
+@click.option(
+    "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write the result of --against as JSON."
+)
+@click.option("--force", is_flag=True, help="Replace an existing trace.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
 def command(
@@ -77,49 +90,49 @@ def command(
 ) -> int:
     """Run CMD and record every op it runs, in all its processes.
 
-    Options come before CMD; everything after it is its own. Ends as CMD ends; with 125 where rltrace failed or nothing
-    was recorded, 126 and 127 where CMD could not be started.
+    Options come before CMD; everything after it belongs to CMD. Ends as CMD ends; with 125 where rltrace failed or
+    nothing was recorded, 126 and 127 where CMD could not be started.
 
     What CMD compiles with torch.compile stays compiled, and each compiled region is one op. With --compile eager it
     runs op by op, and computes what it computes then.
 
-    --values keeps tensors themselves, so that they can be looked at and replayed: of the ops that SELECTOR finds, such
-    as op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector finds).
+    --values records the bytes of tensors, to be shown and injected: of the ops that SELECTOR matches, such as
+    op=addmm,module=policy.*,step=100:110 (rltrace ops lists what a selector matches).
 
-    --kernels asks the libraries, once CMD has ended and in a process of its own, what they run for each kind of call of
-    these steps (window: of --steps), and has torch's profiler look at what ops launch on a GPU as they run; rltrace
-    kernels lists it, and diff names it.
+    --kernels asks the libraries, once CMD has ended and in a separate process, what they run for each kind of call of
+    these steps (window: of --steps), and records with torch's profiler what ops launch on a GPU; rltrace kernels lists
+    it, and diff names it.
 
-    --rows keeps a digest of each row of what modules and ops are given and return, so that rltrace compare can hold two
-    programs against each other whatever their batches.
+    --rows records a digest of each activation row that modules and ops take and return, so that rltrace compare can
+    compare two programs whatever their batches.
 
-    --against A looks at every op as it runs: where the first one gives something else than in A, what it read and gave
-    is kept, it is called again on the same inputs to see whether it repeats itself, and CMD goes on (or ends: --stop).
+    --against A compares every op as it runs: at the first one that differs from A, its inputs and results are recorded,
+    it is re-executed on the same inputs to see whether it is deterministic, and CMD continues (or ends: --stop).
     """
     if not command:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
     first, end = parse_steps(steps) if steps is not None else (0, None)
     if steps is not None and level == "step":
-        raise UsageError("--steps chooses steps whose ops are recorded; --level step records no ops")
+        raise UsageError("--steps selects steps whose ops are recorded; --level step records no ops")
     if verify_inputs and steps is None:
-        raise UsageError("--verify-inputs reads every input of every op in a window: name its steps with --steps A:B")
+        raise UsageError("--verify-inputs digests every input of every op in a window: give its steps with --steps A:B")
     if values:
         parse_selectors(values)  # an error in one is told before anything is made
         if level == "step":
-            raise UsageError("--values keeps tensors of ops; --level step records no ops")
+            raise UsageError("--values records tensors of ops; --level step records no ops")
     elif values_inputs:
-        raise UsageError("--values-inputs adds to what --values SELECTOR keeps: say of which ops")
+        raise UsageError("--values-inputs extends --values SELECTOR: give one")
     if rows:
         parse_selectors(rows)
         if level == "step":
-            raise UsageError("--rows keeps rows of ops and of calls of modules; --level step records neither")
+            raise UsageError("--rows records activation rows of ops and modules; --level step records neither")
     elif row_axes is not None:
-        raise UsageError("--row-axes says along which axes --rows SELECTOR counts: say of which ops or modules")
+        raise UsageError("--row-axes sets the axes along which --rows SELECTOR counts: give one")
     asked = asked_window(kernels, None if steps is None else (first, end))
     if asked is not None and level == "step":
         raise UsageError("--kernels is about ops; --level step records no ops")
     if against is None and (stop or result is not None):
-        raise UsageError("--stop and --result are of a run that is held against another one: --against A")
+        raise UsageError("--stop and --result need a live comparison: --against A")
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path = os.path.abspath(trace)  # noqa: PTH100  links stay
     options = RecordOptions(

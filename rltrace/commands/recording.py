@@ -60,7 +60,7 @@ def other_trace(trace: Path, source: Path) -> tuple[str, str]:
     """Absolute paths of both. Raises UsageError where they are one."""
     path, path_a = os.path.abspath(trace), os.path.abspath(source)  # noqa: PTH100  links stay
     if os.path.realpath(path) == os.path.realpath(path_a):
-        raise UsageError(f"{trace} is the trace whose values are to be put in; give the replay another name")
+        raise UsageError(f"{trace} is the trace whose values are injected; give the replay another name")
     return path, path_a
 
 
@@ -106,7 +106,7 @@ def _current_folder() -> str:
 def _extent(options: RecordOptions) -> str:
     """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
     if options.level == "step":
-        what = "a digest each step"
+        what = "one digest a step"
     elif options.windowed:
         what = f"ops of steps {options.first_step}:{'' if options.end_step is None else options.end_step}"
     else:
@@ -114,9 +114,9 @@ def _extent(options: RecordOptions) -> str:
     if options.verify_inputs:
         what += " and every input"
     if options.replay:
-        what += ", with values put in"
+        what += ", with values injected"
     if options.against:
-        what += ", held against another trace"
+        what += ", compared with another trace"
     if options.values:
         what += f", with values of {' or '.join(options.values)}"
     if options.rows:
@@ -183,13 +183,13 @@ def _left_out(found: Recorded) -> str:
     limits = (("--values-limit", found.left_out), ("--rows-limit", found.not_by_row))
     raising = [option for option, left_out in limits if any(entry.why == LIMIT for entry in left_out)]
     more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
-    return f"not kept: {'; '.join(told)}{more}" if told else ""
+    return f"not recorded: {'; '.join(told)}{more}" if told else ""
 
 
 def nothing_found(options: RecordOptions, found: Recorded, trace: Path) -> str:
     """What was asked for by a selector that found nothing at all; empty where each found something."""
     asked = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
-    return f"{' or '.join(asked)} found nothing; rltrace ops {trace} lists what there was" if asked else ""
+    return f"{' or '.join(asked)} matched nothing; rltrace ops {trace} lists the recorded ops" if asked else ""
 
 
 def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:

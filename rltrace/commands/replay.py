@@ -32,13 +32,13 @@ class _TraceFirst(click.Command):
 
 @click.command(cls=_TraceFirst, context_settings={"allow_interspersed_args": False})
 @click.option("--trace-a", "a", hidden=True, type=click.Path(path_type=Path))
-@click.option("--inject", multiple=True, metavar="SELECTOR", help="Put in A's values at these ops; repeatable.")
-@click.option("--lockstep", is_flag=True, help="Put them in at every op, so that the run never leaves A's path.")
+@click.option("--inject", multiple=True, metavar="SELECTOR", help="Inject A's values at these ops; repeatable.")
+@click.option("--lockstep", is_flag=True, help="Inject at every op, so that the run stays on A's path.")
 @click.option("--kinds", type=click.Path(path_type=Path), metavar="FILE", help="Only at ops of the kinds listed there.")
 @click.option("--only", type=click.Path(path_type=Path), metavar="FILE", help="Only at the ops of A listed there.")
-@click.option("--origins", is_flag=True, help="Only at ops that are given what they were given in A.")
-@click.option("--rows", is_flag=True, help="Put in rows, each at the same token, in batches of any shape.")
-@click.option("--weights", is_flag=True, help="With --rows: of a choice (topk), what went with it, too.")
+@click.option("--origins", is_flag=True, help="Only at ops whose inputs are those of A.")
+@click.option("--rows", is_flag=True, help="Inject activation rows, each at the same token, in batches of any shape.")
+@click.option("--weights", is_flag=True, help="With --rows: with a choice (topk), inject its values, too.")
 @click.option(
     "--map",
     "names",
@@ -47,11 +47,13 @@ class _TraceFirst(click.Command):
     help="With --rows: lines of A-GLOB = GLOB of modules.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Where to; default: a fresh name."
+    "-o", "--output", type=click.Path(path_type=Path), metavar="TRACE", help="Trace to write; default: a new name."
 )
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program once this step is done.")
-@click.option("--result", type=click.Path(path_type=Path), metavar="FILE", help="Write what happened as JSON.")
-@click.option("--force", is_flag=True, help="Replace the trace if there is one.")
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End the program after this step.")
+@click.option(
+    "--result", type=click.Path(path_type=Path), metavar="FILE", help="Write a report on the injections as JSON."
+)
+@click.option("--force", is_flag=True, help="Replace an existing trace.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD …")
 def command(
@@ -71,18 +73,19 @@ def command(
     quiet: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run CMD under the recorder and put values of trace A into it, at the ops that SELECTOR finds in A.
+    """Run CMD under the recorder and inject values of trace A, at the ops that SELECTOR matches in A.
 
-    Options come after A and before CMD. What the ops returned, wrote and drew from in A takes the place of what they
-    have here; A must hold those values (rltrace record --values SELECTOR). The run is recorded like any other, so
-    rltrace diff A TRACE says whether it has become A.
+    Options come after A and before CMD. What the ops returned, wrote and drew from in A replaces what they have
+    here; A must hold those values (rltrace record --values SELECTOR). The run is recorded like any other, so rltrace
+    diff A TRACE shows whether it equals A.
 
-    With --lockstep values are put in at every op (or at those of --inject, a stretch of steps say), so no difference
-    masks a later one: what is told is every kind of op that computes otherwise here, and whether the run has become A.
+    With --lockstep values are injected at every op (or at those of --inject, such as a range of steps), so no
+    difference hides a later one: it reports every kind of op that gives different results here, and whether the run
+    equals A.
 
-    With --rows A may be another program, which computes the same tokens in batches of other shapes: each row of A that
-    SELECTOR finds (of an op, or of the modules' outputs where it names none) takes the place of the program's own row
-    of the same token; A must hold rows and values (rltrace record --rows SELECTOR --values SELECTOR).
+    With --rows A may be another program that computes the same tokens in batches of other shapes: each activation row
+    of A that SELECTOR matches (of an op, or of the modules' outputs if it names none) replaces the program's row of the
+    same token; A must hold rows and values (rltrace record --rows SELECTOR --values SELECTOR).
 
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
@@ -95,15 +98,15 @@ def command(
 
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
     if a is None:
-        raise UsageError(f"name the trace whose values are put in, first of all, {usage}")
+        raise UsageError(f"name the trace whose values are injected first, {usage}")
     if lockstep or kinds is not None or only is not None:
         inject = inject or ("all",)
     if not inject:
-        raise UsageError(f"--inject SELECTOR says at which ops values are put in, {usage}")
+        raise UsageError(f"give the ops with --inject SELECTOR, {usage}")
     if (weights or names is not None) and not rows:
-        raise UsageError("--weights and --map are about what is put in by row: --rows")
+        raise UsageError("--weights and --map need --rows")
     if rows and (lockstep or origins or kinds is not None or only is not None):
-        raise UsageError("--rows puts in what SELECTOR finds: leave out --lockstep, --origins, --kinds and --only")
+        raise UsageError("--rows injects what SELECTOR finds: leave out --lockstep, --origins, --kinds and --only")
     if not command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     source = a
@@ -116,9 +119,7 @@ def command(
     trace_a = open_trace(source)
     window = window_of(trace_a)
     if origins and not all_inputs_read(trace_a):
-        raise UsageError(
-            f"--origins needs to know what the ops of {source} were given: record it again with --verify-inputs"
-        )
+        raise UsageError(f"--origins needs digests of the inputs in {source}: record it again with --verify-inputs")
     plans = make_plans(trace_a, parse_selectors(inject), read_only(kinds, only), lockstep=lockstep)
     trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
     path, path_a = other_trace(trace, source)

@@ -31,7 +31,7 @@ FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markd
     required=True,
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="FILE",
-    help="Where to; - is standard output.",
+    help="File to write; - is standard output.",
 )
 @click.option(
     "--format",
@@ -47,7 +47,7 @@ FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markd
     metavar="FILE",
     help="Outcome of an experiment on A and B, for the page.  [default: the one beside B, if any]",
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
     a: Path,
@@ -100,7 +100,7 @@ def _form_of(output: Path) -> str:
         return "markdown"
     form = FORMS.get(output.suffix.lower())
     if form is None:
-        raise UsageError(f"{output} is to be what? Call it .html or .md, or give --format")
+        raise UsageError(f"the format of {output} is unknown: call it .html or .md, or give --format")
     return form
 
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 @click.command(name="repro")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="B", help="Tell B's result from TRACE's, too.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to.")
-@click.option("--import", "imports", multiple=True, metavar="MODULE", help="Registers the op, if torch does not.")
-@click.option("--force", is_flag=True, help="Replace an earlier one.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="B", help="Compare with B's result, too.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Module that registers the op, if torch does not."
+)
+@click.option("--force", is_flag=True, help="Replace an existing folder.")
 @click.option("--quiet", is_flag=True, help="No narration; errors are still shown.")
 def command(
     trace: Path,
@@ -37,10 +39,10 @@ def command(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Write one op of TRACE, with the inputs that it had, as a folder that runs with torch and NumPy alone.
+    """Write one op of TRACE, with its inputs, as a folder that runs with torch and NumPy only.
 
-    The script in it runs the op again and again and says whether it repeats itself, and whether it gives the recorded
-    bits, those of B, or neither; options of its own set threads, instruction sets, deterministic algorithms and TF32.
+    The script in it runs the op many times and reports whether it is deterministic, and whether it gives the recorded
+    bits, those of B, or neither; its options set threads, instruction sets, deterministic algorithms and TF32.
 
     TRACE must hold what the op read (rltrace record --values SELECTOR --values-inputs). OP is a row (1234,
     rank0/main:1234, or as diff prints it), or a selector; with --against and no --at it is the first op that differs.
@@ -55,7 +57,7 @@ def command(
     op, sides = prepare(a, b, imports)
     folder = output if output is not None else Path(f"repro-{op.name.split('.')[1].strip('_')}-{a.row}")
     if (folder.exists() and not force) or folder.is_file():
-        raise UsageError(f"{folder} is there already; choose another name with -o, or --force to write over it")
+        raise UsageError(f"{folder} exists already; choose another name with -o, or replace it with --force")
     write_folder(folder, op, sides, told(a, b), imports)
     if not quiet:
         size = sum(len(data) for data in op.case.storages)
@@ -111,7 +113,7 @@ def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, 
     b = None if against is None else open_trace(against)
     if text is None:
         if against is None:
-            raise UsageError("--at OP says which op, as in --at 'op=addmm,step=3,nth=0' or --at rank0/main:1234")
+            raise UsageError("give the op with --at OP, as in --at 'op=addmm,step=3,nth=0' or --at rank0/main:1234")
         text = _first_difference(trace, against)
         narrate(f"the first op that differs: {text}")
     at = locate(a, text)
@@ -127,7 +129,7 @@ def _first_difference(a: Path, b: Path) -> str:
     compared = compare(a, b)
     finding = compared.decisive or compared.first_value
     if finding is None or finding.a_index is None or finding.b_index is None:
-        raise UsageError(f"{a} and {b} have no op with other values of which both are recorded; name one with --at OP")
+        raise UsageError(f"{a} and {b} have no op with different values that both recorded; name one with --at OP")
     return f"{finding.a_index} (A), {finding.b_index} (B) of {finding.stream}"
 
 

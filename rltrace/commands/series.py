@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 @click.command(name="series")
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="TRACE…")
-@click.option("--name", "names", multiple=True, metavar="GLOB", help="Only series whose name or place matches; repeat.")
+@click.option(
+    "--name", "names", multiple=True, metavar="GLOB", help="Only series whose name or place matches; repeatable."
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw them into FILE as well.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw them into FILE.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     default=0.01,
     show_default=True,
-    help="Visibly apart: by more than this share of a curve's range.",
+    help="Threshold of a curve: |A - B| as a share of its range.",
 )
 @click.option("--all", "every", is_flag=True, help="Read every op, of long traces too.  [default: in places]")
-@click.option("--force", is_flag=True, help="Replace a drawing that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing drawing.")
 @color_option
 def command(
     traces: tuple[Path, ...],
@@ -45,10 +47,10 @@ def command(
     force: bool,
     color: str,
 ) -> int:
-    """Show the numbers of TRACE that move in time: what it watched (rltrace.watch), learning rates, the scale of each
-    GradScaler, and what it read out by .item(). Scalers of one trace that part are told with the step and the cause.
+    """Show the series of TRACE: watched scalars (rltrace.watch), learning rates, the scale of each GradScaler, and
+    scalars read with .item(). Scalers of one trace that diverge are listed with the step and the cause.
 
-    Of several traces: how each series of the others comes apart from that of the first.
+    Of several traces: how each series of the others diverges from that of the first.
 
     Ends with 0 whatever it shows, as info does; with 2 where a trace cannot be read.
 
@@ -61,13 +63,13 @@ def command(
 
     if svg is not None:
         if len(traces) > 2:
-            raise UsageError("--svg draws one trace, or two: give those that are to be drawn")
+            raise UsageError("--svg draws one trace, or two: give only those")
         check_output(svg, force)
     opened = [open_trace(path) for path in traces]
     segments = 1 << 40 if every else MOST_SEGMENTS
     told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
     if names and not any(one.series for one in told):
-        narrate(f"no series is found by {' or '.join(names)}", hint=f"rltrace series {traces[0]} lists all of them")
+        narrate(f"no series matches {' or '.join(names)}", hint=f"rltrace series {traces[0]} lists all of them")
     rest = zip(told[1:], opened[1:], strict=True)
     pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
     if form == "json":

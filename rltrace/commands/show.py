@@ -17,10 +17,10 @@ from rltrace.commands.console import emit
 @click.option("--no-tui", is_flag=True, help="Print what info prints even where the terminal interface would open.")
 @click.pass_context
 def command(ctx: click.Context, trace: Path, form: str, no_tui: bool) -> None:
-    """Look through TRACE: what was recorded and where, its steps and curves, and its ops one by one.
+    """Browse TRACE: what was recorded and where, its steps and curves, and its ops one by one.
 
-    In a terminal it opens on a screen of its own, the one in which two traces are compared; with --format or --no-tui,
-    or where the output goes elsewhere, it prints what rltrace info prints.
+    In a terminal it opens in the terminal interface; with --format or --no-tui, or where the output is redirected, it
+    prints what rltrace info prints.
 
     \b
       rltrace show a.zarr

@@ -11,14 +11,14 @@ from rltrace.commands.console import counted, narrate, readable_size
 
 @click.command(name="slice")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--steps", required=True, metavar="A:B", help="Optimizer steps to carry in full (half open).")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Where to.")
-@click.option("--force", is_flag=True, help="Replace a trace that is there.")
+@click.option("--steps", required=True, metavar="A:B", help="Optimizer steps to keep in full (half open).")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Slice to write.")
+@click.option("--force", is_flag=True, help="Replace an existing trace.")
 def command(trace: Path, steps: str, output: Path, force: bool) -> None:
-    """Cut steps A to B out of TRACE: all prefix digests, full rows of the window alone.
+    """Cut steps A to B out of TRACE: all prefix digests, full rows of the window only.
 
-    The slice is a trace of its own. Compared with a whole trace it still says where the two first differ, and why, if
-    that lies within the window.
+    The slice is a trace. Compared with a whole trace it still shows where the two first differ, and why, if that is
+    within the window.
     """
     from rltrace.errors import UsageError
     from rltrace.select import parse_range
@@ -26,7 +26,7 @@ def command(trace: Path, steps: str, output: Path, force: bool) -> None:
 
     wanted = parse_range(steps)
     if wanted.stop is None:
-        raise UsageError(f"--steps {steps}: give the last step as well, as in {wanted.start}:{wanted.start + 1}")
+        raise UsageError(f"--steps {steps}: give the last step, too, as in {wanted.start}:{wanted.start + 1}")
     sliced = slice_trace(trace, wanted.start, wanted.stop, output, force=force)
     narrate(
         f"{sliced.path}: {counted(sliced.rows, 'op')} of {sliced.of:,} in full, all prefix digests, "

@@ -17,7 +17,7 @@ from rltrace.commands.console import ExitCode, emit, progress_visible
 def command(trace: Path, form: str) -> int:
     """Read the whole of TRACE and check every chunk and digest. Ends with 0 if it is sound, 1 if it is damaged.
 
-    A trace whose program was killed is sound: what had been committed is there, and nothing else is promised.
+    The trace of a killed program is sound: what was committed is there, and nothing else is promised.
     """
     from rltrace.errors import DamagedTraceError
     from rltrace.report.verification import unreadable, verification_json, verification_text

@@ -29,8 +29,8 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 HEADS = ("lm_head", "embed_out", "output_projection")
 """What the layer that gives logits is called where the model itself gives none."""
 SOURCE = (
-    f"log-softmax in float64 of the logits of {a} (A) and {b} (B), at the next token of B's sequence; without what "
-    "a sampler does to logits (temperature, top-k)"
+    "log-softmax in float64 of the logits of {a} (A) and {b} (B), at the next token of B's sequence; without what"
+    " a sampler does to logits (temperature, top-k)"
 )
 
 
