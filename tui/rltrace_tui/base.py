@@ -52,13 +52,13 @@ class BaseApp(Reasoned, App[T], Generic[T]):
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (24, "-tall"), (34, "-high")]  # noqa: RUF012  own declaration
     DEFAULT_MODE = "overview"
     BINDINGS = [  # noqa: RUF012
-        Binding("question_mark", "help", "Help", id="app.help", tooltip="What the focused part shows, and its keys"),
+        Binding("question_mark", "help", "Help", id="app.help", tooltip="What the focused pane shows, and its keys"),
         Binding("1", "overview", "Overview", id="app.overview", tooltip="The first screen"),
         Binding("2", "ops", "Ops", id="app.ops", tooltip="Op by op"),
         Binding("3", "op", "Op", id="app.op", tooltip="The op that the verdict names"),
-        Binding("4", "replay", "Replay", id="app.replay", tooltip="The experiment's arms and its outcome"),
+        Binding("4", "replay", "Confirm", id="app.replay", tooltip="The arms of the experiment and its outcome"),
         Binding("escape", "leave", "Back", show=False, id="app.back", tooltip="Stop what runs, or go back"),
-        Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave; nothing that runs is touched"),
+        Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave; running programs are not affected"),
     ]
 
     def __init__(self, source: Source, overview: Screen[None]) -> None:
@@ -184,7 +184,7 @@ class BaseApp(Reasoned, App[T], Generic[T]):
             with path.open("x", encoding="utf-8") as file:  # what is there is somebody's
                 file.write(text)
         except OSError as error:
-            what = "it is there already" if isinstance(error, FileExistsError) else error.strerror
+            what = "it exists already" if isinstance(error, FileExistsError) else error.strerror
             self.call_from_thread(self.notify, f"{path} is not written: {what}", severity="error")
             return
         except Exception as error:  # a worker's failure is told, never raised

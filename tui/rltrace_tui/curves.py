@@ -26,8 +26,8 @@ class Curves:
         if self.all is None:
             return "the curves are being read"
         if not self.all:
-            return "no number was read out (.item())"
-        return "" if len(self.all) > 1 else "there is one curve only"
+            return "no scalar was logged (.item())"
+        return "" if len(self.all) > 1 else "there is only one curve"
 
     def turn(self, direction: int) -> None:
         assert self.all
@@ -42,7 +42,7 @@ class Curves:
         if self.all is None:
             return [words.plain("reading the curves …", "$text-muted")]
         if not self.all:
-            return [words.plain("No number was read out (.item()).", "$text-muted")]
+            return [words.plain("No scalar was logged (.item()).", "$text-muted")]
         curve = self.all[self.at]
         steps = max([steps, *(step + 1 for step, _ in (*curve.a[-1:], *curve.b[-1:]))])
         head = f"{self.at + 1}/{len(self.all)}  {title(curve)}"
@@ -78,4 +78,4 @@ def title(curve: Curve) -> str:
         return f"{len(curve.a):,} steps{more}  {curve.place}  {curve.name}"
     if curve.parts_at is None:
         return f"equal where read{more}  {curve.place}  {curve.name}"
-    return f"{'parts' if curve.whole else 'differs'} at step {curve.parts_at:,}{more}  {curve.place}  {curve.name}"
+    return f"{'diverges' if curve.whole else 'differs'} at step {curve.parts_at:,}{more}  {curve.place}  {curve.name}"

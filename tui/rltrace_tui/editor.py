@@ -31,7 +31,7 @@ def edit(app: App[object], stack: Sequence[Site], paths: Sequence[str]) -> None:
         with app.suspend():
             subprocess.run([*shlex.split(editor), f"+{frame.line}", str(path)], check=False)
     except SuspendNotSupported:
-        app.notify("this terminal cannot be handed to an editor", severity="warning")
+        app.notify("this terminal cannot run an editor", severity="warning")
     except OSError as error:
         app.notify(f"{editor}: {error.strerror}", severity="error")
 

@@ -12,8 +12,8 @@ from textual.widgets import Static
 from rltrace_tui.host import why_not
 
 GENERAL = (
-    "= equal   ≠ differs, and no input is seen to   ~ differs, and so does an input (it only passes a difference on)"
-    "   ? not known   < only in A   > only in B"
+    "= equal   ≠ differs, and no input is known to   ~ differs, and so does an input (propagated difference)   ? "
+    "unknown   < only in A   > only in B"
 )
 
 

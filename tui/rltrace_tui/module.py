@@ -20,10 +20,10 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.paritywork import NAME, ParityWork
 
 MODULE = (
-    "Module: of each of its tensors how many rows that both sides have differ, and how far apart they are at most. A"
-    " row is what one token, or one observation, came to. ULP is the number of representable numbers in between."
+    "Module: for each of its tensors, how many of the rows that both sides have differ, and the largest distance. A "
+    "row is the vector of one token, or of one observation. ULP is the number of representable numbers in between."
 )
-OPS = "Ops of the module: the first that parts, or those that it is one of. Enter shows one as both sides ran it."
+OPS = "Ops of the module: the first that diverges, or those that it is one of. Enter shows one on both sides."
 UNWRAPPED = 10_000
 """Columns for what is copied."""
 
@@ -33,7 +33,7 @@ class OpsOfModule(Choices):
 
     explained = OPS
     BINDINGS = [  # noqa: RUF012
-        Binding("enter", "select", "Op", id="module.select", tooltip="The op as both sides ran it"),
+        Binding("enter", "select", "Op", id="module.select", tooltip="The op on both sides"),
     ]
 
 
@@ -43,7 +43,7 @@ class ModuleScreen(Reasoned, Screen[None]):
     explained = MODULE
     AUTO_FOCUS = "#firsts"
     BINDINGS = [  # noqa: RUF012
-        Binding("enter", "op", "Op", id="module.op", tooltip="The op as both sides ran it"),
+        Binding("enter", "op", "Op", id="module.op", tooltip="The op on both sides"),
         Binding("y", "copy", "Copy", id="module.copy", tooltip="Copy all of this as text (over OSC 52)"),
     ]
 
@@ -65,7 +65,7 @@ class ModuleScreen(Reasoned, Screen[None]):
         head = Content.assemble(f" {mark} ", (str(self._module.path.b), "bold"))
         self.query_one("#head", Static).update(head)
         ops = self.query_one("#firsts", Choices)
-        ops.border_title = "The op that parts" if len(self._ops) < 2 else "One of these ops parts"
+        ops.border_title = "The op that diverges" if len(self._ops) < 2 else "One of these ops diverges"
         ops.display = bool(self._ops)
         ops.add_options(Option(paritywords.op_choice(pair, UNWRAPPED)) for pair in self._ops)
         ops.highlighted = 0 if self._ops else None
@@ -81,10 +81,10 @@ class ModuleScreen(Reasoned, Screen[None]):
         if action != "op" or self._ops:
             return ""
         if self._origin is not None:
-            return "which op of the module it is, is not known"
+            return "which op of the module it is, is unknown"
         if not self._module.differing:
-            return "all rows that both sides computed are equal" if self._module.rows else "nothing of it was compared"
-        return "it passes a difference on: ≠ marks the modules whose own work parts"
+            return "all rows that both sides computed are equal" if self._module.rows else "none of it was compared"
+        return "propagated difference: ≠ marks the modules that diverge independently"
 
     def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
         self._show(event.option_index)

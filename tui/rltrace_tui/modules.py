@@ -20,12 +20,12 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.paritywork import ParityWork
 
 VERDICT = (
-    "Verdict: the first module whose inputs agree and whose outputs do not, because of what, and what was compared with"
-    " what. A is the generator, or whatever is taken as the reference; B is the trainer."
+    "Verdict: the first module whose inputs agree and whose outputs differ, the cause, and what was compared with "
+    "what. A is the generator, or the reference; B is the trainer."
 )
 MODULES = (
-    "Modules, each after those that it calls: how many of the rows that both sides computed differ, and by how much at"
-    " most. ≠ its inputs agree and its outputs do not, ~ it passes a difference on, ? nothing of it could be compared."
+    "Modules, each after those that it calls: how many of the rows that both sides computed differ, and the largest "
+    "distance. ≠ its inputs agree and its outputs differ, ~ propagated difference, ? none of it could be compared."
 )
 NARROW = 60
 """Columns, where it is not known yet how many there are."""
@@ -46,9 +46,9 @@ class ModulesScreen(Reasoned, Screen[None]):
     AUTO_FOCUS = "#modules"
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "open", "Open", id="modules.open", tooltip="The module under the cursor in full, and its ops"),
-        Binding("n", "origin(1)", "Next ≠", id="modules.next", tooltip="Next module whose own work parts"),
+        Binding("n", "origin(1)", "Next ≠", id="modules.next", tooltip="Next module that diverges independently"),
         Binding("N", "origin(-1)", "Previous ≠", show=False, id="modules.previous",
-                tooltip="Previous module whose own work parts"),
+                tooltip="Previous module that diverges independently"),
         Binding("y", "copy", "Copy", id="modules.copy", tooltip="Copy the report as text (over OSC 52)"),
     ]  # fmt: skip
 
@@ -90,7 +90,7 @@ class ModulesScreen(Reasoned, Screen[None]):
         at = options.highlighted
         width = options.scrollable_content_region.width or NARROW
         root = paritywords.root_of(modules)
-        options.border_title = f"Modules{f' of {root}' if root else ''}: rows that differ, by how much at most"
+        options.border_title = f"Modules{f' of {root}' if root else ''}: rows that differ, largest distance"
         options.clear_options()
         options.add_options(Option(paritywords.module_line(m, self._work.origin(m), root, width)) for m in modules)
         first = next(iter(self._origins), 0)
@@ -109,9 +109,9 @@ class ModulesScreen(Reasoned, Screen[None]):
         if self._work.found is None and action in ("open", "origin", "copy"):
             return "there is no result yet" if self._state == "comparing" else f"the comparison was {self._state}"
         if action == "open" and not self._work.modules:
-            return "no module of A is one of B"
+            return "no module of A matches one of B"
         if action == "origin" and not self._origins:
-            return "no module's own work is known to part"
+            return "no module is known to diverge independently"
         return ""
 
     @property
@@ -135,7 +135,7 @@ class ModulesScreen(Reasoned, Screen[None]):
             options.highlighted = further[0] if direction > 0 else further[-1]
         else:
             self.notify(
-                "no other module's own work parts " + ("after this one" if direction > 0 else "before this one")
+                "no other module diverges independently " + ("after this one" if direction > 0 else "before this one")
             )
 
     def action_copy(self) -> None:

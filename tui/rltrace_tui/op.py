@@ -25,13 +25,13 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.work import Source
 
 EXPLAINED = (
-    "Op: one op as both sides ran it. Enter on an input walks upstream, past views and copies, to the op that made its"
-    " numbers; Backspace goes back down. Digests are 64-bit fingerprints: equal digests are equal bytes."
+    "Op: one op on both sides. Enter on an input goes upstream, past views and copies, to the op that wrote it; "
+    "Backspace goes back down. Digests are 64-bit hashes: equal digests are equal bytes."
 )
 VALUES = (
-    "Values: what was recorded of the op's tensors with --values, both sides beside each other; those elements that"
-    " differ most come first. ULP is the number of representable numbers from one to the other: 1 for neighbours. An"
-    " element with – has no distance: a NaN or an infinity is in it."
+    "Values: recorded tensors of the op (--values), both sides next to each other; the elements that differ most "
+    "come first. ULP is the number of representable numbers between the two: 1 for neighbours. An element with – "
+    "has no distance: it holds a NaN or an infinity."
 )
 
 UNWRAPPED = 10_000
@@ -44,8 +44,8 @@ class OpScreen(Reasoned, Screen[None]):
     explained = EXPLAINED
     AUTO_FOCUS = "#inputs"
     BINDINGS = [  # noqa: RUF012
-        Binding("enter", "upstream", "Upstream", id="op.upstream", tooltip="The op that made this input's numbers"),
-        Binding("backspace,u", "down", "Back", id="op.down", tooltip="Back to where the walk came from"),
+        Binding("enter", "upstream", "Upstream", id="op.upstream", tooltip="The op that wrote this input"),
+        Binding("backspace,u", "down", "Back", id="op.down", tooltip="Back down to the previous op"),
         Binding("v", "values", "Values", id="op.values", tooltip="Recorded values, or back to the rest"),
         Binding("l", "list", "List", id="op.list", tooltip="This op among its neighbours"),
         Binding("o", "edit", "Source", show=False, id="op.edit", tooltip="Open the source line in $EDITOR"),
@@ -174,9 +174,9 @@ class OpScreen(Reasoned, Screen[None]):
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         if action == "down" and not self._way:
-            return "this is where the walk began"
+            return "this is where you began"
         if action in ("edit", "copy", "upstream", "values") and self._pair is None:
-            return self._trouble or "the op is not there yet"
+            return self._trouble or "the op is not loaded yet"
         if action == "list":
             return self._source.no_ops
         if action == "upstream" and self._pair is not None and not self._pair.inputs:
@@ -204,7 +204,7 @@ class OpScreen(Reasoned, Screen[None]):
     def on_went_upstream(self, message: WentUpstream) -> None:
         found = message.found
         if found is None:
-            self.notify(f"input {message.place}: no recorded op is known to have made it", severity="warning")
+            self.notify(f"input {message.place}: no recorded op wrote it", severity="warning")
             return
         if found.passed:
             self.notify(f"past {found.passed} view{'s' if found.passed > 1 else ''} or copies")

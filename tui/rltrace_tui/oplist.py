@@ -26,11 +26,11 @@ from rltrace_tui.words import GLYPHS, fit, fold_text
 from rltrace_tui.work import Stream
 
 PAIRED = (
-    "Ops: A on the left, B on the right, each pair of rows on one line; ▶ marks the finding of the verdict. A number"
-    " before an op of B is its row there, where it is another one than in A. Runs of identical ops, and steps that were"
-    " not looked at yet, are folded."
+    "Ops: A on the left, B on the right, each pair of rows on one line; ▶ marks the finding of the verdict. A "
+    "number before an op of B is its row there, if it is not that of A. Runs of identical ops, and steps that are "
+    "not loaded, are folded."
 )
-ALONE = "Ops: everything that one thread ran, in order, folded step by step. → is the number that an op read out."
+ALONE = "Ops: everything that one thread ran, in order, folded step by step. → is a logged scalar."
 LEAST = 8
 """Columns in which a detail still says something."""
 

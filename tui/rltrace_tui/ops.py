@@ -41,7 +41,7 @@ class OpsScreen(SeekingScreen):
         Binding("comma", "again(-1)", "Find previous", key_display=",", show=False, id="ops.back",
                 tooltip="Find again, backwards"),
         Binding("g", "go", "Go", id="ops.go", tooltip="Go to an op (184213, or b184214) or a step (s37)"),
-        Binding("i", "hide", "Receivers", show=False, id="ops.hide", tooltip="Hide ops that only pass a difference on"),
+        Binding("i", "hide", "Receivers", show=False, id="ops.hide", tooltip="Hide propagated differences"),
         Binding("p", "phase", "Phase", show=False, id="ops.phase", tooltip="Show the ops of one phase only"),
         Binding("w", "filter", "Filter", id="ops.filter", tooltip="Show only what a selector finds"),
         Binding("d", "detail", "Detail", show=False, id="ops.detail", tooltip="Show place, kernel, module or phase"),
@@ -63,15 +63,15 @@ class OpsScreen(SeekingScreen):
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         alone = self.list.browser is not None and self.list.browser.alone
         if action in ("seek", "hide") and alone:
-            return "one trace by itself differs from nothing"
+            return "one trace has no differences"
         if action == "stream" and len(self._source.streams) < 2:
-            return "there is one stream of ops only"
+            return "there is only one stream of ops"
         if action == "edit" and (self.list.line is None or self.list.line.relation is None):
             return "a fold has no source line"
         if action == "again" and self._selector is None:
-            return "nothing has been looked for yet: / asks what"
+            return "there is no search yet: / starts one"
         if action not in ("leave", "find") and self.list.stream is None:
-            return "the ops are not there yet"
+            return "the ops are not loaded yet"
         return ""
 
     # --- one line -----------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class OpsScreen(SeekingScreen):
             self.query_one("#status", Static).update(f" {self._busy}")
             return
         head = f" {stream.name}   {self._source.sizes(stream.name)}   detail: {DETAILS[self.list.detail]}"
-        hidden = "   receivers hidden" if browser.hide_receivers else ""
+        hidden = "   propagated hidden" if browser.hide_receivers else ""
         only = f"   only {stream.only}" if stream.only else ""
         self.query_one("#head", Static).update(head + only + hidden)
         self.query_one("#status", Static).update(f" {self._busy or self._where()}")

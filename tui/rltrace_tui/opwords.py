@@ -18,10 +18,10 @@ from rltrace.report.values import OpValues, ValuePair
 from rltrace_tui.words import Lines, labelled, pair_lines, plain
 
 MATCHES = {
-    "read": ("=", "read here on both sides, equal"),
-    "linked": ("=", "written by matching ops of this step"),
+    "read": ("=", "read: hashed here on both sides, equal"),
+    "linked": ("=", "inferred: matched ops of this step wrote it"),
     "differ": ("≠", "differs"),
-    "unknown": ("?", "not known whether equal"),
+    "unknown": ("?", "unknown whether equal"),
     "": (" ", ""),
 }
 
@@ -62,11 +62,11 @@ def op_lines(pair: OpPair, width: int) -> Lines:
         for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
             outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
             lines += facts("output", outputs, width)
-        lines += facts("number", _both(pair, lambda line: _value(line.value)), width)
+        lines += facts("logged", _both(pair, lambda line: _value(line.value)), width)
         if any((pair.numbers.a, pair.numbers.b)):
             lines += facts("scalars", pair.numbers, width)
         if both and pair.skeleton.a != pair.skeleton.b:
-            lines += facts("called", pair.skeleton, width)
+            lines += facts("args", pair.skeleton, width)
     lines += facts("rng", _both(pair, lambda line: line.rng), width)
     lines += facts("kernel", _both(pair, lambda line: line.kernel or None), width)
     lines += facts("module", _both(pair, lambda line: line.module or None), width)
@@ -81,7 +81,7 @@ def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], wid
     lines = facts("of", Pair(*(None if event is None else event.what for event in events)), width)
     cells = [{} if event is None else {cell.name: cell for cell in event.cells} for event in events]
     every = {**cells[1], **cells[0]}
-    for first, evidence in (("told", False), ("beside", True)):
+    for first, evidence in (("field", False), ("context", True)):
         label = first
         for name in [name for name, cell in every.items() if cell.is_evidence is evidence]:
             texts = Pair(*(f"{name} {side[name].text}" if name in side else None for side in cells))
@@ -133,7 +133,7 @@ def values_lines(values: OpValues, how: Sequence[str], width: int) -> Lines:
         lines += [*_value_head(pair, width), *_value_body(pair, width, most)]
     if not values.pairs:
         missing = how and not values.asked
-        why = "Its values were not recorded." if missing else "It has no tensor of which values could be known."
+        why = "Its values were not recorded." if missing else "It has no tensor with values."
         lines.append(plain(why, "$text-muted"))
     if not values.any_kept and (values.pairs or not values.asked):
         for number, command in enumerate(how):
@@ -162,7 +162,7 @@ def _summary(told: Distances, width: int) -> Lines:
         parts.append(f"relative {told.largest_relative:.3g}")
     if told.largest_absolute is not None:
         parts.append(f"absolute {told.largest_absolute:.3g}")
-    counts = {"in the sign of zero alone": told.zeros, "NaN on one side": told.nans}
+    counts = {"only in the sign of zero": told.zeros, "NaN on one side": told.nans}
     counts |= {"another NaN": told.payloads, "infinite on a side": told.infinities}
     parts += [f"{count:,} {what}" for what, count in counts.items() if count]
     return labelled("", ", ".join(parts), width)

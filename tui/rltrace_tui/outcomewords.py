@@ -32,8 +32,8 @@ WORDS = {
 NAME = 5
 
 WHY = (
-    "A first difference is a suspicion. An experiment puts A's values into a new run of B where it begins to differ,"
-    " and looks whether it becomes A, bit for bit. Its outcome is drawn here."
+    "A first difference is a suspicion. An experiment injects A's values into a new run of B where it begins to "
+    "differ, and checks whether it becomes equal to A, bit for bit. Its outcome is shown here."
 )
 
 
@@ -60,11 +60,11 @@ def arm_lines(outcome: Outcome, width: int) -> Lines:
         lines.append(Content.assemble(" " * (NAME + 2), (result[: width - NAME - 2], style)))
     word, style = headline(outcome)
     lines += [Content(""), Content.assemble((word, f"bold {style}"))]
-    lines += labelled("because", sentence(outcome.because), width) if outcome.because else []
+    lines += labelled("cause", sentence(outcome.because), width) if outcome.because else []
     if steps := steps_text(outcome):
-        lines += labelled("horizon", steps, width)
+        lines += labelled("steps", steps, width)
     if outcome.trials:
-        flaky = f", {outcome.flaky:,} of them came out otherwise when repeated" if outcome.flaky else ""
+        flaky = f", {outcome.flaky:,} of them with another result when repeated" if outcome.flaky else ""
         lines += labelled("trials", f"{outcome.trials:,}{flaky}", width)
     for command in outcome.advice:
         lines += labelled("next", command, width, "$text-accent")
@@ -98,5 +98,5 @@ def how_lines(commands: Sequence[str], file: str, width: int) -> Lines:
     for command in commands:
         lines += labelled("run", command, width, "$text-accent")
     if not commands:
-        lines += labelled("note", "this version of rltrace runs no experiments yet; it draws the outcome of one", width)
+        lines += labelled("note", "this version of rltrace runs no experiments; it shows the outcome of one", width)
     return [*lines, *labelled("file", file, width), *labelled("", "(or the one that --confirm names)", width)]

@@ -21,16 +21,16 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.prompt import Prompt
 from rltrace_tui.work import Work
 
-VERDICT = "Verdict: where the two runs first differ, what kind of difference it is, and what that rests on."
-ENVIRONMENT = "Environment: facts of machine, process and sources that differ, the likeliest to matter first."
+VERDICT = "Verdict: where the two runs first differ, the cause, and the evidence."
+ENVIRONMENT = "System and settings: facts of machine, process and sources that differ, the likeliest to matter first."
 TIMELINE = (
-    "Timeline: one character for each optimizer step, or for several where they do not fit (then the worst of them)."
-    " ± other ops were run; · one side alone made the step. Below, a number that both runs read out (.item()), on one"
-    " scale, its last value beside it; [ and ] pick another one, c lists them."
+    "Timeline: one character for each optimizer step, or for several where they do not fit (then the worst of "
+    "them). ± other ops were run; · only one side made the step. Below, a logged scalar of both runs (.item()), on "
+    "one scale, its last value next to it; [ and ] pick another one, c lists them."
 )
 SEARCH = (
-    "Search: prefix digests of both traces are compared at a few rows; each probe halves what is left. = before it all"
-    " is equal, ≠ differs, ? not known."
+    "Search: prefix digests of both traces are compared at a few rows; each probe halves the rest. = before it all "
+    "is equal, ≠ differs, ? unknown."
 )
 
 SHOWN = {"structure": "same ops", "values": "same values"}
@@ -67,7 +67,7 @@ class OverviewScreen(Reasoned, CurveScreen):
         yield Static(id="head")
         with Horizontal(id="top"):
             yield Pane("Verdict", VERDICT, "verdict", self._verdict)
-            yield Pane("Environment", ENVIRONMENT, "environment", self._environment)
+            yield Pane("System and settings", ENVIRONMENT, "environment", self._environment)
         yield Pane("Timeline", TIMELINE, "timeline", self._timeline)
         yield Pane("Search", SEARCH, "search", self._search)
         yield Prompt(id="prompt")
@@ -91,7 +91,7 @@ class OverviewScreen(Reasoned, CurveScreen):
     def found(self, comparison: Comparison) -> None:
         self._state, self._done = "done", ""
         environment = self.query_one("#environment", Pane)
-        environment.border_title = f"Environment ({len(comparison.environment)} differ)"
+        environment.border_title = f"System and settings ({len(comparison.environment)} differ)"
         self._redraw()
 
     def curves_read(self, curves: tuple[Curve, ...]) -> None:
@@ -181,7 +181,7 @@ class OverviewScreen(Reasoned, CurveScreen):
 
     def action_export(self) -> None:
         name = "-".join(path.name.removesuffix(".zarr") for path in (self._work.path_a, self._work.path_b))
-        self.query_one(Prompt).ask(EXPORT, "a file; what is there is kept", f"{name}.md")
+        self.query_one(Prompt).ask(EXPORT, "a file; an existing one is kept", f"{name}.md")
 
     def on_prompt_answered(self, message: Prompt.Answered) -> None:
         if message.question == EXPORT and message.answer.strip():

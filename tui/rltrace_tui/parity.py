@@ -60,7 +60,7 @@ class ParityApp(BaseApp[Found]):
         if action == "op":
             return self.work.no_op
         if action == "replay":
-            return "an experiment is made of two runs of one program: rltrace diff A B"
+            return "an experiment needs two runs of one program: rltrace diff A B"
         return super().reason(action, parameters)
 
     async def action_quit(self) -> None:

@@ -18,7 +18,7 @@ from rltrace_tui.words import Lines, labelled, pair_lines, plain, text_lines
 
 STYLES = {Verdict.BITWISE: "$text-success", Verdict.DIFFERS: "$text-error", Verdict.UNDECIDED: "$text-warning"}
 
-HOLDS = {True: "holds", False: "FAILS", None: "cannot be said"}
+HOLDS = {True: "holds", False: "FAILS", None: "undecided"}
 
 NUMBERS = 30
 """Columns of what stands beside a module's path."""
@@ -51,7 +51,10 @@ def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[s
         lines += labelled(name, _side(side), width)
     lines += labelled("rows", sentence(parity.how), width)
     for twice in parity.disagreements:
-        what = f"{counted(twice.rows, 'row')} of {twice.module} came out in more than one way, first in {twice.what}"
+        what = (
+            f"{counted(twice.rows, 'row')} of {twice.module} computed twice with different results, first in "
+            f"{twice.what}"
+        )
         lines += labelled(f"{twice.side.upper()} twice", what, width, "$text-warning")
     for hole in parity.holes:
         lines += labelled("damage", sentence(hole), width, "$text-warning")
@@ -63,17 +66,17 @@ def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[s
 
 
 def _side(side: Side) -> str:
-    lacks = f", {side.missing:,} of them on this side alone" if side.missing else ""
+    lacks = f", {side.missing:,} of them only on this side" if side.missing else ""
     passes = counted(side.passes, "forward pass", "forward passes")
     return f"{side.path}: {side.what}, {passes}, {counted(side.rows, 'row')}{lacks}"
 
 
 def _because(origin: Origin, width: int) -> Lines:
-    return labelled("because", origin.because, width)
+    return labelled("cause", origin.because, width)
 
 
 def _parts(origin: Origin, width: int) -> Lines:
-    rows = f"{origin.rows:,} of {origin.of:,} whose inputs agree part; the first is {origin.row}"
+    rows = f"{origin.rows:,} of {origin.of:,} whose inputs agree diverge; the first is {origin.row}"
     return labelled("parts", rows, width)
 
 
@@ -137,8 +140,8 @@ def module_lines(module: ModuleResult, origin: Origin | None, width: int) -> Lin
     if origin is not None:
         lines += [plain(""), *origin_lines(origin, width)]
     elif module.differing:
-        what = "its inputs differ where its outputs do: it passes a difference on"
-        lines += labelled("because", sentence(what), width)
+        what = "its inputs differ where its outputs do: propagated difference"
+        lines += labelled("cause", sentence(what), width)
     for tensor in module.tensors:
         lines += [plain(""), *_tensor_lines(tensor, width)]
     for apart in module.apart:
@@ -149,12 +152,12 @@ def module_lines(module: ModuleResult, origin: Origin | None, width: int) -> Lin
 
 def _rows(module: ModuleResult) -> str:
     if not module.rows:
-        return "none of its outputs was computed by both"
+        return "no output was computed by both"
     parts = [f"{module.rows:,} computed by both, {module.equal:,} equal, {module.differing:,} differ"]
     if module.inputs_differing:
-        parts.append(f"{module.inputs_differing:,} got inputs that differ")
+        parts.append(f"{module.inputs_differing:,} had inputs that differ")
     alone = (("A", module.missing_b), ("B", module.missing_a))
-    parts += [f"{count:,} by {side} alone" for side, count in alone if count]
+    parts += [f"{count:,} only by {side}" for side, count in alone if count]
     return "; ".join(parts)
 
 

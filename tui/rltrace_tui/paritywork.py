@@ -101,13 +101,13 @@ class ParityWork(Source):
             return "there is no result yet"
         first = self.found.parity.first
         if first is None:
-            return "no module is known to be the first that parts"
+            return "no module is known to be the first that diverges"
         known = first.op.a or first.op.b or first.several
-        return "" if known else "which op of the module it is, is not known"
+        return "" if known else "which op of the module it is, is unknown"
 
     @property
     def no_ops(self) -> str:
-        return "two programs' ops do not stand beside each other: Enter on a module, or rltrace show for one of them"
+        return "ops of two programs cannot be paired: Enter on a module, or rltrace show for one of them"
 
     @property
     def streams(self) -> list[str]:

@@ -13,7 +13,7 @@ from rltrace_tui.news import Looked
 from rltrace_tui.pane import Pane
 from rltrace_tui.work import Source, Stream
 
-EXPLAINED = "Under the cursor: what is known of this op at a glance. Enter shows all of it."
+EXPLAINED = "Under the cursor: this op in short. Enter shows all of it."
 PAUSE = 0.06
 """Seconds the cursor has to rest before its op is read."""
 

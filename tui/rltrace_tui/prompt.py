@@ -19,7 +19,7 @@ Check = Callable[[str], object]
 class Prompt(Vertical):
     """Asks; Enter answers, Escape takes it back. What cannot be used is said under the character, and asked again."""
 
-    BINDINGS = [Binding("escape", "cancel", "Cancel", id="prompt.cancel", tooltip="Ask no more")]  # noqa: RUF012
+    BINDINGS = [Binding("escape", "cancel", "Cancel", id="prompt.cancel", tooltip="Close the prompt")]  # noqa: RUF012
 
     class Answered(Message):
         def __init__(self, question: str, answer: str) -> None:

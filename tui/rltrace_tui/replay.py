@@ -24,8 +24,8 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.work import Work
 
 ARMS = (
-    "Replay: the experiment that makes a suspicion a finding. A0 and B0 are controls: the runs again, unchanged. B←A is"
-    " B with A's values put in where B begins to differ, A←B the mirror. ✓ came out as a cause would, ✗ did not."
+    "Confirm: an experiment on the first difference. A0 and B0 are controls: the runs again, unchanged. B←A is B "
+    "with A's values injected where B begins to differ, A←B the mirror. ✓ as expected of the cause, ✗ not."
 )
 CLASSES = "Kinds of op at which a difference begins, the likeliest to matter first. Enter goes to the first op of one."
 EVERY = 1.0
@@ -46,7 +46,7 @@ class ReplayScreen(Reasoned, Screen[None]):
     explained = ARMS
     AUTO_FOCUS = "#arms"
     BINDINGS = [  # noqa: RUF012
-        Binding("r", "read", "Read again", id="replay.read", tooltip="Look at the file of the experiment again"),
+        Binding("r", "read", "Read again", id="replay.read", tooltip="Read the file of the experiment again"),
         Binding("y", "copy", "Copy", id="replay.copy", tooltip="Copy the outcome as text (over OSC 52)"),
     ]
 
@@ -59,7 +59,7 @@ class ReplayScreen(Reasoned, Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
-        yield Pane("Replay", ARMS, "arms", self._arms)
+        yield Pane("Confirm", ARMS, "arms", self._arms)
         yield Choices(id="classes", markup=False)
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
         yield Footer(show_command_palette=False, compact=True)

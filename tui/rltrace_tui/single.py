@@ -67,7 +67,7 @@ class ShowApp(BaseApp[None]):
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         if action == "op":
-            return "one trace has no verdict that names an op: 2 lists all of them"
+            return "one trace has no verdict: 2 lists all ops"
         if action == "replay":
             return "an experiment needs two traces: rltrace diff A B"
         return super().reason(action, parameters)

@@ -17,10 +17,10 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.work import OneWork
 
 TRACE = "Trace: what was run and when, how it was recorded, and how each of its processes ended."
-FACTS = "Environment: what is known of the machine, the versions, the settings and the sources."
+FACTS = "System and settings: facts of machine, versions, settings and sources."
 TIMELINE = (
-    "Steps: a bar for each optimizer step (or for several), as high as it has ops; s: the step was skipped. Below, a"
-    " number that the run read out (.item()), its last value beside it; [ and ] pick another one, c lists them."
+    "Steps: a bar for each optimizer step (or for several), its height the number of ops; s: the step was skipped. "
+    "Below, a logged scalar (.item()), its last value next to it; [ and ] pick another one, c lists them."
 )
 
 
@@ -46,7 +46,7 @@ class TraceScreen(Reasoned, CurveScreen):
         yield Static(id="head")
         with Horizontal(id="top"):
             yield Pane("Trace", TRACE, "trace", self._trace)
-            yield Pane("Environment", FACTS, "facts", self._facts)
+            yield Pane("System and settings", FACTS, "facts", self._facts)
         yield Pane("Steps", TIMELINE, "timeline", self._timeline)
         yield Static("rltrace needs 60 columns and 16 lines", id="small")
         yield Footer(show_command_palette=False, compact=True)
@@ -114,4 +114,4 @@ class TraceScreen(Reasoned, CurveScreen):
 
     def action_copy(self) -> None:
         assert self._work.info is not None
-        copy(self.app, info_text(self._work.info), "what is known of the trace is")
+        copy(self.app, info_text(self._work.info), "the facts of the trace are")

@@ -79,9 +79,9 @@ def fold_text(browser: Browser, line: Line) -> str:
         return f"⋯ {where}{count} ⋯"
     a, b = piece.a1 - piece.a0, piece.b1 - piece.b0
     if not a or not b:
-        return f"⋯ {where}{count} of {'A' if a else 'B'} alone ⋯"
+        return f"⋯ {where}{count} only in {'A' if a else 'B'} ⋯"
     sizes = count if a == b else f"{a:,} ops of A, {b:,} of B"
-    return f"⋯ {where}{sizes}, not looked at yet ⋯"
+    return f"⋯ {where}{sizes}, not loaded ⋯"
 
 
 # --- verdict --------------------------------------------------------------------------------------------------------
@@ -125,16 +125,16 @@ def finding_lines(finding: Finding, width: int) -> Lines:
         lines += labelled(noun(finding), finding.op + module, width, "bold")
     if finding.site is not None:
         site = finding.site
-        lines += labelled("at", f"{site.file}:{site.line} {site.function}", width)
+        lines += labelled("site", f"{site.file}:{site.line} {site.function}", width)
         lines += labelled("", " ".join(site.source.split()), width, "$text-muted") if site.source else []
-    lines += labelled("because", sentence(finding.because), width)
+    lines += labelled("cause", sentence(finding.because), width)
     both = finding.a_index is not None and finding.b_index is not None
     if finding.op is not None and finding.boundary is None and both:
         lines += labelled("inputs", INPUTS[finding.inputs_match], width)
         lines += pair_lines("kernel", finding.kernel, width)
     for name, pair in apart(finding)[:2] if finding.op is not None else ():
         told = pair if finding.boundary is None else Pair(f"{name} {pair.a or '–'}", f"{name} {pair.b or '–'}")
-        lines += pair_lines("output" if finding.boundary is None else "told", told, width)
+        lines += pair_lines("output" if finding.boundary is None else "field", told, width)
     unit, count = "op" if finding.op is not None else "step", finding.identical_before
     return [*lines, *labelled("before", f"{count:,} identical {unit}{'' if count == 1 else 's'}", width)]
 

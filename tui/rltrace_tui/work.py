@@ -229,7 +229,7 @@ class Work(Source):
             return self.no_ops or "the verdict names no op: nothing differs"
         if shown.op is None or (shown.a_index is None and shown.b_index is None):
             return "the verdict names a step, no op"
-        return "" if shown.stream in self.streams else f"one trace alone has the stream {shown.stream}"
+        return "" if shown.stream in self.streams else f"only one trace has the stream {shown.stream}"
 
     @property
     def streams(self) -> list[str]:

@@ -117,9 +117,9 @@ def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
     call = _told(pair, pair.skeleton)
     state = facts(
         ("scalars", _told(pair, pair.numbers)),
-        ("arguments", [call, muted(" (T a tensor, i and f a number)")] if call else None),
-        ("RNG state", _told(pair, _texts(pair, "rng"))),
-        ("logged scalar", _told(pair, _texts(pair, "value"))),
+        ("args", [call, muted(" (T a tensor, i and f a number)")] if call else None),
+        ("rng", _told(pair, _texts(pair, "rng"))),
+        ("logged", _told(pair, _texts(pair, "value"))),
         ("output", _digests(pair)),
         ("flags", ", ".join(pair.shown.flags)),
     )
