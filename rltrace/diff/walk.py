@@ -226,7 +226,7 @@ class Walk:
         if decided.cause is Cause.RNG:
             drew = self.draws.behind(row_a, row_b)
             if drew is not None:
-                because = f"{decided.because}, after {drew.op} ran on one side only"
+                because = f"{decided.because}; {drew.op} before it ran on one side only"
                 decided = Decided(decided.cause, decided.inputs_match, because)
                 self._is_harmful(drew)
         before = self.equal

@@ -79,10 +79,10 @@ def account(drift: Drift) -> str:
     late = "" if drift.whole else " at the latest"
     told = f"differs from step {drift.first.step:,}{late}"
     if drift.leaves is None:
-        return f"{told}; max |A - B| stays below the threshold ({drift.limit:.3g})"
+        return f"{told}; the difference stays below the threshold ({drift.limit:.3g})"
     if drift.leaves.step == drift.first.step:
-        return f"{told}; |A - B| exceeds the threshold ({drift.limit:.3g}) at once"
-    return f"{told}; |A - B| exceeds the threshold ({drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
+        return f"{told}; the difference exceeds the threshold ({drift.limit:.3g}) at once"
+    return f"{told}; the difference exceeds the threshold ({drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
 
 
 def growing(drift: Drift) -> str:

@@ -185,7 +185,7 @@ def hunks_text(group: list[Hunk]) -> str:
 def lag(values: int, seen: int) -> str:
     """How long after the values the numbers part that somebody can see."""
     if seen <= values:
-        return f"Tensors and logged scalars diverge in the same step, {values:,}."
+        return f"Tensors and logged scalars diverge at step {values:,}."
     later = "1 step" if seen == values + 1 else f"{seen - values:,} steps"
     return f"Tensors diverge at step {values:,}; the first logged scalar differs {later} later."
 

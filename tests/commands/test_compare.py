@@ -82,7 +82,7 @@ def test_programs_that_part_end_with_1(run) -> None:  # type: ignore[no-untyped-
     assert status == 1
     assert head.startswith("DIFFERS  from Policy.layers.1.up on\n")
     assert "Other operators: addmm in A, mm, mul, add in B." in head
-    assert "What Policy gives differs in all 7 rows" in head
+    assert "The outputs of Policy differ in all 7 rows" in head
     assert "  next: cd " in head  # the program ran in another folder
     assert "parts.zarr --contributions -- " in head
     assert run("parts.zarr", "--require", "bitwise")[0] == 1
@@ -113,11 +113,11 @@ def test_a_map_brings_other_names_together(run, tmp_path: Path) -> None:  # type
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["equal.zarr", "--map", "wrong.map"], "no module of A is called Policy.hea; near to it: Policy.head"),
+        (["equal.zarr", "--map", "wrong.map"], "no module of A is called Policy.hea; similar: Policy.head"),
         (["equal.zarr", "--map", "missing.map"], "the map missing.map cannot be read"),
-        (["bare.zarr"], "holds no rows of tensors to compare; record it with: rltrace record --rows all"),
+        (["bare.zarr"], "holds no activation rows to compare; record it with: rltrace record --rows all"),
         (["a.zarr"], "a.zarr has no calls with gradient (B)"),
-        (["equal.zarr", "--a", "op=addmm"], "--a chooses calls of modules, which have no op"),
+        (["equal.zarr", "--a", "op=addmm"], "--a selects calls of modules, which have no op"),
         (["equal.zarr", "--b", "module=Nothing"], "--b module=Nothing finds no call of equal.zarr"),
         (["equal.zarr:rank9/*"], "has no stream rank9/*"),
         (["equal.zarr", "--require", "bitwize"], "--require bitwize"),
@@ -136,14 +136,14 @@ def test_other_tokens_end_with_3(run) -> None:  # type: ignore[no-untyped-def]
     """Nothing can be said of two programs that were given other sequences; the first of each is shown."""
     status, out, _ = run("a.zarr", "other.zarr")
     assert status == 3
-    assert out.startswith("UNDECIDED\n  No sequence of A is one of B: the two were given other tokens.\n")
-    assert "B was first given the tokens 19 18 17." in " ".join(out.split())
+    assert out.startswith("UNDECIDED\n  No sequence of A matches one of B: the two had other tokens.\n")
+    assert "The first tokens of B were 19 18 17." in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
     ("trace", "required", "status", "said"),
     [
-        ("equal.zarr", "logprob<1e-9", 0, "required logprob<1e-09: holds, it is 0 over 5 taken tokens"),
+        ("equal.zarr", "logprob<1e-9", 0, "required logprob<1e-09: holds, it is 0 over 5 sampled tokens"),
         ("parts.zarr", "logprob<1", 0, "required logprob<1: holds"),
         ("parts.zarr", "logprob<1e-30", 1, "required logprob<1e-30: FAILS"),
         ("parts.zarr", "logprob-mean<1e-30", 1, "required logprob-mean<1e-30: FAILS"),
@@ -153,7 +153,7 @@ def test_limits_on_the_gap_decide(run, trace: str, required: str, status: int, s
     """A limit that holds is enough, though rows differ; of two sequences three tokens and two were taken."""
     ended, out, _ = run(trace, "--require", required)
     assert (ended, said in " ".join(out.split())) == (status, True), out
-    assert "Log-probabilities of 5 taken tokens" in out
+    assert "Log-probabilities of 5 sampled tokens" in out
 
 
 def test_a_gap_that_nobody_knows_is_undecided(run) -> None:  # type: ignore[no-untyped-def]

@@ -54,9 +54,9 @@ def test_of_a_command(tmp_path: Path) -> None:
 def test_of_a_fresh_python(tmp_path: Path) -> None:
     """Both questions, each with an answer."""
     text = run(tmp_path, PYTHONHASHSEED="random")
-    assert "What chooses the kernels here" in text
+    assert "Kernel selection on this machine" in text
     assert "PYTHONHASHSEED is not set" in text
-    assert "In the way of the same bits on another machine" in text
+    assert "Sources of differences on another machine" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 

@@ -270,7 +270,7 @@ def test_a_selector_that_found_nothing_is_told() -> None:
     options = RecordOptions("a.zarr", values=("op=x", "op=y"), rows=("module=z",))
     found = Recorded(1, 9, 0, 1, ("complete",), 0, False, (), values=0, by_row=0)
     told = nothing_found(options, found, Path("a.zarr"))
-    assert told == "op=x or op=y or module=z found nothing; rltrace ops a.zarr lists what there was"
+    assert told == "op=x or op=y or module=z matched nothing; rltrace ops a.zarr lists the recorded ops"
     assert nothing_found(options, replace(found, values=1, by_row=2), Path("a.zarr")) == ""
     assert nothing_found(options, replace(found, values=1), Path("a.zarr")).startswith("module=z found nothing")
     assert nothing_found(RecordOptions("a.zarr"), replace(found, values=None, by_row=None), Path("a.zarr")) == ""

@@ -55,10 +55,10 @@ def test_b_becomes_a(folder: Path) -> None:
     options = ("--inject", "op=rand", "-o", "c.zarr", "--until", "2", "--result", "result.json")
     done = run(folder, "replay", "a.zarr", *options, "--", *program)
     lines = done.stderr.splitlines()
-    assert lines[0] == "rltrace: recording to c.zarr (every op, with values put in, until step 2 is done)"
-    told = lines.index("rltrace: put in A's values at the op that was asked for")
+    assert lines[0] == "rltrace: recording to c.zarr (every op, with values injected, until step 2 is done)"
+    told = lines.index("rltrace: injected A's values at the selected op")
     assert lines[told + 1 : told + 3] == [
-        "  at 1 of them the program had other ones, of one kind:",
+        "  at 1 of them the program had different values, of one kind:",
         "    1  aten.rand.default at train.py:6 (<module>)",
     ]
     assert lines[told + 3] == "       generator states differ; first at op 0 of rank0/main, step 0"
@@ -112,7 +112,7 @@ def test_a_lockstep(folder: Path) -> None:
     program = ("--", sys.executable, "train.py", "2", "0")
     done = run(folder, "replay", "all.zarr", "--lockstep", "-o", "l.zarr", "--result", "l.json", *program)
     assert done.returncode == 0
-    assert "it has become A: identical" in done.stderr
+    assert "it now equals A: identical" in done.stderr
     result = json.loads((folder / "l.json").read_text())
     assert (result["outcome"], result["verdict"]) == ("injected", "identical")
     assert [(kind["op"], kind["count"]) for kind in result["other"]] == [("aten.rand.default", 1)]
@@ -135,7 +135,7 @@ def test_what_did_not_happen(folder: Path) -> None:
     assert said.startswith(
         "UNRESOLVED: 1 of 1 injections did not happen; this run proves nothing\n  aten.rand.default, "
     )
-    assert said.rstrip().endswith("the program did not come to it")
+    assert said.rstrip().endswith("the program did not reach it")
     result = json.loads((folder / "r.json").read_text())
     assert (result["outcome"], result["asked"], result["done"]) == ("unresolved", 1, 0)
     assert result["missed"][0]["op"] == "aten.rand.default"
@@ -155,7 +155,7 @@ def without_values(path: Path) -> Path:
         (["A", "--inject", "op=mm"], "name a command"),
         (["A", "--inject", "opp=mm", "--", "true"], "there is no key 'opp'"),
         (["A", "--inject", "op=add", "--", "true"], "the selector finds no op"),
-        (["A", "--inject", "op=mm", "--", "true"], "has not the values of 1 of the 1 ops"),
+        (["A", "--inject", "op=mm", "--", "true"], "lacks the values of 1 of the 1 ops"),
         (["nothing.zarr", "--inject", "op=mm", "--", "true"], "is no trace"),
     ],
 )

@@ -60,8 +60,8 @@ def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
     result = json.loads((folder / "r.json").read_text())
     others = sum(module["put_in"] for module in result["rows"])
     assert said == [
-        f"A's rows at 2 places: 42 rows, of which {others} were other ones here",
-        "  6 rows have no partner in A and stayed as they were, first token 7 of sequence 0, in forward pass 0 "
+        f"A's rows at 2 places: 42 rows, {others} of them different here",
+        "  6 rows are unmatched in A and were left unchanged, first token 7 of sequence 0, in forward pass 0 "
         "(Policy.layers.0.router, aten.topk.default)",
     ]
     assert (result["schema"], result["outcome"], result["weights"]) == ("rltrace.replay/1", "injected", False)
@@ -98,7 +98,7 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
     assert done.returncode == 125
     said = done.stderr.partition("rltrace: error: ")[2].splitlines()
     assert said[:2] == [
-        "UNRESOLVED: at 1 of 1 places A's rows were not put in, or not all of them; this run proves nothing",
+        "UNRESOLVED: at 1 of 1 places A's rows were not injected, or not all of them; this run proves nothing",
         "  Policy.layers.1.keep, output: 21 rows: the module hands on memory that it was given; what is in it was made "
         "before",
     ]

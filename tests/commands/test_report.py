@@ -66,7 +66,10 @@ def test_nothing_is_replaced_unless_forced(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a.zarr", "b.zarr", "-o", "report"], "report is to be what? Call it .html or .md, or give --format"),
+        (
+            ["a.zarr", "b.zarr", "-o", "report"],
+            "the format of report is unknown: call it .html or .md, or give --format",
+        ),
         (["a.zarr", "b.zarr", "-o", "b.zarr", "--format", "html"], "b.zarr is a folder"),
         (["a.zarr", "b.zarr", "-o", "no/r.html"], "there is no folder no"),
         (["a.zarr", "nothing.zarr", "-o", "r.html"], "nothing.zarr is no trace"),

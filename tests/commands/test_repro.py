@@ -89,7 +89,7 @@ def test_another_run_s_result_stands_beside_it(folder: Path) -> None:
     assert lines[0] == "aten._softmax.default"
     assert "1 thread, torch" in lines[1]
     assert "deterministic algorithms" in lines[1]
-    assert lines[2] == "  it repeats itself: 2 runs, one result"
+    assert lines[2] == "  deterministic: 2 runs, one result"
     assert lines[3].split() == ["2", "x", digest, "neither", "A's", "nor", "B's"]
 
 

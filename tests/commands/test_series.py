@@ -46,7 +46,9 @@ def test_scalers_that_part_come_first(capsys: pytest.CaptureFixture[str]) -> Non
     scaled(Path("a.zarr"), {0: [GOOD] * 4, 1: [GOOD, OVERFLOW, GOOD, GOOD]})
     shown = run(capsys, "a.zarr")
     text = " ".join(shown.split())
-    assert "Scalers 0 and 1 are the same for 1 update (1024) and part at update 2 (steps 2 and 3): infinities" in text
+    assert (
+        "Scalers 0 and 1 are the same for 1 update (1024) and diverge at update 2 (steps 2 and 3): infinities" in text
+    )
     assert "SGD #1 skipped 1 of 4 attempts, learning rate 0.5, 0.375 on average" in text
     assert "optimizer:1/group:0/effective-lr SGD █▁██ 4: 0.5 … 0.5" in text
     assert "scaler:1/found_inf ▁█▁▁ 4: 1 of them 1" in text
@@ -57,7 +59,7 @@ def test_a_name_that_chooses_nothing_is_said(capsys: pytest.CaptureFixture[str])
     """It is no error; a word beside the data keeps it from being read as an empty trace."""
     build("a.zarr")
     assert main(["series", "a.zarr", "--name", "nothing"]) == 0
-    assert "no series is found by nothing" in capsys.readouterr().err
+    assert "no series matches nothing" in capsys.readouterr().err
     assert main(["series", "a.zarr", "--name", "return"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -83,7 +83,7 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
     assert (first.boundary.name, first.boundary.count.a) == ("environment 0", 4)
     assert [name for name, _ in first.boundary.cells] == ["observation"]
     assert first.because.startswith("environment 0 (Faulty) returned another observation at its step 4, given the same")
-    assert "stood alike before it" in first.because
+    assert "had equal states before it" in first.because
     assert "aten.addmm.default" in first.because or "aten.linear" in first.because
     assert comparison_json(found)["first_value"]["boundary"]["cells"][0]["name"] == "observation"
     assert "observation" in render_comparison(found, color=False)
@@ -146,7 +146,7 @@ def test_what_went_into_a_buffer_and_came_out_much_later_goes_back_to_the_event(
     found = compared(program)
     first = found.first_value
     assert (first.cause, first.op, first.boundary.count.a) == (Cause.OUTSIDE, "environment-step", 3)
-    assert "what it told after that was equal again" in first.because
+    assert "later events were equal again" in first.because
 
 
 def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
@@ -163,7 +163,7 @@ def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
     first = compared(program).first_value
     assert (first.cause, first.op) == (Cause.OUTSIDE, "environment-step")
     assert "was given another action" in first.because
-    assert "own generator, Python's and NumPy's stood alike before it" in first.because
+    assert "own generator, Python's and NumPy's had equal states before it" in first.because
 
 
 def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
@@ -301,7 +301,7 @@ def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(c
     for steps in (True, False):
         first = compared(program(seeds=None, steps=steps)).first_value
         assert first.op == ("environment-step" if steps else "aten.addmm.default")
-        said = "nobody seeded the action space of Walk: it seeded itself at test_boundaries.py:"
+        said = "the action space of Walk was not seeded at test_boundaries.py:"
         assert said in first.because.replace("tests/diff/", "")
         assert "with another seed in each run" in first.because
         first = compared(program(seeds=(3, 4), steps=steps)).first_value
@@ -322,6 +322,6 @@ def test_an_environment_that_was_made_otherwise_says_so(compared: Any) -> None:
 
     first = compared(program(3)).first_value
     assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
-    assert "it was made with other arguments at " in first.because
+    assert "it was made with different arguments at " in first.because
     found = compared(program(0))
     assert found.verdict is Verdict.SAME_VALUES

@@ -40,4 +40,4 @@ def test_other_tensors_are_named(tmp_path: Path, a: str, b: str) -> None:
         process = open_trace(tmp_path / name).processes[0]
         rows.append(row_at(StreamView(process, process.streams[0]), 0))
     found = arguments_text(rows[0], rows[1], Difference(structure=True))
-    assert found == f"it was called with other tensors: {a} in A, {b} in B"
+    assert found == f"it was called with different tensors: {a} in A, {b} in B"

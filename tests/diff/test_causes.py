@@ -420,7 +420,7 @@ def test_a_label_for_the_profiler_is_told_as_its_line(record: Record) -> None:
     comparison = compare(record(program).path, record(logged).path)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert comparison.first is not None
-    assert comparison.first.because == "only B runs it; there A goes on with optimizer.step() at train.py:29 (train)"
+    assert comparison.first.because == "only B runs it; there A continues with optimizer.step() at train.py:29 (train)"
 
 
 def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: Path) -> None:

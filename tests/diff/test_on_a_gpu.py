@@ -185,10 +185,12 @@ def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:
     other = {**facts, "flag.cuda.matmul.tf32": True, "env.CUBLAS_WORKSPACE_CONFIG": ":16:8"}
     first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=other))
     assert first.cause is Cause.SAME_KERNEL
-    assert first.because.endswith("(_scatter_gather_elementwise_kernel<128>); whether it repeats was not tried")
+    assert first.because.endswith(
+        "(_scatter_gather_elementwise_kernel<128>); whether it is deterministic was not tried"
+    )
     newer = {**other, "torch.version": "2.12.0"}
     first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=newer))
     assert first.cause is Cause.KERNEL
     assert first.because.endswith(
-        "kernels of the same name ran, but what is behind a name differs (torch.version 2.11.0 against 2.12.0)"
+        "kernels of the same name ran, but the code behind the name may differ (torch.version 2.11.0 against 2.12.0)"
     )

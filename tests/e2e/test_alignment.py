@@ -51,7 +51,7 @@ def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path],
         pytest.skip("on this processor a dot product comes to the same wherever its inputs lie")
     first = compared.decisive
     assert (first.op, first.cause) == ("aten.dot.default", Cause.SAME_KERNEL)
-    told = "input 0 (float32[1000]) begins at a multiple of 64 bytes in A, of 4 in B, and kernels choose their loops"
+    told = "input 0 (float32[1000]) is aligned to 64 bytes in A, to 4 in B, and kernels choose their loops"
     assert told in first.because
     assert f"rltrace explain {a} {b}" in compared.advice
     op, sides = prepare(*find(a, None, b), ())

@@ -37,5 +37,5 @@ def test_the_setting_is_found(cli: Any, kernel_setting: str) -> None:
     done = cli.rltrace("explain", "a.zarr", "b.zarr", "--times", 2, "--setting", asked, "--format", "json")
     told = json.loads(done.stdout)
     assert told["op"] == finding["op"]
-    assert [(one["setting"], one["gives"]) for one in told["settings"]] == [("as it is here", ["a"]), (asked, ["b"])]
+    assert [(one["setting"], one["gives"]) for one in told["settings"]] == [("as is", ["a"]), (asked, ["b"])]
     assert told["found"][1] == f"With {asked} this machine gives B's bits."

@@ -105,4 +105,4 @@ def test_an_op_that_does_not_repeat_itself_is_said_not_to(explained: Explained) 
     if found[0].repeats:
         pytest.skip("two threads of this machine came by in one order each time")
     assert found[0].repeats is False and not found[0].gives("a") and not found[0].gives("b")
-    assert next(iter(conclusions(["a", "b"], found))) == "It does not repeat itself (threads=2)."
+    assert next(iter(conclusions(["a", "b"], found))) == "Nondeterministic (threads=2)."

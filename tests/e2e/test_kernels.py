@@ -73,7 +73,9 @@ def test_the_critic_drifts_first(cli: Any, needs_change: Needs) -> None:
     assert seen["name"].startswith('print(f"critic') and seen["step"] > first["step"]
     assert seen["a"] != seen["b"]
     later = seen["step"] - first["step"]
-    assert f"The values part in step {first['step']}; the numbers show it {later} steps later." in cli.report()
+    assert (
+        f"Tensors diverge at step {first['step']}; the first logged scalar differs {later} steps later." in cli.report()
+    )
 
 
 def test_other_random_numbers_from_the_same_state(cli: Any, needs_change: Needs) -> None:

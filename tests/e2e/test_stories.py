@@ -172,6 +172,6 @@ def test_a_run_that_raised(cli: Any, unchanged: Path) -> None:
     first = found["first"]
     assert (status, found["verdict"], found["first_value"]) == (1, "diverged", None)
     assert (first["cause"], first["op"], first["step"]) == ("ended", "aten.lift_fresh.default", 4)
-    assert "B ends here with AssertionError" in first["because"]
+    assert "B ends here with an uncaught AssertionError" in first["because"]
     assert first["b_index"] is None and first["a_index"] == first["identical_before"]
     assert first["site"]["source"].startswith("observations = torch.from_numpy(")

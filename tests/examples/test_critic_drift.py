@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from shown import PAGES, differs, run, shown_on, without
 
-OF_THE_PROCESSOR = ("Where the numbers that were read out part", "How the curves come apart")
+OF_THE_PROCESSOR = ("Logged scalars that differ", "How the curves diverge")
 """How a first bit grows is another story on another processor."""
 
 SETTING = "ONEDNN_MAX_CPU_ISA"

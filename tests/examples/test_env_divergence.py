@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shown import PAGES, differs, run, shown_on, without
 
-OF_THE_WEATHER = ("Where the numbers that were read out part", "How the curves come apart")
+OF_THE_WEATHER = ("Logged scalars that differ", "How the curves diverge")
 """How far the gust that nobody seeds drives two runs apart is another story each time."""
 
 

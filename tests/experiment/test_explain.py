@@ -25,7 +25,7 @@ def test_what_is_worth_a_try() -> None:
     """What the processor cannot do is left out; recorded thread counts are in; nothing else is left out on a CPU."""
     grid = settings(Op("aten.mm.default", frozenset({"float32"})), ["avx", "avx2"], [3, None])
     words = [str(setting) for setting in grid.tries]
-    assert words[0] == "as it is here"
+    assert words[0] == "as is"
     assert {"threads=1", "threads=3", "deterministic", "MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=avx2"} <= set(words)
     assert {"mkldnn.enabled=off", "alignment=16", "alignment=4"} <= set(words)
     assert not [word for word in words if "512" in word]
@@ -61,14 +61,14 @@ def test_nothing_is_left_out_of_an_operator_that_no_rule_knows() -> None:
     assert left_out == set()
     assert on_gpu("mine.fused.default", "float32") == (everything, left_out)
     tried, left_out = on_gpu("aten.add.Tensor", "float32")
-    assert tried == {"as it is here", "deterministic", "alignment=16", "alignment=4"}
+    assert tried == {"as is", "deterministic", "alignment=16", "alignment=4"}
     assert {name.partition("=")[0] for name in everything - tried} == left_out
 
 
 def test_the_settings_of_the_other_run() -> None:
     """All at once come first, where they are others; inputs that lay off are tried where an allocator puts them."""
     grid = settings(Op("aten.add.Tensor", aligned=False), [], [1], other="b")
-    assert [str(setting) for setting in grid.tries[:2]] == ["as it is here", "the settings of B"]
+    assert [str(setting) for setting in grid.tries[:2]] == ["as is", "the settings of B"]
     assert grid.tries[1].options == ("--as", "b")
     assert "alignment=64" in map(str, grid.tries)
     nothing = settings(Op("aten.randn.default", has_inputs=False), [], [1])
@@ -117,7 +117,7 @@ def test_the_setting_that_gives_the_other_bits() -> None:
         "With MKL_CBWR=AVX2 this machine gives B's bits.",
     ]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1", "b": "x:2"}, ["a", "b"], found))
-    assert lines[:3] == ["aten.mm.default  (x:1 in A, x:2 in B)", "  as it is here  A's", "  threads=2      A's"]
+    assert lines[:3] == ["aten.mm.default  (x:1 in A, x:2 in B)", "  as is      A's", "  threads=2      A's"]
     assert lines[4] == "  deterministic  neither: cccccccccccccccc"
 
 
@@ -125,9 +125,9 @@ def test_an_op_that_does_not_repeat_itself() -> None:
     """Under which settings, and which one heals it; a result that came now and then is no setting's."""
     found = [tried("", A, C), tried("threads=1", C), tried("deterministic", C)]
     assert list(conclusions(["a", "b"], found)) == [
-        "It does not repeat itself (as it is here); it does with threads=1, deterministic.",
-        "A's bits came out now and then.",
-        "Nothing that was tried gives B's bits.",
+        "Nondeterministic (as is); deterministic with threads=1, deterministic.",
+        "A's bits came out in some of the runs.",
+        "None of the settings tried gives B's bits.",
     ]
     (told, *_) = explain_json("op", {"a": "x:1"}, ["a", "b"], found)["settings"]
     assert (told["repeats"], told["gives"], told["times"]) == (False, [], 10)
@@ -136,7 +136,7 @@ def test_an_op_that_does_not_repeat_itself() -> None:
 def test_a_setting_that_cannot_be_run() -> None:
     """It stands there with the reason, and is no evidence."""
     found = [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError: no")]
-    assert "could not be run: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
+    assert "failed: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
     assert list(conclusions(["a"], found)) == ["This machine gives A's bits as it is."]
 
 
@@ -206,10 +206,10 @@ def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
     found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
     assert lines[1:3] == [
-        "  as it is here  A's  [cutlass 128×64 tf32]",
+        "  as is  A's  [cutlass 128×64 tf32]",
         "  threads=1      A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
-    told = "Not tried, as no rule links them with this op (--everything does): cudnn.benchmark."
+    told = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
     assert lines[-1] == told
     assert explain_json("op", {}, ["a"], found, ["sdp"])["left_out"] == ["sdp"]
     assert explain_json("op", {}, ["a"], found)["settings"][0]["kernels"] == list(names)

@@ -153,7 +153,7 @@ def test_a_comparison_tells_what_was_tried_on_the_spot(held: Held) -> None:
     tried, plain = sides.compared(), compare(sides.path_b, sides.path_a)
     for found in (tried, plain):  # whichever of the two is A
         assert found.first_value is not None and found.first_value.repeats is True
-        assert "called again 100 times on its inputs while it was recorded, it repeats itself" in (
+        assert "re-executed 100 times on its inputs while it was recorded, it is deterministic" in (
             found.first_value.because
         )
         assert found.first_value is found.decisive
@@ -465,8 +465,8 @@ def test_an_event_that_brought_it_in(held: Held, program: Callable[[bool], objec
     assert other.because.lower().startswith(first.because.split(";")[0].lower())
     assert first.site == other.site
     assert (first.again, first.why_not) == (None, "it is no op")
-    assert ("nobody seeded the action space of Walk" in first.because) == (program is its_space_is_not_seeded)
-    assert ("nobody seeded the action space of Walk" in other.because) == (program is its_space_is_not_seeded)
+    assert ("the action space of Walk was not seeded" in first.because) == (program is its_space_is_not_seeded)
+    assert ("the action space of Walk was not seeded" in other.because) == (program is its_space_is_not_seeded)
 
 
 def test_events_that_decide_nothing(held: Held) -> None:

@@ -17,26 +17,26 @@ def lines(tally: Tally, first: First | None = None) -> list[str]:
 
 def test_equal() -> None:
     """How many ops that rests on, and what it does not rest on."""
-    assert lines(Tally(matched=1200)) == ["equal to a.zarr: all 1,200 ops gave the same"]
+    assert lines(Tally(matched=1200)) == ["equal to a.zarr: all 1,200 ops give the same"]
     (line,) = lines(Tally(matched=1200, marked=2, unchecked=30))
-    assert "30 more are of steps that it does not have" in line
+    assert "30 more ops are in steps that A does not have" in line
     assert "2 of them aside" in line
 
 
 def test_ops_of_one_side() -> None:
     """No verdict on them, and the command that gives one."""
     assert lines(Tally(matched=5, only_here=1, only_a=2)) == [
-        "all 5 ops that a.zarr has as well gave the same; 1 op only here, 2 ops only in A",
-        "  whether those matter: rltrace diff a.zarr b.zarr",
+        "all 5 matched ops give the same as a.zarr; 1 op only in this run, 2 ops only in A",
+        "  to see whether those matter: rltrace diff a.zarr b.zarr",
     ]
 
 
 def test_nothing_compared() -> None:
     """Never taken for equal."""
     assert lines(Tally(only_here=3)) == [
-        "nothing could be held against a.zarr: none of its ops was met (3 ops only here)"
+        "nothing could be compared with a.zarr: none of its ops ran (3 ops only in this run)"
     ]
-    assert lines(Tally())[0].startswith("nothing could be held against")
+    assert lines(Tally())[0].startswith("nothing could be compared with")
 
 
 def test_the_first_difference() -> None:
@@ -60,6 +60,8 @@ def test_the_first_difference() -> None:
 
 def test_an_op_that_was_not_called_again() -> None:
     """Why, and no script of it is offered."""
-    first = First(*PLACE, Cause.RNG, InputsMatch.UNKNOWN, "because", NONE, (), None, "it did not get what it got in A")
-    assert lines(Tally(), first)[-1] == "  it was not called again: it did not get what it got in A"
+    first = First(
+        *PLACE, Cause.RNG, InputsMatch.UNKNOWN, "because", NONE, (), None, "its inputs differ from those in A"
+    )
+    assert lines(Tally(), first)[-1] == "  it was not re-executed: its inputs differ from those in A"
     assert commands([Found("rank0/main", Tally(), first)], "a.zarr", "b.zarr") == ["rltrace diff a.zarr b.zarr"]

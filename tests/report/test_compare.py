@@ -72,11 +72,11 @@ ORIGIN = Origin(
 
 DIFFERS = Parity(
     verdict=Verdict.DIFFERS,
-    why="rows of 2 of the 3 modules that were compared differ",
+    why="rows of 2 of the 3 compared modules differ",
     a=Side("generator.zarr", "rank0/main", "calls", 60, 3, 20, 80, 2, 0, 0),
     b=Side("trainer.zarr", "rank0/main", "phase=forward", 3, 3, 1, 84, 0, 4, 4),
     rows_by=RowsBy.TOKENS,
-    how="rows of the same tokens so far belong together; masks of A tell what pads",
+    how="rows with the same tokens so far are matched; masks of A mark the padding",
     modules=(
         module("Policy.embed", other="Trainer.policy.embed"),
         module("Policy.layers.0.out", 40, "Trainer.policy.layers.0.out"),
@@ -169,4 +169,4 @@ def test_json_has_every_field() -> None:
 
 def test_values_that_were_not_kept_are_said_to_be_unknown() -> None:
     parity = replace(DIFFERS, modules=(module("Policy", 40, distance=None),))
-    assert "What Policy gives differs in 40 of 80 rows." in render_parity(parity)
+    assert "The outputs of Policy differ in 40 of 80 rows." in render_parity(parity)

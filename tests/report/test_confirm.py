@@ -36,7 +36,7 @@ DONE = tuple(
     Arm(name, ArmState.AS_EXPECTED, what, result)
     for name, what, result in (
         (ArmName.A0, "A again, unchanged", "is A in 2 runs of 2"),
-        (ArmName.B0, "B again, unchanged", "is B in 2 runs of 2; it parts from A where B did"),
+        (ArmName.B0, "B again, unchanged", "equals B in 2 runs of 2; it diverges from A where B did"),
         (ArmName.B_FROM_A, "B with A's values at one kind of op", "has A's state to the end of steps 40 to 41"),
         (ArmName.A_FROM_B, "A with B's values at one kind of op", "has B's state to the end of steps 40 to 41"),
     )
@@ -48,7 +48,7 @@ RUNNING = (
 )
 CONFIRMED = Outcome(
     Word.CONFIRMED,
-    "A's values at one kind of op make B what A is, B's values there make A what B is, and this is all it takes",
+    "A's values at one kind of op turn B into A, bit for bit, and B's values turn A into B, and none of them can be left out",
     "a.zarr",
     "b.zarr",
     40,
@@ -92,7 +92,7 @@ def test_what_is_about_to_be_run() -> None:
     recipe = Recipe(("python", "train.py", "--seed", "1 2"), Path("/srv/my project"), {"OMP_NUM_THREADS": "1"})
     shown = "cd '/srv/my project' && OMP_NUM_THREADS=1 python train.py --seed '1 2'"
     assert list(plan_lines({"a": recipe, "b": recipe}, "step 3", 1, in_place=False, work="runs")) == [
-        "this runs, up to the end of step 3 and several times each (a control once):",
+        "this runs, up to the end of step 3 and several times each (once per control):",
         f"  A  {shown}",
         f"  B  {shown}",
         "  each run in a copy of its folder",
@@ -101,7 +101,7 @@ def test_what_is_about_to_be_run() -> None:
     assert list(capture_plan_lines(recipe, "steps 3 to 4", 2, in_place=True, work="runs")) == [
         "this runs 2 times, up to the end of steps 3 to 4:",
         f"  {shown}",
-        "  in its folder itself",
+        "  in its folder",
         "  traces and output go to runs",
     ]
 

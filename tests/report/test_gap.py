@@ -41,51 +41,51 @@ PARTS = Contributions(
         Share("Policy.layers.1", Trial(0.1, 0.1), Trial(0.0, 0.0)),
     ),
     Trial(0.0, 0.0),
-    Routed(Trial(0.25, 0.5), Trial(None, None, "not all rows could be put in: it was never called")),
+    Routed(Trial(0.25, 0.5), Trial(None, None, "not all rows could be injected: it was never called")),
     ("Policy.head",),
 )
 
 
 def test_text() -> None:
     """Every section in full, at 80 columns."""
-    gap, parts, routing = effects_texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A alone",), PARTS))
+    gap, parts, routing = effects_texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A only",), PARTS))
     assert gap.splitlines() == [
-        "Log-probabilities of 4 taken tokens or actions",
+        "Log-probabilities of 4 sampled tokens or actions",
         "  equal    1 (25.0%)",
-        "  apart    5.000e-01 in the mean, 1.000e+00 at most (absolute)",
-        "  KL(A||B) k1 -1.667e-01, k3 2.749e-01; A took the tokens (Schulman 2020)",
+        "  |A - B|  5.000e-01 mean, 1.000e+00 max",
+        "  KL(A||B) k1 -1.667e-01, k3 2.749e-01; sampled by A (Schulman 2020)",
         "  no number 1: NaN or infinite on one side",
-        "  carried  67% by the 1, 67% by the 1 that lie furthest apart:",
+        "  share    67% by the 1, 67% by the 1 with the largest |A - B|:",
         "    token 4 of sequence 1, id 9   A        -inf  B    -4.00000  apart        inf",
         "    token 3 of sequence 1         A    -3.00000  B    -2.00000  apart   1.00e+00",
         "    token 4 of sequence 0, id 8   A    -2.00000  B    -2.50000  apart  -5.00e-01",
-        "  alone    2 of A without a counterpart",
+        "  one side 2 of A",
         "  from     A log-softmax of the logits.",
     ]
     assert routing.splitlines() == [
-        "Routing: 1 of 2 decisions flipped to other experts",
+        "Routing: 1 of 2 decisions chose other experts",
         "    router                                 chosen  flipped  order  weights",
         "  ! layers.0.gate                             2/3        1      0        1",
         "  layers.0.gate flipped at margins up to 1.2e-01, the median margin is 5.0e-02",
         "    token 3 of sequence 0, id 7, layers.0.gate: [0, 1] became [0, 2] (margin A",
         "      5.0e-02, B 1.2e-01)",
-        "  Layers.1.gate chose experts in A alone.",
+        "  Layers.1.gate chose experts in A only.",
     ]
     assert parts.splitlines() == [
-        "What each module brings of it (mean absolute difference, A's rows put in)",
+        "Contribution of each module to the gap (mean absolute difference, A's rows injected)",
         "                                             alone   removes    in turn   removes",
         "    nothing put in                        5.00e-01",
         "    layers.0                              2.00e-01       60%   2.00e-01       60%",
         "    layers.1                              1.00e-01       80%   0.00e+00       40%",
-        "    routing: experts alone                2.50e-01       50%",
+        "    routing: experts only                 2.50e-01       50%",
         "    with weights                                 ?         ?",
         "  alone: the rows of this module and of no other. in turn: those of all modules",
         "  above it as well, so that what goes then is its own, and that of what runs",
         "  between the two",
-        "  Together they remove 100% of the gap; alone, their parts add up to 140%, more:",
+        "  Together they remove 100% of the gap; the shares alone add up to 140%, more:",
         "  the rows of one carry what came in from those before it. They interact: only",
         "  the parts in turn add up.",
-        "  Routing: not all rows could be put in: it was never called.",
+        "  Routing: not all rows could be injected: it was never called.",
         "  Not tried (--most): head; what they bring counts, in turn, for the next one",
         "  that was.",
     ]
@@ -100,10 +100,10 @@ def test_no_gap_says_why_and_no_routing_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("parts", "told"),
     [
-        (replace(PARTS, control=Trial(0.4)), "it does not repeat itself, or is not run as it was"),
-        (replace(PARTS, together=Trial(None, None, "it broke")), "What all of them remove together is not known: it"),
-        (replace(PARTS, shares=(PARTS.shares[0],), together=Trial(0.2)), "add up to 60%, which is that"),
-        (replace(PARTS, step=3), "All of this is of optimizer step 3 alone"),
+        (replace(PARTS, control=Trial(0.4)), "it is not deterministic, or was not run in the same way"),
+        (replace(PARTS, together=Trial(None, None, "it broke")), "What all of them remove together is unknown: it"),
+        (replace(PARTS, shares=(PARTS.shares[0],), together=Trial(0.2)), "add up to 60%, the same"),
+        (replace(PARTS, step=3), "All of this is for optimizer step 3 only"),
     ],
 )
 def test_what_the_parts_do_not_rest_on_is_told(parts: Contributions, told: str) -> None:

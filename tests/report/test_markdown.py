@@ -181,6 +181,6 @@ def test_an_issue_holds_it(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "… and 5 findings more" in text
     if name == "short":
         assert "… and 460 more" in text
-        assert "… and 480 more parts that cannot be read" in text
+        assert "… and 480 more that cannot be read" in text
     else:
         assert "(too long for an issue; see the JSON report)" in text

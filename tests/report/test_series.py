@@ -108,10 +108,13 @@ def test_what_a_curve_is_called(line: str, name: str) -> None:
 
 def test_how_a_curve_comes_apart() -> None:
     """First bit and visible step, in places where it was read so; distances by powers of ten, cut in the middle."""
-    assert account(drift()) == "differs from step 4, and visibly (by more than 0.5)"
+    assert account(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
     late = drift(leaves=DriftPoint(9, 1.0, 2.0), whole=False)
-    assert account(late) == "differs from step 4 at the latest, visibly (by more than 0.5) from step 9 at the latest"
-    assert account(drift(leaves=None)) == "differs from step 4, never visibly (from 0.5 on it would be)"
+    assert (
+        account(late)
+        == "differs from step 4 at the latest; the difference exceeds the threshold (0.5) from step 9 at the latest"
+    )
+    assert account(drift(leaves=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
     growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
     assert growing(drift(growth=growth)) == (
         "1e-09 at step 0, 1e-08 at step 10, 1e-07 at step 20, …, 0.001 at step 60, 0.01 at step 70, 0.1 at step 80"
@@ -128,11 +131,14 @@ def test_partings_in_words() -> None:
     """Which scalers, after how many updates, at which step, because of what."""
     skipping = side(1, step=5, after=8.0, found_inf=True)
     assert parting_text(Parting("rank0/main", 3, PartingCause.FOUND_INF, (side(0, 2), skipping))) == (
-        "Scalers 0, 1 and 2 are the same for 2 updates (16) and part at update 3 (steps 4 and 5): infinities were found"
+        "Scalers 0, 1 and 2 are the same for 2 updates (16) and diverge at update 3 (steps 4 and 5): infinities were found"
         " in the gradients of scaler 1, none in those of scalers 0 and 2. The scale after it: 32 in scalers 0 and 2,"
         " 8 in scaler 1."
     )
     start = Parting("rank0/main", 0, PartingCause.START, (side(0, after=16.0), side(1, after=8.0)))
-    assert parting_text(start, named=True) == "rank0/main: Scalers 0 and 1 start apart: scaler 0 at 16, scaler 1 at 8."
+    assert (
+        parting_text(start, named=True)
+        == "rank0/main: Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
+    )
     for cause in (PartingCause.GROWTH, PartingCause.SET):
         assert "none found infinities alone" in parting_text(Parting("p", 1, cause, (side(0), side(1, after=8.0))))

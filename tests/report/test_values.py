@@ -67,7 +67,7 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     a, b = traced(tmp_path / "a.zarr", ONE, None), traced(tmp_path / "b.zarr", ONE[:2], ONE)
     assert told(op_values(a, b)) == [
         ("output 0", False, False, "their dtypes or shapes differ"),
-        ("output 1", False, False, "A: the selectors of --values did not find it"),
+        ("output 1", False, False, "A: no selector of --values found it"),
     ]
     plain = traced(tmp_path / "plain.zarr", None)
     assert told(op_values(plain, b))[0] == ("output 0", False, False, "A: its values were not recorded")

@@ -19,7 +19,7 @@ JIT = {**GUESS, "names": ["oneDNN reorder jit:uni", "oneDNN eltwise jit:avx2"], 
         (GUESS, "oneDNN auto, 2 threads"),
         (JIT, "oneDNN eltwise jit:avx2, 2 threads"),
         ({**GUESS, "names": ["oneDNN reorder jit:uni"], "reported": ["x"]}, "oneDNN reorder jit:uni, 2 threads"),
-        ({**GUESS, "names": [], "reported": []}, "neither oneDNN nor MKL says a word, 2 threads"),
+        ({**GUESS, "names": [], "reported": []}, "neither oneDNN nor MKL reports anything, 2 threads"),
         ({**ATEN, "names": [], "reported": []}, "ATen AVX2, 2 threads"),
         ({"names": ["ampere_sgemm_128x64_tn", "some_kernel"]}, "cuBLAS 128×64 fp32, some_kernel"),
         ({"library": "Inductor", "names": ["cpp_fused_0"], "vectors": "avx2"}, "cpp_fused_0, made for avx2"),
@@ -45,7 +45,9 @@ def test_in_words(evidence: dict[str, object], text: str | None) -> None:
         (
             JIT,
             {**JIT, "names": [], "reported": []},
-            ["kernels oneDNN reorder jit:uni + oneDNN eltwise jit:avx2 against (neither oneDNN nor MKL says a word)"],
+            [
+                "kernels oneDNN reorder jit:uni + oneDNN eltwise jit:avx2 against (neither oneDNN nor MKL reports anything)"
+            ],
         ),
         (
             {**ATEN, "names": [], "reported": []},

@@ -143,7 +143,7 @@ def test_the_journal_of_another_launch(tmp_path: Path) -> None:
     shutil.copy(other / "journal/log", path / "journal/log")
     found = open_trace(path)
     assert (found.launch, found.exit) == ({}, None)
-    assert [hole.why for hole in found.holes] == ["journal/log is another launch's"]
+    assert [hole.why for hole in found.holes] == ["journal/log belongs to another launch"]
     assert [process.state for process in found.processes] == ["complete", "complete"]
 
 
@@ -162,7 +162,7 @@ def test_a_process_that_is_there_twice(small: Path) -> None:
     shutil.copytree(small / "processes/1", small / "processes/2")
     found = open_trace(small)
     assert [process.name for process in found.processes] == ["rank0/main", "rank1/main"]
-    assert [hole.why for hole in found.holes] == ["processes/2 says that it is rank1/main, which processes/1 is"]
+    assert [hole.why for hole in found.holes] == ["processes/2 and processes/1 both have the name rank1/main"]
 
 
 def test_a_name_taken_by_a_process_about_to_begin(trace: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_name_taken_by_a_process_about_to_begin(trace: Path) -> None:
     claim_name(trace, "rank0/main")
     assert open_trace(trace).holes == ()
     (trace / "births" / f"{alive}.json").unlink()
-    assert [hole.why for hole in open_trace(trace).holes] == ["process rank0/main took its name and is not here"]
+    assert [hole.why for hole in open_trace(trace).holes] == ["process rank0/main took its name and is missing"]
     end_launch(trace, {"status": 0})
     assert open_trace(trace).holes == ()
 

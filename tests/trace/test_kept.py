@@ -348,7 +348,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     assert value is not None and value.raw.tolist() == [[2]]
     found = verify(tmp_path / "slice.zarr")
     assert found.ok
-    assert any("rows of tensors of 6 calls and ops" in note for note in found.notes)
+    assert any("activation rows of 6 calls and ops" in note for note in found.notes)
 
 
 def test_zarr_reads_rows(small: Path) -> None:

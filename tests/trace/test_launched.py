@@ -172,10 +172,10 @@ def test_they_are_listed(tmp_path: Path) -> None:
     """By kind of call, with what was launched for no row and what is not known."""
     path = build(tmp_path / "a.zarr", [("gemm",), ("gemm",), ("other",), None])
     text = CliRunner().invoke(command, [str(path)]).output
-    assert "a profiler looked at 4 rows" in text
+    assert "profiled: 4 rows" in text
     assert "gemm  (2 times)" in text and "other  (1 times)" in text
-    assert "launched for no row: 3" in text and "lone ×3, by cudaGraphLaunch" in text
-    assert "not known of 1 row: nobody looked" in text
+    assert "launched outside any row: 3" in text and "lone ×3, by cudaGraphLaunch" in text
+    assert "unknown for 1 row: nobody looked" in text
     told = json.loads(CliRunner().invoke(command, [str(path), "--format", "json"]).output)["processes"][0]["launched"]
     assert told["calls"][0]["ran"][0]["launches"] == [{"grid": [8, 1, 1], "block": [128, 1, 1]}]
     assert told["unknown"] == [{"why": "nobody looked", "stream": 0, "first": 3, "rows": 1}]

@@ -148,7 +148,7 @@ NOT_YET = (
     "journal/log is missing",
     "journal/log is empty",
     "journal/log has no launch record",
-    "process rank0/main took its name and is not here",
+    "process rank0/main took its name and is missing",
 )
 """What may be said of a launch that was killed before its first record, and of a process before its own."""
 

@@ -225,7 +225,7 @@ def test_absurd_commit_records_are_refused(written: tuple[Path, Rows], change: R
     rewrite(log, lambda r: {**r, **change} if r["type"] == "commit" and r["segment"] == 2 else r)
     process = open_trace(path).processes[0]
     assert process.state == "damaged"
-    assert any("makes no sense" in hole.why for hole in process.holes)
+    assert any("is inconsistent" in hole.why for hole in process.holes)
     assert len(process.streams[0].read(0, 1)) == 1
 
 
@@ -297,7 +297,7 @@ def test_a_missing_process_is_named(tmp_path: Path) -> None:
     shutil.rmtree(path / "processes/2")
     assert [hole.why for hole in open_trace(path).holes] == [
         "processes/2 is missing",
-        "process rank2/main took its name and is not here",
+        "process rank2/main took its name and is missing",
     ]
     shutil.rmtree(path / "processes/0")
     assert "processes/0 is missing" in [hole.why for hole in open_trace(path).holes]

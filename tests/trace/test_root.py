@@ -69,18 +69,18 @@ def test_force_replaces_traces_only(tmp_path: Path, kind: str) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """No folder to write in is one clear error, with the system's number, for root too."""
-    with pytest.raises(RecordError, match=r"cannot be made: there is no folder .*nowhere$") as missing:
+    with pytest.raises(RecordError, match=r"cannot be created: there is no folder .*nowhere$") as missing:
         create_trace(tmp_path / "nowhere" / "a.zarr", LAUNCH)
     assert missing.value.errno is not None
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match="cannot be made"):
+    with pytest.raises(RecordError, match="cannot be created"):
         create_trace(tmp_path / "file" / "a.zarr", LAUNCH)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that not even root can write")  # noqa: PTH112
 def test_a_read_only_folder() -> None:
     """A folder that takes no files refuses root as well."""
-    with pytest.raises(RecordError, match="cannot be made") as refused:
+    with pytest.raises(RecordError, match="cannot be created") as refused:
         create_trace(Path("/proc/self/a.zarr"), LAUNCH)
     assert refused.value.errno is not None
 

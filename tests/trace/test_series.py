@@ -89,4 +89,4 @@ def test_numbers_that_no_sample_can_have_are_damage(tmp_path: Path) -> None:
     builder = TraceBuilder(tmp_path / "a.zarr")
     builder.sample("x", 1.0, step=1 << 60)
     process = process_of(builder.finish())
-    assert numbers(process) == [] and process.other_holes[0].endswith("makes no sense")
+    assert numbers(process) == [] and process.other_holes[0].endswith("is inconsistent")

@@ -254,7 +254,7 @@ def test_curves_are_picked(record: Callable[..., Machine]) -> None:
     a, b = record(more), record(other_kernels(more, [("aten.mm.default", 2)]))
 
     async def scene(pilot: Scene, app: RltraceApp) -> None:
-        assert "1/2  parts at step 1" in pane(app, "timeline")
+        assert "1/2  diverges at step 1" in pane(app, "timeline")
         await press(pilot, app, "right_square_bracket")
         assert "2/2" in pane(app, "timeline")
 

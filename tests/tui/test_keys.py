@@ -96,7 +96,7 @@ def test_export_keeps_what_is_there(parted: Parted, monkeypatch: pytest.MonkeyPa
         text = (folder / "a-b.md").read_text()
         assert "aten.mm.default" in text and "written: a-b.md" in told(app)
         await press(pilot, app, "e", "enter")
-        assert "it is there already" in told(app) and (folder / "a-b.md").read_text() == text
+        assert "it exists already" in told(app) and (folder / "a-b.md").read_text() == text
         await press(pilot, app, "e", *"/", *"x", "enter")
         assert app.failure is None
 
@@ -109,7 +109,7 @@ def test_dimmed_keys_say_why(record: Record) -> None:
 
     async def scene(pilot: Scene, app: RltraceApp) -> None:
         await press(pilot, app, "enter", "right_square_bracket", "2", "s", "full_stop")
-        assert "the verdict names no op" in told(app) and "there is one curve only" in told(app)
+        assert "the verdict names no op" in told(app) and "there is only one curve" in told(app)
         assert "one stream of ops only" in told(app) and "nothing has been looked for" in told(app)
         await press(pilot, app, "question_mark")
         assert any("not now: there is one stream" in line for line in screen_text(app))
@@ -211,7 +211,7 @@ def test_hidden_receivers_and_the_way_there(record: Record) -> None:
     async def scene(pilot: Scene, app: RltraceApp) -> None:
         await press(pilot, app, "2", "i", "g", *"26", "enter")
         assert "hidden here" in told(app)
-        assert "receivers hidden" in str(app.ops.query_one("#head", Static).render())
+        assert "propagated hidden" in str(app.ops.query_one("#head", Static).render())
 
     play(a.path, b.path, scene)
 

@@ -120,7 +120,7 @@ def test_two_that_are_equal(tmp_path: Path) -> None:
         assert "BITWISE EQUAL" in lines[0] and not any("≠ head" in line for line in lines)
         for key in ("3", "n"):
             await press(pilot, app, key)
-        assert {"no module is known to be the first that parts", "no module's own work is known to part"} <= {
+        assert {"no module is known to be the first that diverges", "no module is known to diverge independently"} <= {
             n.message for n in app._notifications
         }
 

@@ -109,7 +109,7 @@ def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
 
     async def scene(_: Scene, app: ShowApp) -> None:
         assert isinstance(app.screen, FailureScreen)
-        assert any("there is nothing there" in line for line in screen_text(app))
+        assert any("no such file" in line for line in screen_text(app))
 
     a.path.rename(moved)
     see_one(a.path, scene)

@@ -62,7 +62,7 @@ def arm_lines(outcome: Outcome, width: int) -> Lines:
     lines += [Content(""), Content.assemble((word, f"bold {style}"))]
     lines += labelled("cause", sentence(outcome.because), width) if outcome.because else []
     if steps := steps_text(outcome):
-        lines += labelled("steps", steps, width)
+        lines += labelled("covers", steps, width)
     if outcome.trials:
         flaky = f", {outcome.flaky:,} of them with another result when repeated" if outcome.flaky else ""
         lines += labelled("trials", f"{outcome.trials:,}{flaky}", width)

@@ -76,8 +76,8 @@ def _because(origin: Origin, width: int) -> Lines:
 
 
 def _parts(origin: Origin, width: int) -> Lines:
-    rows = f"{origin.rows:,} of {origin.of:,} whose inputs agree diverge; the first is {origin.row}"
-    return labelled("parts", rows, width)
+    rows = f"{origin.rows:,} of {origin.of:,} whose inputs agree; the first is {origin.row}"
+    return labelled("rows", rows, width)
 
 
 def origin_lines(origin: Origin, width: int) -> Lines:

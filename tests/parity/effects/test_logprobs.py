@@ -102,7 +102,7 @@ def test_without_values_it_says_what_to_record() -> None:
     generate(a, PROMPTS, TAKEN)
     train(b, PROMPTS, TAKEN)
     why = gap_of_logits(*policies(a, b))
-    assert why == "the values of A's logits were not kept: record it with --values 'module=Model' as well"
+    assert why == "the values of A's logits were not recorded: record it with --values 'module=Model' as well"
 
 
 def test_without_token_ids_it_says_so() -> None:

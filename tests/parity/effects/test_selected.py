@@ -71,7 +71,7 @@ def test_more_than_a_call_was_fed_are_of_the_tokens_fed_last_and_that_is_said() 
     tokens = fed([[1, 2, 3], [4, 5, 6]], [[7], [8]], [[9], [10]])
     found = element_tokens((2, 3), tokens.index[2].reshape(2, 1), tokens)
     assert ids(found, tokens) == [3, 7, 9, 6, 8, 10]
-    assert found is not None and found.assumed == "[2, 3] taken as those of the 3 tokens that were fed last"
+    assert found is not None and found.assumed == "[2, 3] taken as those of the last 3 tokens"
 
 
 def test_a_shape_that_fits_nothing_is_nobodys() -> None:

@@ -52,4 +52,4 @@ def test_a_token_that_sequences_begin_with_is_found_to_pad() -> None:
     assert padded.how.startswith("token 9 of A found to pad")
     assert padded.a[0].keys[2] == padded.b[0].keys[0]
     assert grids_of(b, b, None).how == ""
-    assert grids_of(a, b, 9).how == "token 9 pads, as given"
+    assert grids_of(a, b, 9).how == "token 9 is padding, as given"

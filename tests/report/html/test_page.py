@@ -174,8 +174,8 @@ def test_the_timeline_and_the_curves() -> None:
     ]
     assert "5 steps: 2 equal, 3 differing." in timeline.text
     curves = page.one("section", id="curves")
-    assert "The values part in step 2; the numbers show it 2 steps later." in curves.text
-    assert "parts at step 4" in curves.text
+    assert "Tensors diverge at step 2; the first logged scalar differs 2 steps later." in curves.text
+    assert "diverges at step 4" in curves.text
     last = curves.one("details", id="curve-0").one("tbody").children[-1]
     assert [cell.text for cell in last.children] == ["4", "0.25", "0.25000000000000006", "-5.55e-17"]
 
@@ -263,7 +263,7 @@ def test_damage_is_told() -> None:
     rows[0].write_bytes(b"no chunk")
     page = parse(html_page(gather("a.zarr", "b.zarr")))
     assert page.one(id="verdict").text == "UNKNOWN"
-    assert "Parts that cannot be read" in page.one("section", id="remarks").text
+    assert "Cannot be read" in page.one("section", id="remarks").text
 
 
 def test_what_is_hidden_and_what_is_asked_for(here: Path) -> None:
