@@ -45,7 +45,7 @@ def test_tasks_that_another_thread_took_are_no_difference(tmp_path: Path, thread
     assert found.verdict is Verdict.IDENTICAL
     assert found.first is None and found.unordered == ()
     assert found.compared == {"rank0/main": 4, "rank0/main/thread:worker": 12}
-    assert any("threads of rank0/main/thread:worker runs a task is a matter of timing" in note for note in found.notes)
+    assert any("threads of rank0/main/thread:worker runs a task depends on timing" in note for note in found.notes)
 
 
 def test_another_result_of_a_task_that_moved_is_not_explained(tmp_path: Path) -> None:

@@ -252,4 +252,4 @@ def test_a_process_that_left_nothing_but_its_birth(launches: dict[str, Files], t
     gone = {key: data for key, data in without(files, "processes/1").items() if key != name}
     comparison = compare(store(launches["a"], tmp_path / "whole.zarr"), store(gone, tmp_path / "gone.zarr"))
     assert comparison.verdict is Verdict.UNKNOWN
-    assert "rank0/worker:1 is not there" in comparison.why
+    assert "rank0/worker:1 is missing" in comparison.why

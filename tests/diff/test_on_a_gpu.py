@@ -138,7 +138,7 @@ def test_random_numbers_on_another_grid(record: Record) -> None:
     )
     first = first_of(found)
     assert (first.cause, first.op, first.step) == (Cause.KERNEL, "aten.randn.default", 1)
-    assert "the generator's state is the same" in first.because
+    assert "the RNG state is the same" in first.because
     assert "the same kernel ran on another grid" in first.because
     assert "160 blocks of 256 threads against 348 blocks of 256 threads" in first.because
     assert first.because.endswith("which cuda.multiprocessors chooses: 40 against 58")
@@ -175,7 +175,7 @@ def test_where_no_profiler_looked(record: Record, unseen: str) -> None:
     assert first.cause is Cause.COMPUTATION
     assert any("--kernels window" in command for command in found.advice) == (unseen == "both")
     where = "either side" if unseen == "both" else unseen.upper()
-    assert first.because.endswith(f"which kernel ran is not known on {where}")
+    assert first.because.endswith(f"the kernel is unknown on {where}")
 
 
 def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:

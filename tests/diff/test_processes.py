@@ -96,7 +96,7 @@ def test_a_pools_processes_take_tasks_as_timing_has_it(tmp_path: Path, tasks: tu
     found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", *tasks))
     assert found.verdict is Verdict.IDENTICAL
     assert found.compared["rank0/pool"] == 8
-    assert any("processes of rank0/pool runs a task is a matter of timing" in note for note in found.notes)
+    assert any("processes of rank0/pool runs a task depends on timing" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
     assert found.verdict is Verdict.UNKNOWN and found.environment == ()
     assert "beside rank0/main from row 1 on (torch.jit.fork)" in found.why
     assert found.first is not None and found.first.identical_before == 2
-    assert "threads of its own" in info_text(describe(open_trace(a)))
+    assert "on separate threads" in info_text(describe(open_trace(a)))
     assert compare(a, forking(tmp_path / "c", plain, told.format(3))).verdict is Verdict.IDENTICAL
     late = [forking(tmp_path / name, ops, told.format(3)) for name, ops in (("d", plain), ("e", other))]
     assert compare(*late).verdict is Verdict.DIVERGED

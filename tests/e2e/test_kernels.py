@@ -79,14 +79,14 @@ def test_the_critic_drifts_first(cli: Any, needs_change: Needs) -> None:
 
 
 def test_other_random_numbers_from_the_same_state(cli: Any, needs_change: Needs) -> None:
-    """More than fifteen numbers are drawn by vector code: kernel and not rng, as the generator's state is the same."""
+    """More than fifteen numbers are drawn by vector code: kernel and not rng, as the RNG state is the same."""
     needs_change(CAPABILITY, "normal (16,)")
     cli.record_both("noise.py", CAPABILITY)
     first = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
     assert (first["cause"], first["op"], first["step"]) == ("kernel", "aten.randn.default", 3)
     assert first["site"] == cli.place("noise.py", "<module>", "noise = torch.randn(4 * (update + 1))")
     assert first["inputs_match"] == "read"
-    assert "the generator's state is the same" in first["because"]
+    assert "the RNG state is the same" in first["because"]
     assert first["kernel"]["a"] != first["kernel"]["b"]
 
 

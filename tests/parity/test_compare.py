@@ -309,7 +309,7 @@ def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
     assert parity.verdict is Verdict.UNDECIDED
-    assert "the two were given other tokens" in parity.why
+    assert "the two had other tokens" in parity.why
     assert any("the first tokens of B were 19 18 17 16" in note for note in parity.notes)
 
 
@@ -543,5 +543,5 @@ def test_token_ids_whose_values_are_not_there(tmp_path: Path) -> None:
     """Calls are known, their ids are not: that is said, and not taken for other tokens."""
     path = record(tmp_path / "t.zarr", lambda: (generate(policy(), SEQUENCES, PROMPTS), train(policy(), SEQUENCES)))
     a, b = open_stretches(parse_given(str(path), [], "a"), parse_given(str(path), [], "b"))
-    with pytest.raises(UsageError, match="values of B's token ids were not kept"):
+    with pytest.raises(UsageError, match="values of B's token ids were not recorded"):
         compare(a, replace(b, find=lambda _digest: None))

@@ -28,7 +28,7 @@ def test_what_can_be_asked_for() -> None:
 @pytest.mark.parametrize("text", ["", "bits", "logprob", "logprob<", "logprob<x", "logprob<0", "logprob>1", "kl<nan"])
 def test_what_cannot_be_asked_for_is_told_with_what_can(text: str) -> None:
     """No limit is read as another, and none as no limit at all."""
-    with pytest.raises(UsageError, match="write bitwise, or logprob<X"):
+    with pytest.raises(UsageError, match="give bitwise, or logprob<X"):
         parse_requirement(text)
 
 

@@ -20,7 +20,7 @@ def test_equal() -> None:
     assert lines(Tally(matched=1200)) == ["equal to a.zarr: all 1,200 ops give the same"]
     (line,) = lines(Tally(matched=1200, marked=2, unchecked=30))
     assert "30 more ops are in steps that A does not have" in line
-    assert "2 of them aside" in line
+    assert "2 of them not counted" in line
 
 
 def test_ops_of_one_side() -> None:

@@ -29,11 +29,11 @@ def test_what_is_known_of_an_op_is_told_once(tmp_path: Path) -> None:
     (advice,) = groups_json(found, NAMES)["advice"]
     assert "torch.use_deterministic_algorithms(True)" in advice
     text = " ".join(render_groups(found, NAMES, color=False).split())
-    assert text.count(advice) == text.count("Known of it") == 1
+    assert text.count(advice) == text.count("Known about these ops") == 1
 
 
 def test_nothing_is_known_of_most_ops(tmp_path: Path) -> None:
     """No heading without a sentence."""
     found = racing(tmp_path, "aten.mul.Tensor")
     assert groups_json(found, NAMES)["advice"] == []
-    assert "Known of it" not in render_groups(found, NAMES, color=False)
+    assert "Known about these ops" not in render_groups(found, NAMES, color=False)

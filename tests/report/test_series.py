@@ -72,7 +72,7 @@ def test_a_drawing_names_what_it_draws() -> None:
     root = ET.fromstring(series_svg([Drawn(series([1.0, 2.0], name), series([1.0, 3.0], name), 1)], name))
     texts = [element.text or "" for element in root.iter(f"{SVG}text")]
     assert "<script>&\ufffd]]>" in texts and "▼ step 1" in texts
-    assert any("2 numbers in A (broad), 2 in B (dashed)" in text for text in texts)
+    assert any("2 numbers in A (solid), 2 in B (dashed)" in text for text in texts)
     classes = [element.get("class") for element in root.iter(f"{SVG}polyline")]
     assert classes == ["side-a", "side-b"]
     assert not list(root.iter(f"{SVG}script"))
@@ -141,4 +141,6 @@ def test_partings_in_words() -> None:
         == "rank0/main: Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
     )
     for cause in (PartingCause.GROWTH, PartingCause.SET):
-        assert "none found infinities alone" in parting_text(Parting("p", 1, cause, (side(0), side(1, after=8.0))))
+        assert "infinities were found by all or none" in parting_text(
+            Parting("p", 1, cause, (side(0), side(1, after=8.0)))
+        )

@@ -110,7 +110,7 @@ def test_dimmed_keys_say_why(record: Record) -> None:
     async def scene(pilot: Scene, app: RltraceApp) -> None:
         await press(pilot, app, "enter", "right_square_bracket", "2", "s", "full_stop")
         assert "the verdict names no op" in told(app) and "there is only one curve" in told(app)
-        assert "one stream of ops only" in told(app) and "nothing has been looked for" in told(app)
+        assert "there is only one stream of ops" in told(app) and "there is no search yet" in told(app)
         await press(pilot, app, "question_mark")
         assert any("not now: there is one stream" in line for line in screen_text(app))
 

@@ -86,7 +86,7 @@ def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
         await press(pilot, app, "enter")
         assert app.screen._at == (3, 1)
         await press(pilot, app, "backspace", "l")
-        assert any("do not stand beside each other" in n.message for n in app._notifications)
+        assert any("cannot be paired" in n.message for n in app._notifications)
         await press(pilot, app, "escape", "escape", "3")
         assert isinstance(app.screen, OpScreen) and app.screen._at == (4, 2)
         await press(pilot, app, "1", "y")
@@ -97,7 +97,7 @@ def test_from_the_modules_to_the_op_and_upstream(tmp_path: Path) -> None:
 
 
 def test_keys_that_cannot_be_used_say_why(tmp_path: Path) -> None:
-    """Of a module that only passes a difference on there is no op to show; two programs have no list of ops."""
+    """Of a module that only propagated difference there is no op to show; two programs have no list of ops."""
     traces = spoken_traces(tmp_path)
 
     async def scene(pilot: Pilot[Any], app: ParityApp) -> None:
@@ -105,8 +105,8 @@ def test_keys_that_cannot_be_used_say_why(tmp_path: Path) -> None:
             await press(pilot, app, key)
             assert any(why in n.message for n in app._notifications), key
         await press(pilot, app, "down", "enter", "enter")
-        assert any("passes a difference on" in n.message for n in app._notifications)
-        assert "passes a difference on" in "".join(screen_text(app))
+        assert any("propagated difference" in n.message for n in app._notifications)
+        assert "propagated difference" in "".join(screen_text(app))
 
     see(lambda: compared(*traces), scene)
 

@@ -59,7 +59,7 @@ def test_what_needs_two_traces_says_so(record: Record) -> None:
             await press(pilot, app, key)
             assert any(why in n.message for n in app._notifications), key
         await press(pilot, app, "2", "n")
-        assert any("differs from nothing" in n.message for n in app._notifications)
+        assert any("one trace has no differences" in n.message for n in app._notifications)
         assert app.failure is None
 
     see_one(record(training()).path, scene)

@@ -45,8 +45,8 @@ def test_an_event_is_told_as_one(tmp_path: Path) -> None:
     assert finding is not None
     lines = [line.plain.split() for line in words.finding_lines(finding, 76)]
     assert lines[0] == ["event", "environment-step", "Walk"]
-    assert [line[:4] for line in lines if line[0] in ("told", "B")] == [
-        ["told", "≠", "A", "observation"],
+    assert [line[:4] for line in lines if line[0] in ("field", "B")] == [
+        ["field", "≠", "A", "observation"],
         ["B", "observation", finding.outputs[0].b],
     ]
     assert not any(line[0] in ("inputs", "kernel", "output") for line in lines)

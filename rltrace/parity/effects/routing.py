@@ -244,7 +244,7 @@ def _why_no_margins(a: Decisions, b: Decisions) -> str:
     without = [name for name, side in (("A", a), ("B", b)) if side.scores is None]
     if not without:
         return ""
-    return f"{' and '.join(without)} has no values of the inputs of topk, so the margins of these decisions are unknown"
+    return f"no values of the inputs of topk in {' and '.join(without)}, so the margins of these decisions are unknown"
 
 
 def _largest(numbers: Floats) -> float | None:

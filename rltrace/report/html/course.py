@@ -144,7 +144,7 @@ def _curve(curve: Curve, place: int, drift: Drift | None) -> Element:
         el("summary", spark(curve), code(curve.name), el("span", _parting(curve), class_="badge")),
         el(
             "ul",
-            el("li", side("A"), " broad"),
+            el("li", side("A"), " solid"),
             el("li", side("B"), " dashed"),
             el("li", code(curve.place)),
             class_="legend",

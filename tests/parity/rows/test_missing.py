@@ -49,7 +49,7 @@ def test_a_token_that_sequences_begin_with_is_found_to_pad() -> None:
     """Without it the two sides agree; where they agree anyhow, nothing is said to pad."""
     a, b = [fed([[9, 9, 1, 2], [3, 4, 5, 6]])], [fed([[1, 2, 8, 8], [3, 4, 5, 6]])]
     padded = grids_of(a, b, None)
-    assert padded.how.startswith("token 9 of A found to pad")
+    assert padded.how.startswith("token 9 of A taken as padding")
     assert padded.a[0].keys[2] == padded.b[0].keys[0]
     assert grids_of(b, b, None).how == ""
     assert grids_of(a, b, 9).how == "token 9 is padding, as given"

@@ -135,7 +135,7 @@ def test_the_finding() -> None:
         assert words in finding.text
     assert "25 identical ops before it" in finding.text
     inputs = [[cell.text for cell in row.children] for row in finding.one("table").one("tbody").children]
-    assert inputs[0][:3] == ["0", "float32[4] on both sides", "linked"]
+    assert inputs[0][:3] == ["0", "float32[4] on both sides", "inferred"]
     assert "aten.mul.Tensor" in inputs[0][3]
     assert "rltrace record --steps 1:2 --verify-inputs" in page.one("section", id="next").text
     assert "cpu.capability AVX2 AVX512" in page.one("section", id="environment").text
