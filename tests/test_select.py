@@ -130,7 +130,7 @@ def test_everything_is_known_as_such() -> None:
         ("op=addmm,modul=x", 9, "no key 'modul'"),
         ("op=", 3, "missing after 'op='"),
         ("op=addmm,", 9, "key=glob"),
-        ("op=addmm,all", 9, "'all' stands alone"),
+        ("op=addmm,all", 9, "'all' cannot be combined"),
         ("step=a:3", 5, "number"),
         ("step=3:b", 7, "number"),
         ("step=5:5", 7, "empty"),

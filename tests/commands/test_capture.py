@@ -34,11 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["a.zarr"], "say of which steps: --for OTHER.zarr"),
+        (["a.zarr"], "give the steps: --for OTHER.zarr"),
         (["a.zarr", "--steps", "0:2", "--for", "b.zarr"], "one of the two"),
         (["a.zarr", "--steps", "0:2", "--until", "1"], "--until goes with --for"),
         (["a.zarr", "--steps", "1:"], "give the last step, too, as in 1:3"),
-        (["a.zarr", "--steps", "2:1"], "no step is in it"),
+        (["a.zarr", "--steps", "2:1"], "--steps 2:1 is empty"),
         (["a.zarr", "--steps", "4:6"], "has no step 4: it has 3"),
         (["a.zarr", "--for", "a.zarr"], "the same trace"),
         (["a.zarr", "--for", "b.zarr", "--until", "0"], "ends before the first difference, which is in step 1"),

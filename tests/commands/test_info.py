@@ -117,7 +117,7 @@ def test_text_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_states_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A killed process says how far it came; a damaged one names the damage."""
     build(tmp_path / "killed.zarr").finish("killed")
-    assert "killed after op 2: it ended without a word" in text(tmp_path / "killed.zarr", capsys)
+    assert "killed after op 2: it ended without an end record" in text(tmp_path / "killed.zarr", capsys)
     build(tmp_path / "damaged.zarr").finish()
     cells = tmp_path / "damaged.zarr" / "processes" / "0" / "streams" / "0" / "cells"
     next(p for p in cells.rglob("*") if p.is_file() and p.name != "zarr.json").unlink()

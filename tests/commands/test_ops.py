@@ -243,8 +243,8 @@ def test_events_are_found_by_their_names_and_operators_by_theirs(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["op=nothing"], "no op of {trace} is found by op=nothing"),
-        (["op=nothing", "module=x", "--steps", "0:1"], "is found by op=nothing or module=x and --steps 0:1"),
+        (["op=nothing"], "no op of {trace} matches op=nothing"),
+        (["op=nothing", "module=x", "--steps", "0:1"], " matches op=nothing or module=x and --steps 0:1"),
         (["op=randn", "--limit", "0"], ""),
         (["op=randn"], ""),
     ],

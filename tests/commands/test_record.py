@@ -272,7 +272,7 @@ def test_a_selector_that_found_nothing_is_told() -> None:
     told = nothing_found(options, found, Path("a.zarr"))
     assert told == "op=x or op=y or module=z matched nothing; rltrace ops a.zarr lists the recorded ops"
     assert nothing_found(options, replace(found, values=1, by_row=2), Path("a.zarr")) == ""
-    assert nothing_found(options, replace(found, values=1), Path("a.zarr")).startswith("module=z found nothing")
+    assert nothing_found(options, replace(found, values=1), Path("a.zarr")).startswith("module=z matched nothing")
     assert nothing_found(RecordOptions("a.zarr"), replace(found, values=None, by_row=None), Path("a.zarr")) == ""
 
 
@@ -285,14 +285,14 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert lines[0] == "rltrace: recording to a.zarr (every op, with values of op=sum or op=mul,step=1:3)"
     assert lines[-2].startswith("rltrace: recorded 1 process, ")
     assert ", 5 values, " in lines[-2]
-    assert lines[-1].startswith("  hint: not kept: ")
+    assert lines[-1].startswith("  hint: not recorded: ")
     assert lines[-1].endswith(": the limit was reached; --values-limit raises it")
     process = open_trace(folder / "a.zarr").processes[0]
     assert process.values.asked == Asked(("op=sum", "op=mul,step=1:3"), True, 400)
     assert len(process.values) == 5
     assert main(["info", str(folder / "a.zarr")]) == 0
     _, _, told = capsys.readouterr().out.partition("\n  values  5, ")
-    assert " bytes of at most 400  (op=sum or op=mul,step=1:3, inputs too)\n          not kept: " in told
+    assert " bytes of at most 400  (op=sum or op=mul,step=1:3, inputs too)\n          not recorded: " in told
     assert "of rank0/main: the limit was reached\n" in told
     assert main(["verify", str(folder / "a.zarr")]) == 0
     assert ", 5 of 5 values read" in capsys.readouterr().out
@@ -330,7 +330,9 @@ def test_rows_of_a_script(folder: Path) -> None:
     lines = result.stderr.decode(errors="replace").splitlines()
     assert lines[0] == "rltrace: recording to a.zarr (every op, with rows of op=sum or module=*)"
     assert re.search(r" \d steps, rows of \d tensors, ", lines[-2])
-    assert re.fullmatch(r"  hint: not kept: rows of [\d,]+ tensors: the limit .*; --rows-limit raises it", lines[-1])
+    assert re.fullmatch(
+        r"  hint: not recorded: rows of [\d,]+ tensors: the limit .*; --rows-limit raises it", lines[-1]
+    )
     kept = open_trace(folder / "a.zarr").processes[0].kept_rows
     assert kept.asked == AskedRows(("op=sum", "module=*"), (0, 1), 400)
     assert 0 < kept.tensor_count < 5
@@ -370,7 +372,7 @@ def test_trace_that_another_recording_has_replaced(folder: Path) -> None:
     )
     result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", PYTHON, "-c", code)
     assert result.returncode == 125
-    assert b"another recording's trace by now" in result.stderr
+    assert b"become another recording's trace" in result.stderr
     trace = open_trace(folder / "t.zarr")
     assert (trace.launch["command"], trace.exit) == (["another"], None)
 
@@ -384,5 +386,5 @@ def test_process_that_outlives_its_command(folder: Path) -> None:
     result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", "sh", "-c", script)
     (folder / "finish").write_text("now")
     assert result.returncode == 125
-    assert b"still runs" in result.stderr
+    assert b"is still running" in result.stderr
     assert (folder / "t.zarr").is_dir()

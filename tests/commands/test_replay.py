@@ -61,7 +61,7 @@ def test_b_becomes_a(folder: Path) -> None:
         "  at 1 of them the program had different values, of one kind:",
         "    1  aten.rand.default at train.py:6 (<module>)",
     ]
-    assert lines[told + 3] == "       generator states differ; first at op 0 of rank0/main, step 0"
+    assert lines[told + 3] == "       RNG states differ; first at op 0 of rank0/main, step 0"
     result = json.loads((folder / "result.json").read_text())
     (kind,) = result["other"]
     assert kind["kernel"]["a"] == kind["kernel"]["b"]
@@ -150,12 +150,12 @@ def without_values(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--inject", "op=mm", "--", "true"], "name the trace whose values are put in, first of all"),
+        (["--inject", "op=mm", "--", "true"], "name the trace whose values are injected first"),
         (["A", "--", "true"], "--inject SELECTOR"),
         (["A", "--inject", "op=mm"], "name a command"),
         (["A", "--inject", "opp=mm", "--", "true"], "there is no key 'opp'"),
         (["A", "--inject", "op=add", "--", "true"], "the selector finds no op"),
-        (["A", "--inject", "op=mm", "--", "true"], "lacks the values of 1 of the 1 ops"),
+        (["A", "--inject", "op=mm", "--", "true"], "lacks the values of 1 of the 1 selected ops"),
         (["nothing.zarr", "--inject", "op=mm", "--", "true"], "is no trace"),
     ],
 )

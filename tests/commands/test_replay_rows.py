@@ -99,8 +99,8 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
     said = done.stderr.partition("rltrace: error: ")[2].splitlines()
     assert said[:2] == [
         "UNRESOLVED: at 1 of 1 places A's rows were not injected, or not all of them; this run proves nothing",
-        "  Policy.layers.1.keep, output: 21 rows: the module hands on memory that it was given; what is in it was made "
-        "before",
+        "  Policy.layers.1.keep, output: 21 rows: the module returns memory that it was given; what is in it was "
+        "computed before",
     ]
     assert json.loads((folder / "r.json").read_text())["outcome"] == "unresolved"
 
@@ -109,7 +109,7 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
     ("arguments", "words"),
     [
         (["--rows", "--", "true"], "--inject SELECTOR"),
-        (["--weights", "--inject", "op=mm", "--", "true"], "--weights and --map are about"),
+        (["--weights", "--inject", "op=mm", "--", "true"], "--weights and --map need"),
         (["--rows", "--inject", "op=mm", "--map", "none", "--", "true"], "none cannot be read"),
         (["--rows", "--lockstep", "--", "true"], "leave out --lockstep"),
         (["--rows", "--inject", "op=mm", "--origins", "--", "true"], "leave out --lockstep, --origins"),

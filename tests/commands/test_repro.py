@@ -127,7 +127,7 @@ def test_how_an_op_is_named(folder: Path, text: str) -> None:
         ("op=_softmax", "more than one op; name one of them:\n  --at rank0/main:"),
         ("op=nothing", "finds no op"),
         ("op=view", "finds no op"),
-        ("softmax", "write a row as in 1234"),
+        ("softmax", "give a row, as in 1234"),
         ("9,999", "has rows 0 to"),
         ("rank1/main:3", "streams with rows: rank0/main"),
         ("step=x", "a number from 0"),
@@ -175,6 +175,6 @@ def test_a_folder_that_is_there(folder: Path, capsys: pytest.CaptureFixture[str]
 def test_no_op_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of one trace it has to be said which; an operator that nobody registers is told with what to do."""
     assert main(["repro", "a.zarr"]) == ExitCode.TROUBLE
-    assert "--at OP says which op" in capsys.readouterr().err
+    assert "give the op with --at OP" in capsys.readouterr().err
     assert main(["repro", "a.zarr", "--at", "0", "--import", "no_such_module"]) == ExitCode.TROUBLE
     assert "ModuleNotFoundError" in capsys.readouterr().err

@@ -67,9 +67,9 @@ def test_a_name_that_chooses_nothing_is_said(capsys: pytest.CaptureFixture[str])
 def test_names_choose(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not asked for is neither listed nor told of."""
     scaled(Path("a.zarr"), {0: [GOOD], 1: [OVERFLOW]})
-    assert "part" in run(capsys, "a.zarr", "--name", "scaler:*")
+    assert "diverge" in run(capsys, "a.zarr", "--name", "scaler:*")
     shown = run(capsys, "a.zarr", "--name", "*lr")
-    assert "scaler:" not in shown and "optimizer:0/group:0/lr" in shown and "part" not in shown
+    assert "scaler:" not in shown and "optimizer:0/group:0/lr" in shown and "diverge" not in shown
     assert run(capsys, "a.zarr", "--name", "nothing").strip() == "a.zarr  0 series: no number was recorded"
 
 
@@ -80,7 +80,7 @@ def test_two_traces(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "a.zarr", "b.zarr")
     text = " ".join(shown.split())
     assert "1 of 2 series differ" in text and "losses.append(value_loss.item()) train.py:7" in text
-    assert "A ▁▁▂▃▄▅▆▇██ 10: 0 … 9" in text and "differs from step 5, never visibly" in text
+    assert "A ▁▁▂▃▄▅▆▇██ 10: 0 … 9" in text and "differs from step 5; the difference stays below the threshold" in text
     assert "Equal return 10 numbers Only in B fps 10 numbers" in text
     visible = " ".join(run(capsys, "a.zarr", "b.zarr", "--tolerance", "0.00001").split())
     assert "differs from step 5, and visibly" in visible

@@ -100,7 +100,7 @@ def odds() -> None:
 def test_every_op_gives_the_recorded_bits(record: Record, program: Callable[[], None]) -> None:
     """Whatever computes: outputs, in-place writes, numbers, draws, forward and backward. Nothing is left out."""
     found = record(program, values="all", values_inputs=True)
-    refused = ("only makes a view", "nobody has written", "takes a ")
+    refused = ("only makes a view", "uninitialised memory", "takes a ")
     ran = 0
     for row in found.rows:
         try:
@@ -289,7 +289,7 @@ def test_what_there_is_nothing_to_run_of(record: Record) -> None:
 
     found = record(program, values="all", values_inputs=True)
     for name, why in (
-        ("empty", "nobody has written"),
+        ("empty", "uninitialised memory"),
         ("view", "only makes a view"),
         ("_to_dense", "made of several"),
         ("_record_function_enter_new", "a label"),

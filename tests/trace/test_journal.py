@@ -112,7 +112,7 @@ def test_deep_nesting_is_no_record() -> None:
 
     payload = b'{"type":' + b"[" * 100_000
     data = MAGIC + len(payload).to_bytes(4, "little") + payload + chain(0, payload).to_bytes(8, "little")
-    assert "no record" in parse_journal(data).damage[0]
+    assert "is not a record" in parse_journal(data).damage[0]
 
 
 def test_writer_appends_and_resumes(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_slice_of_a_slice(source: Path, tmp_path: Path) -> None:
     slice_trace(source, 3, 8, tmp_path / "wide.zarr")
     slice_trace(tmp_path / "wide.zarr", 4, 5, tmp_path / "narrow.zarr")
     assert open_trace(tmp_path / "narrow.zarr").slice["first_step"] == 4  # type: ignore[index]
-    with pytest.raises(UsageError, match="carries steps 3:8 only"):
+    with pytest.raises(UsageError, match="holds steps 3:8 only"):
         slice_trace(tmp_path / "wide.zarr", 0, 5, tmp_path / "more.zarr")
 
 

@@ -38,7 +38,7 @@ def test_a_trace_still_being_written(trace: Path) -> None:
     found = verify(trace)
     assert found.ok
     assert found.processes[0].state == "running"
-    assert any("how the launch ended" in note for note in found.notes)
+    assert any("the end of the launch was not recorded" in note for note in found.notes)
 
 
 def test_rows_after_a_hole_are_read_but_not_proved(written: tuple[Path, Rows]) -> None:
