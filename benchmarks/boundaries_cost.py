@@ -25,10 +25,10 @@ import torch
 from measure import folder_size, machine, table
 
 import rltrace
-from rltrace.record.boundaries.watch import Boundaries
-from rltrace.record.phases import Phases
-from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import Column, Kind
+from rltrace.recorder.core.process_state import Phases
+from rltrace.recorder.integrations.install import Integrations
+from rltrace.trace.format.schema import Column, Kind
+from rltrace.trace.read.reader import open_trace
 
 WITH, WITHOUT = "with boundaries and phases", "without"
 
@@ -47,7 +47,7 @@ def without() -> Iterator[None]:
         return None
 
     with contextlib.ExitStack() as stack:
-        for holder, name in ((Boundaries, "watch"), (Phases, "module_called"), (Phases, "backward_begins")):
+        for holder, name in ((Integrations, "watch"), (Phases, "module_called"), (Phases, "backward_begins")):
             stack.enter_context(mock.patch.object(holder, name, nothing))
         yield
 

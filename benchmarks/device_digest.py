@@ -18,8 +18,9 @@ import torch
 from measure import machine, table
 
 from rltrace.digest import PAGE_BYTES
-from rltrace.record.device import by_operations, choice, condensed_words, facts
-from rltrace.record.device.choice import Condense
+from rltrace.recorder.digests import backend, torch_backend
+from rltrace.recorder.digests.backend import Condense, facts
+from rltrace.recorder.digests.torch_backend import condensed_words
 
 MIB = 1 << 20
 SIZES = (4 << 10, 16 << 10, 256 << 10, MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB)
@@ -79,9 +80,9 @@ class Clock:
 
 def ways(device: torch.device) -> Mapping[str, Condense]:
     """By name, those that this device has."""
-    chosen = choice._choose(device)
-    by_torch: dict[str, Condense] = {"torch operations": by_operations.condense}
-    return by_torch if chosen is by_operations.condense else {"kernels": chosen, **by_torch}
+    chosen = backend._choose(device)
+    by_torch: dict[str, Condense] = {"torch operations": torch_backend.condense}
+    return by_torch if chosen is torch_backend.condense else {"kernels": chosen, **by_torch}
 
 
 def bandwidth(device: torch.device, clock: Clock, most: int) -> str:

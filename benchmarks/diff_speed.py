@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 from measure import RLTRACE, folder_size, machine, table
 
-from rltrace.identity import frame_key, portable_key, site_key
-from rltrace.trace.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.schema import Column, Kind, RowFlag, pack_link
-from rltrace.trace.writer import ProcessWriter, create_trace
+from rltrace.portable_keys import frame_key, portable_key, site_key
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.format.schema import Column, Kind, RowFlag, pack_link
+from rltrace.trace.write.writer import ProcessWriter
 
 STEP = 640
 """Ops of a step: about what Stable-Baselines3 PPO runs per optimizer step, rollout included."""

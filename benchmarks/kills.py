@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rltrace.trace.reader import ProcessTrace, open_trace
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "killed.py"
 RLTRACE = Path(sys.executable).parent / "rltrace"

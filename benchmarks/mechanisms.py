@@ -107,7 +107,7 @@ def weights_in_steps(size: int, different: int, count: int) -> Program:
 
 
 def recording() -> bool:
-    from rltrace.record import current_session
+    from rltrace.recorder import current_session
 
     return current_session() is not None
 

@@ -76,7 +76,7 @@ def in_turn(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, li
 
 
 def written(trace: Path) -> Written:
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     ops = sum(stream.rows for process in open_trace(trace).processes for stream in process.streams)
     return Written(ops, *folder_size(trace))

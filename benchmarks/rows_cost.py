@@ -21,9 +21,9 @@ from measure import machine, table
 from torch import nn
 
 import rltrace
-from rltrace.digest.rows import row_digests
+from rltrace.digest.activation_rows import row_digests
 from rltrace.report.info import size_on_disk
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 ARMS: dict[str, dict[str, Any]] = {
     "recorded": {},

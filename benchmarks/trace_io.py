@@ -20,11 +20,13 @@ from statistics import median
 
 from measure import PROGRAMS, RLTRACE, folder_size, machine, run, table
 
-from rltrace.trace.reader import StreamTrace, Trace, open_trace
-from rltrace.trace.rows import Rows, TableEntry
-from rltrace.trace.schema import SEGMENT_ROWS
-from rltrace.trace.verify import verify
-from rltrace.trace.writer import ProcessWriter, create_trace
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import Rows, TableEntry
+from rltrace.trace.format.schema import SEGMENT_ROWS
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.writer import ProcessWriter
 
 ENVIRONMENT_STEPS = 1024
 """About 100,000 ops: more than a segment."""

@@ -25,13 +25,13 @@ from diff_speed import Edit, evict, write
 from measure import machine, table
 
 from rltrace.diff import Comparison
-from rltrace_tui.app import RltraceApp, SearchDone
+from rltrace_tui.diff_app import DiffApp, SearchDone
 
 JUMPS = 200
 SIZE = (140, 40)
 
 
-class Timed(RltraceApp):
+class Timed(DiffApp):
     """Notes when the verdict was there, and when it was on the screen."""
 
     verdict = shown = 0.0

@@ -21,8 +21,8 @@ import torch
 from measure import machine, table
 
 import rltrace
-from rltrace.follow.start import replay_block
-from rltrace.trace.reader import open_trace
+from rltrace.replay.start import replay_block
+from rltrace.trace.read.reader import open_trace
 
 OTHER = "replayed, everything injected, of another seed: a lockstep that replaces what the seed made"
 Block = Callable[[Path], AbstractContextManager[Any]]

@@ -14,16 +14,64 @@ The library's public surface; importing it imports neither torch nor zarr:
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from rltrace import record
+from rltrace import recorder
 
 __all__ = ["environment", "phase", "record", "step", "watch"]
 
 
+def record(
+    path: str | os.PathLike[str],
+    *,
+    level: str = "op",
+    steps: tuple[int, int | None] | None = None,
+    verify_inputs: bool = False,
+    values: str | Iterable[str] = (),
+    values_inputs: bool = False,
+    values_limit: int = 1 << 30,
+    rows: str | Iterable[str] = (),
+    row_axes: Iterable[int] | None = None,
+    rows_limit: int = 1 << 30,
+    kernels: tuple[int, int | None] | None = None,
+    compile: str | None = None,
+    force: bool = False,
+) -> AbstractContextManager[None]:
+    """Record what happens inside the ``with`` block into a new trace at ``path``.
+
+    ``steps`` is half open and counts from the block's beginning. ``verify_inputs``: every op of the window digests
+    every input, whoever is known to have written it. ``values``: selectors of the ops whose results are kept in
+    the trace (``values_inputs``: what they read, too), at most ``values_limit`` bytes of them. ``rows``: selectors
+    of the calls of modules and the ops of whose tensors a digest is kept for each row, counted along ``row_axes``
+    (all axes but the last), at most ``rows_limit`` bytes of them. ``kernels``: the steps, half open, in which
+    torch's profiler looks at what ops launch on a device. With ``compile="eager"`` compiled functions run op by op.
+    Threads that run already are not recorded. Raises UsageError where something is in the way at ``path``, or a
+    recording is under way.
+    """
+    from rltrace.recorder.session.api import record_block
+
+    return record_block(
+        path,
+        level=level,
+        steps=steps,
+        verify_inputs=verify_inputs,
+        values=values,
+        values_inputs=values_inputs,
+        values_limit=values_limit,
+        rows=rows,
+        row_axes=row_axes,
+        rows_limit=rows_limit,
+        kernels=kernels,
+        compile=compile,
+        force=force,
+    )
+
+
 def step() -> None:
     """Say that a step has ended, in a program whose steps no ``torch.optim`` optimizer makes."""
-    session = record.current_session()
+    session = recorder.current_session()
     if session is not None:
         session.count_step()
 
@@ -33,8 +81,8 @@ def phase(name: str) -> AbstractContextManager[None]:
 
     Backward passes and optimizer attempts inside keep their own. Raises ValueError for another name.
     """
-    number = record.user_phase(name)
-    session = record.current_session()
+    number = recorder.user_phase(name)
+    session = recorder.current_session()
     return nullcontext() if session is None else session.in_phase(number)
 
 
@@ -45,8 +93,8 @@ def watch(name: str, value: object) -> None:
     waited for. Watching is logging: whatever is watched, two runs that compute the same stay the same. Raises TypeError
     for what is no single number.
     """
-    record.check_watched(name, value)
-    session = record.current_session()
+    recorder.check_watched(name, value)
+    session = recorder.current_session()
     if session is not None:
         session.watch(name, value)
 
@@ -58,6 +106,6 @@ def environment() -> dict[str, str]:
     Children inherit them. Workers of a Ray cluster that runs already do not, and are given them:
     ``ray.init(runtime_env={"env_vars": rltrace.environment()})``.
     """
-    from rltrace.launch.environment import handed_down
+    from rltrace.launch.command import handed_down
 
     return handed_down()

@@ -1,9 +1,9 @@
 """Record a small training program with the profiler beside it and write down both: what a test of joining them needs.
 
-    python scripts/capture_profile.py -o tests/record/data/profile-h100.json.gz     on a machine with a GPU
+    python scripts/capture_profile.py -o tests/recorder/data/profile-h100.json.gz     on a machine with a GPU
 
 What is written are the events that ``rltrace record --kernels`` itself joined, by the very functions that it calls,
-and what came of it. A test takes every such file in ``tests/record/data``; not yet run on a GPU, so there is none so
+and what came of it. A test takes every such file in ``tests/recorder/data``; not yet run on a GPU, so there is none so
 far. On a CPU (``--device cpu``) it works as well, and the tests call it so. The program has eager ops, backward passes,
 foreach and fused optimizers, attention, copies, memsets and, where Triton is there, a compiled function. Provenance
 (GPU, driver, versions, date) goes into the file; nothing of the machine beyond that.
@@ -27,9 +27,9 @@ from torch import nn
 
 import rltrace
 from rltrace import fingerprint
-from rltrace.record.kernels import cycles, kineto, seen
-from rltrace.record.kernels.profiled import Event, Joined, join
-from rltrace.trace.reader import open_trace
+from rltrace.recorder.profiler import cycles, kineto
+from rltrace.recorder.profiler.launch_matching import Joined, ProfilerEvent, join
+from rltrace.trace.read.reader import open_trace
 
 TOLD = ("torch.version", "torch.cuda", "cuda.devices", "cuda.driver", "cuda.cudnn", "package.triton", "host.cpu")
 
@@ -74,9 +74,9 @@ def capture(device: str, *, with_compiled: bool = False) -> dict[str, Any]:
         if with_compiled:
             compiled(device)
         torch.cuda.synchronize()
-    taken: list[tuple[list[Event], list[str], Joined]] = []
+    taken: list[tuple[list[ProfilerEvent], list[str], Joined]] = []
 
-    def joined(events: Sequence[Event], ops: Sequence[str], raised: Sequence[int] = ()) -> Joined:
+    def joined(events: Sequence[ProfilerEvent], ops: Sequence[str], raised: Sequence[int] = ()) -> Joined:
         taken.append((list(events), list(ops), join(events, ops, raised)))
         return taken[-1][2]
 
@@ -106,19 +106,21 @@ def capture(device: str, *, with_compiled: bool = False) -> dict[str, Any]:
 @contextmanager
 def looking_at(kinds: tuple[str, ...], joined: Callable[..., Joined]) -> Iterator[None]:
     """The recorder's profiler looks at these devices, in one cycle, and its events are handed to ``joined``."""
-    before = kineto.devices, kineto._module, cycles.CYCLE_ROWS, seen.join
-    kineto.devices, cycles.CYCLE_ROWS, seen.join = (lambda: kinds), 1 << 20, joined  # type: ignore[assignment,misc]
+    before = kineto.devices, kineto._module, cycles.CYCLE_ROWS, cycles.join
+    kineto.devices, cycles.CYCLE_ROWS, cycles.join = (lambda: kinds), 1 << 20, joined  # type: ignore[assignment,misc]
     if kinds == ("cpu",):
         kineto._module = lambda kind: SimpleNamespace(synchronize=lambda: None)
     try:
         yield
     finally:
-        kineto.devices, kineto._module, cycles.CYCLE_ROWS, seen.join = before  # type: ignore[misc]
+        kineto.devices, kineto._module, cycles.CYCLE_ROWS, cycles.join = before  # type: ignore[misc]
 
 
-def events(captured: dict[str, Any]) -> list[Event]:
+def events(captured: dict[str, Any]) -> list[ProfilerEvent]:
     """The events of a capture, as they were."""
-    return [Event(*fields[:7], tuple(fields[7]), tuple(fields[8]), *fields[9:]) for fields in captured["events"]]
+    return [
+        ProfilerEvent(*fields[:7], tuple(fields[7]), tuple(fields[8]), *fields[9:]) for fields in captured["events"]
+    ]
 
 
 def main() -> None:

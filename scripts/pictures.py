@@ -15,8 +15,8 @@ from typing import Any
 
 from textual.app import App
 
-from rltrace_tui.app import RltraceApp
-from rltrace_tui.single import ShowApp
+from rltrace_tui.diff_app import DiffApp
+from rltrace_tui.trace_app import TraceApp
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures"
 SIZE = (110, 34)
@@ -52,10 +52,10 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     a, b = traces / "a.zarr", traces / "b.zarr"
     pair = {"diff-overview": (), "diff-ops": ("2",)}
-    asyncio.run(pictures(RltraceApp(a, b), pair))
-    asyncio.run(pictures(ShowApp(a), {"show-ops": ("2", "space", "pagedown")}))
+    asyncio.run(pictures(DiffApp(a, b), pair))
+    asyncio.run(pictures(TraceApp(a), {"show-ops": ("2", "space", "pagedown")}))
     if (traces / "a-values.zarr").exists():
-        asyncio.run(pictures(RltraceApp(traces / "a-values.zarr", traces / "b-values.zarr"), {"diff-values": ("3",)}))
+        asyncio.run(pictures(DiffApp(traces / "a-values.zarr", traces / "b-values.zarr"), {"diff-values": ("3",)}))
 
 
 if __name__ == "__main__":

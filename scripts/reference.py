@@ -3,7 +3,7 @@
 python scripts/reference.py            write them
 python scripts/reference.py --check    end with 1 where one is stale
 
-Owns how they are laid out. What they say is the commands' help, and the comments of ``rltrace/trace/schema.py``.
+Owns how they are laid out. What they say is the commands' help, and the comments of ``rltrace/trace/format/schema.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from rltrace.commands.main import VERBS, rltrace
-from rltrace.trace import arrays, schema
+from rltrace.trace.format import arrays, schema
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 CLI, TRACE_FORMAT = REFERENCE / "cli.md", REFERENCE / "trace-format.md"

@@ -40,11 +40,11 @@ def test_help_loads_neither_torch_nor_zarr(arguments: list[str]) -> None:
     "module",
     [
         "rltrace.diff",
-        "rltrace.trace.reader",
-        "rltrace.report.text",
-        "rltrace.report.json",
+        "rltrace.trace.read.reader",
+        "rltrace.report.diff_text",
+        "rltrace.report.diff_json",
         "rltrace.report.html.page",
-        "rltrace.select",
+        "rltrace.selectors",
         "rltrace",
     ],
 )
@@ -55,10 +55,12 @@ def test_reading_and_comparing_loads_no_torch(module: str) -> None:
 
 def test_writer_loads_neither_zarr_nor_torch() -> None:
     """The writer runs inside the recorded program, where every import is start-up time."""
-    assert not {"torch", "zarr"} & modules_after("import rltrace.trace.writer")
+    assert not {"torch", "zarr"} & modules_after("import rltrace.trace.write.writer")
 
 
-@pytest.mark.parametrize("module", ["rltrace.digest", "rltrace.select", "rltrace.identity", "rltrace.fingerprint"])
+@pytest.mark.parametrize(
+    "module", ["rltrace.digest", "rltrace.selectors", "rltrace.portable_keys", "rltrace.fingerprint"]
+)
 def test_leaves_load_no_torch(module: str) -> None:
     """Definitions are needed on both sides of a comparison, so they come without torch."""
     assert not {"torch", "zarr"} & modules_after(f"import {module}")

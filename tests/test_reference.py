@@ -29,7 +29,7 @@ def test_generated_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_record_types() -> None:
     """Each type of journal record that is written is described."""
-    from rltrace.trace.schema import LAUNCH_RECORD_TYPES, RECORD_TYPES
+    from rltrace.trace.format.schema import LAUNCH_RECORD_TYPES, RECORD_TYPES
 
     code = "".join(path.read_text() for path in (ROOT / "rltrace").rglob("*.py"))
     written = set(re.findall(r'\{\s*"type": "(\w+)"', code))

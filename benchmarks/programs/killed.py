@@ -55,10 +55,10 @@ def main() -> None:
         map(int, sys.argv[2:4]),
         map(float, sys.argv[4:7]),
     )
-    if "rltrace.record.session" in sys.modules:
-        from rltrace.record import commit
+    if "rltrace.recorder.session.session" in sys.modules:
+        from rltrace.recorder.streams import committer
 
-        commit.COMMIT_SECONDS = commit_seconds  # type: ignore[misc]
+        committer.COMMIT_SECONDS = commit_seconds  # type: ignore[misc]
     generator, told = random.Random(sys.argv[7]), []
     for first in range(0, kills, at_once):
         children = [start(MOST, pause) for _ in range(min(at_once, kills - first))]

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from stable_baselines3 import PPO
 
 import rltrace
-from rltrace.record.kernels import cycles, kineto
-from rltrace.trace.reader import open_trace
+from rltrace.recorder.profiler import cycles, kineto
+from rltrace.trace.read.reader import open_trace
 
 
 def resident_mib() -> float:

@@ -17,9 +17,9 @@ from rltrace.commands.console import counted, narrate, readable_size
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.experiment.confirm.horizon import Horizon
-    from rltrace.experiment.recipe import Recipe
-    from rltrace.trace.reader import Trace
+    from rltrace.experiment.confirm.steps_covered import StepsCovered
+    from rltrace.experiment.rerun_command import Recipe
+    from rltrace.trace.read.reader import Trace
 
 
 @click.command(name="capture")
@@ -93,13 +93,13 @@ def command(
       rltrace capture a.zarr --for b-slice.zarr -o a.capture
       rltrace capture a.zarr --steps 100:102 -o a.capture
     """
-    from rltrace.experiment.confirm.bench import Bench, Setting
-    from rltrace.experiment.confirm.capture import Captured, CaptureError, identity_of, write_capture
-    from rltrace.experiment.confirm.controls import run_control
+    from rltrace.experiment.confirm.arms import run_control
+    from rltrace.experiment.confirm.capture import CaptureError, CaptureInfo, identity_of, write_capture
+    from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
     from rltrace.experiment.confirm.setup import captured_recipe, check_folders
-    from rltrace.experiment.runs import Runner
+    from rltrace.experiment.runner import Runner
     from rltrace.report.confirm import capture_plan_lines
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(trace)
     horizon = _horizon(opened, trace, steps, other, until)
@@ -112,13 +112,13 @@ def command(
     told = capture_plan_lines(recipe, str(horizon), samples, in_place=in_place, work=str(runs))
     ask("\n".join(told), yes=yes, quiet=quiet)
     subject = {"capture": identity_of(opened), "horizon": [horizon.first, horizon.end], "command": recipe.shown}
-    setting = Setting(runs, {"a": recipe}, horizon, share, in_place, values_limit * 1_000_000)
+    setting = RunSetting(runs, {"a": recipe}, horizon, share, in_place, values_limit * 1_000_000)
     with Runner() as runner:
-        control = run_control(Bench(setting, subject, runner), "control", "a", opened, str(trace), samples)
+        control = run_control(RunCache(setting, subject, runner), "control", "a", opened, str(trace), samples)
     if control.trouble is not None:
         raise CaptureError(f"nothing was captured: {control.trouble}")
     ask(_size(target, control.ran.trace), yes=yes, quiet=quiet, question="write it?")
-    about = Captured(identity_of(opened), str(trace), horizon.first, horizon.end, samples)
+    about = CaptureInfo(identity_of(opened), str(trace), horizon.first, horizon.end, samples)
     write_capture(target, about, control.ran.trace)
     if work is None:
         shutil.rmtree(runs, ignore_errors=True)
@@ -127,12 +127,12 @@ def command(
     return 0
 
 
-def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> Horizon:
+def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, until: int | None) -> StepsCovered:
     """The steps of the experiment. Raises UsageError where they are not told, or the trace has none of them."""
-    from rltrace.commands.written import parse_steps
+    from rltrace.commands._option_types import parse_steps
     from rltrace.diff.compare import compare
-    from rltrace.experiment.confirm.horizon import Horizon, parting_of
-    from rltrace.trace.reader import open_trace
+    from rltrace.experiment.confirm.steps_covered import StepsCovered, parting_of
+    from rltrace.trace.read.reader import open_trace
 
     if (steps is None) == (other is None):
         raise UsageError(
@@ -151,7 +151,7 @@ def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, 
     finished = max((len(process.steps) for process in opened.processes), default=0)
     if first > finished:
         raise UsageError(f"{trace} has no step {first}: it has {finished:,}")
-    return Horizon(first, end)
+    return StepsCovered(first, end)
 
 
 def _check_target(target: Path, *, force: bool) -> None:
@@ -169,7 +169,7 @@ def _check_target(target: Path, *, force: bool) -> None:
 def _size(target: Path, trace: Path) -> str:
     """``the capture takes 12.3 MB (1,234 values): a.capture``."""
     from rltrace.experiment.confirm.capture import size_of
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     values = sum(len(process.values) for process in open_trace(trace).processes)
     return f"the capture takes {readable_size(size_of(trace))} ({counted(values, 'value')}): {target}"

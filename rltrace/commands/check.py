@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._option_types import parse_steps
 from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_color
-from rltrace.commands.written import parse_steps
 from rltrace.errors import UsageError
-from rltrace.launch.command import Found, look_up, trace_stem
+from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
 if TYPE_CHECKING:
     from rltrace.diff.groups import Grouping
@@ -65,15 +65,15 @@ def command(
     if in_place and jobs > 1:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
     found = look_up(command[0])
-    if found is not Found.EXECUTABLE:
+    if found is not CommandLookup.EXECUTABLE:
         raise UsageError(f"{command[0]} cannot be run: {found.value}")
     if steps is not None:
         parse_steps(steps)
-    from rltrace.experiment.check import Plan, check
+    from rltrace.experiment.check import CheckPlan, check
     from rltrace.report.groups import check_json, render_check
 
     until_options = () if until is None else ("--until", str(until))
-    plan = Plan(
+    plan = CheckPlan(
         command=command,
         runs=runs,
         jobs=jobs,

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from rltrace.commands._attribution import CommandLast, asked_for, contribute, contributing_options
+from rltrace.commands._output_files import check_output, write_output
+from rltrace.commands._parity_result import ParityResult
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
-from rltrace.commands.contributing import CommandLast, asked_for, contribute, contributing_options
-from rltrace.commands.judged import Judged
-from rltrace.commands.output import check_output, write_output
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.parity.compare import Asked, Compared
-    from rltrace.parity.effects.effects import Effects
-    from rltrace.parity.opening import Given
-    from rltrace.parity.require import Requirement
+    from rltrace.parity.compare import Compared, ParityOptions
+    from rltrace.parity.impact.summary import Effects
+    from rltrace.parity.inputs import TraceArgument
+    from rltrace.parity.requirements import Requirement
 
 
 @click.command(name="compare", cls=CommandLast)
@@ -89,11 +89,11 @@ def command(
       rltrace compare generator.zarr trainer.zarr --require bitwise
       rltrace compare generator.zarr trainer.zarr --contributions -- python trainer.py
     """
-    from rltrace.commands.terminal import can_open, show_parity
+    from rltrace.commands._terminal import can_open, show_parity
     from rltrace.parity.compare import compare
-    from rltrace.parity.effects.effects import effects_of
-    from rltrace.parity.opening import open_stretches
-    from rltrace.parity.require import parse_requirement
+    from rltrace.parity.impact.summary import effects_of
+    from rltrace.parity.inputs import open_stretches
+    from rltrace.parity.requirements import parse_requirement
 
     wanted = asked_for(ctx, contributing)
     given = _given(traces, only_a, only_b)
@@ -103,7 +103,7 @@ def command(
         check_output(output, force)
     stretches = open_stretches(*given)
 
-    def find() -> Judged:
+    def find() -> ParityResult:
         compared = compare(*stretches, asked)
         effects = effects_of(compared, logprobs, routing)
         if wanted is not None:
@@ -122,21 +122,23 @@ def command(
     return judged.status
 
 
-def _given(traces: tuple[str, ...], only_a: tuple[str, ...], only_b: tuple[str, ...]) -> tuple[Given, Given]:
-    from rltrace.parity.opening import parse_given
+def _given(
+    traces: tuple[str, ...], only_a: tuple[str, ...], only_b: tuple[str, ...]
+) -> tuple[TraceArgument, TraceArgument]:
+    from rltrace.parity.inputs import parse_given
 
     if len(traces) > 2:
         raise UsageError(f"compare takes one trace or two, not {len(traces)}")
     return parse_given(traces[0], only_a, "a"), parse_given(traces[-1], only_b, "b")
 
 
-def _asked(map_file: Path | None, rows_by: str | None, pad: int | None) -> Asked:
-    from rltrace.parity.compare import Asked
-    from rltrace.parity.mapfile import parse_map
+def _asked(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
+    from rltrace.parity.compare import ParityOptions
     from rltrace.parity.model import RowsBy
+    from rltrace.parity.module_names import parse_map
 
     lines = () if map_file is None else parse_map(_text_of(map_file), str(map_file))
-    return Asked(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
+    return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
 
 
 def _text_of(path: Path) -> str:
@@ -148,24 +150,26 @@ def _text_of(path: Path) -> str:
 
 
 def _judged(
-    compared: Compared, effects: Effects, given: tuple[Given, Given], requirements: Sequence[Requirement]
-) -> Judged:
-    from rltrace.parity.advice import advise
-    from rltrace.parity.require import agrees, judge
-    from rltrace.trace.reader import open_trace
+    compared: Compared,
+    effects: Effects,
+    given: tuple[TraceArgument, TraceArgument],
+    requirements: Sequence[Requirement],
+) -> ParityResult:
+    from rltrace.parity.requirements import agrees, judge
+    from rltrace.parity.suggested_commands import advise
+    from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(given[0].path)
     other = opened if given[1].path == given[0].path else open_trace(given[1].path)
     parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
     required = judge(requirements, parity, effects.gap)
-    return Judged(compared, effects, parity, required, agrees(required, parity), (opened, other))
+    return ParityResult(compared, effects, parity, required, agrees(required, parity), (opened, other))
 
 
-def _report(judged: Judged, form: str, output: Path | None, color: str) -> None:
-    from rltrace.report.compare import render_parity
-    from rltrace.report.compare_json import parity_json
-    from rltrace.report.gap import effects_texts
-    from rltrace.report.gap_json import effects_json
+def _report(judged: ParityResult, form: str, output: Path | None, color: str) -> None:
+    from rltrace.parity.report.gap import effects_texts
+    from rltrace.parity.report.json import effects_json, parity_json
+    from rltrace.parity.report.text import render_parity
 
     colored = use_color(color) and output is None
     if form == "json":

@@ -20,9 +20,9 @@ from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.experiment.confirm.bench import Side
-    from rltrace.experiment.confirm.setup import Asked, ByHand, Prepared
-    from rltrace.experiment.outcome import Outcome
+    from rltrace.experiment.confirm.run_cache import Side
+    from rltrace.experiment.confirm.setup import ByHand, ConfirmOptions, Prepared
+    from rltrace.experiment.outcome import ExperimentResult
 
 
 @click.command(name="confirm")
@@ -122,16 +122,16 @@ def command(
     if join:
         outcome = _join(a, b, output)
     else:
-        from rltrace.experiment.confirm.setup import BOTH, Asked
+        from rltrace.experiment.confirm.setup import BOTH, ConfirmOptions
         from rltrace.experiment.outcome import outcome_path, read_outcome
-        from rltrace.select import parse_selectors
+        from rltrace.selectors import parse_selectors
 
         parse_selectors(inject)
         sides: dict[Side, ByHand] = {
             "a": by_hand(cmd_a, folder_a, (*env, *env_a)),
             "b": by_hand(cmd_b, folder_b, (*env, *env_b)),
         }
-        asked = Asked(
+        asked = ConfirmOptions(
             a=a,
             b=b,
             sides=BOTH if arms is None else frozenset([_side(arms)]),
@@ -161,17 +161,17 @@ def command(
     return status_of(outcome)
 
 
-def status_of(outcome: Outcome) -> ExitCode:
+def status_of(outcome: ExperimentResult) -> ExitCode:
     """0, 1 or 3."""
-    from rltrace.experiment.outcome import Word
+    from rltrace.experiment.outcome import Outcome
 
-    if outcome.word is Word.CONFIRMED:
+    if outcome.word is Outcome.CONFIRMED:
         return ExitCode.IDENTICAL
-    return ExitCode.DIVERGED if outcome.word in (Word.REFUTED, Word.PARTIAL) else ExitCode.UNDECIDED
+    return ExitCode.DIVERGED if outcome.word in (Outcome.REFUTED, Outcome.PARTIAL) else ExitCode.UNDECIDED
 
 
 def _run(
-    asked: Asked,
+    asked: ConfirmOptions,
     target: Path,
     folder: Path,
     share: tuple[str, ...],
@@ -180,13 +180,13 @@ def _run(
     in_place: bool,
     yes: bool,
     quiet: bool,
-) -> Outcome:
-    from rltrace.experiment.confirm.advice import advice_of
-    from rltrace.experiment.confirm.bench import Bench, Setting
-    from rltrace.experiment.confirm.experiment import Experiment, broken_off, not_begun
+) -> ExperimentResult:
+    from rltrace.experiment.confirm.arms import Experiment, broken_off, not_begun
+    from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
     from rltrace.experiment.confirm.setup import check_folders, prepare
+    from rltrace.experiment.confirm.suggested_commands import advice_of
     from rltrace.experiment.outcome import write_outcome
-    from rltrace.experiment.runs import Runner
+    from rltrace.experiment.runner import Runner
     from rltrace.report.confirm import plan_lines
 
     prepared = prepare(asked)
@@ -201,7 +201,7 @@ def _run(
         work=str(folder),
     )
     ask("\n".join(told), yes=yes, quiet=quiet)
-    setting = Setting(
+    setting = RunSetting(
         folder=folder,
         recipes=prepared.recipes,
         horizon=horizon,
@@ -211,12 +211,12 @@ def _run(
     )
     show = _Narration(quiet=quiet)
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: ExperimentResult) -> None:
         write_outcome(target, outcome)
         show(outcome)
 
     with Runner() as runner:
-        bench = Bench(setting, _subject(prepared, asked), runner)
+        bench = RunCache(setting, _subject(prepared, asked), runner)
         captured = {}
         if prepared.captured is not None:
             captured[prepared.captured_as] = bench.place(prepared.captured_as, prepared.captured)
@@ -235,7 +235,7 @@ def _run(
     return outcome
 
 
-def _subject(prepared: Prepared, asked: Asked) -> Mapping[str, object]:
+def _subject(prepared: Prepared, asked: ConfirmOptions) -> Mapping[str, object]:
     """What must be the same for runs that are there already to count."""
     return {
         **prepared.subject,
@@ -252,7 +252,7 @@ class _Narration:
         self._quiet = quiet
         self._said: set[str] = set()
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: ExperimentResult) -> None:
         from rltrace.experiment.outcome import ArmState
         from rltrace.report.confirm import arm_line
 
@@ -277,8 +277,8 @@ def ask(text: str, *, yes: bool, quiet: bool, question: str = "run them?") -> No
         raise KeyboardInterrupt
 
 
-def _join(one: Path, other: Path, output: Path | None) -> Outcome:
-    from rltrace.experiment.confirm.join import join
+def _join(one: Path, other: Path, output: Path | None) -> ExperimentResult:
+    from rltrace.experiment.confirm.setup import join
     from rltrace.experiment.outcome import read_outcome, write_outcome
 
     outcome = join(read_outcome(one), read_outcome(other))

@@ -63,7 +63,7 @@ def command(
         raise UsageError(f"Missing argument: give a second trace to compare {traces[0]} with, or several")
     if len(traces) > 2:
         return _print_groups(traces, form, strict, color)
-    from rltrace.commands.terminal import can_open, show_diff
+    from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
     asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
@@ -75,7 +75,7 @@ def command(
 
 def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str, confirm: Path | None) -> int:
     from rltrace.diff import compare
-    from rltrace.experiment.confirm.told import told_of
+    from rltrace.experiment.confirm.saved_outcome import told_of
 
     told = told_of(a, b, confirm)
     progress = Progress() if progress_visible() else None
@@ -85,11 +85,11 @@ def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: s
         if progress:
             progress.clear()
     if form == "json":
-        from rltrace.report.json import comparison_json
+        from rltrace.report.diff_json import comparison_json
 
         emit(json.dumps(comparison_json(comparison), indent=2, allow_nan=False))
     else:
-        from rltrace.report.text import render_comparison
+        from rltrace.report.diff_text import render_comparison
 
         colored = use_color(color)
         emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe

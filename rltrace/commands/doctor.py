@@ -16,10 +16,10 @@ import click
 
 from rltrace.commands.console import ExitCode, color_option, emit, use_color
 from rltrace.errors import RecordError, UsageError
-from rltrace.launch.command import Found, look_up
+from rltrace.launch.command import CommandLookup, look_up
 
 if TYPE_CHECKING:
-    from rltrace.fingerprint.obstacles import Fact
+    from rltrace.fingerprint.reproducibility_checks import Fact
 
 FIRST_OP = "import torch; torch.ones(2, device='cuda' if torch.cuda.is_available() else 'cpu') + 1"
 """Runs an op, on a GPU if there is one: what torch decides when it is first asked is decided then."""
@@ -36,7 +36,7 @@ def command(trace: Path | None, form: str, color: str, command: tuple[str, ...])
     Reports on a new Python process with torch, on CMD after its first optimizer step (it is ended then; a program
     without one runs to its end), or on the process that TRACE recorded.
     """
-    from rltrace.fingerprint.obstacles import obstacles
+    from rltrace.fingerprint.reproducibility_checks import obstacles
     from rltrace.report.doctor import doctor_json, render_doctor
 
     if trace is not None and command:
@@ -52,7 +52,7 @@ def command(trace: Path | None, form: str, color: str, command: tuple[str, ...])
 
 
 def _facts_of(path: Path) -> Mapping[str, Fact]:
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     trace = open_trace(path)
     if not trace.processes:
@@ -63,15 +63,15 @@ def _facts_of(path: Path) -> Mapping[str, Fact]:
 
 def _facts_now(command: tuple[str, ...]) -> Mapping[str, Fact]:
     """Of the command's first process, in a short recording."""
-    from rltrace.experiment.runs import Job, Runner
+    from rltrace.experiment.runner import Runner, RunRequest
 
     found = look_up(command[0])
-    if found is not Found.EXECUTABLE:
+    if found is not CommandLookup.EXECUTABLE:
         raise UsageError(f"{command[0]} cannot be run: {found.value}")
     with tempfile.TemporaryDirectory(prefix="rltrace-") as folder, Runner() as runner:
         trace = Path(folder, "doctor.zarr")
         options = ("--level", "step", "--until", "0")
-        job = Job("doctor", command, Path.cwd(), None, trace, Path(folder, "output"), options)
+        job = RunRequest("doctor", command, Path.cwd(), None, trace, Path(folder, "output"), options)
         (ended,) = runner.run([job])
         try:
             return _facts_of(trace)

@@ -15,9 +15,9 @@ from rltrace.commands.repro import find, prepare, told
 from rltrace.errors import RltraceError
 
 if TYPE_CHECKING:
-    from rltrace.experiment.settings import Op
-    from rltrace.reexecute.command import Side
-    from rltrace.reexecute.recorded import RecordedOp
+    from rltrace.experiment.kernel_settings import OpProfile
+    from rltrace.rerun_op.recorded_op import RecordedOp
+    from rltrace.rerun_op.repro_main import RecordedSide
 
 
 @click.command(name="explain")
@@ -59,22 +59,22 @@ def command(
       rltrace explain a.zarr --at 'op=addmm,step=3,nth=0'
     """
     from rltrace.experiment.explain import explain, is_missing, pairs
-    from rltrace.experiment.settings import Grid, Setting, parse_setting, settings
+    from rltrace.experiment.kernel_settings import KernelSetting, SettingsGrid, parse_setting, settings
     from rltrace.fingerprint.host import machine
-    from rltrace.reexecute.folder import SCRIPT, write_folder
     from rltrace.report.explain import explain_json, explain_lines
+    from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
 
     chosen = [parse_setting(setting) for setting in asked]
     a, b = find(trace, text, other)
     op, sides = prepare(a, b, imports)
     if chosen:
-        grid = Grid([Setting(), *chosen])
+        grid = SettingsGrid([KernelSetting(), *chosen])
     else:
         has = str(machine()["host.isa"] or "").split()
         threads = [side.threads for side in sides.values()]
         grid = settings(_asked_of(op), has, threads, other=_otherwise(sides), everything=everything)
 
-    def tell(setting: Setting) -> None:
+    def tell(setting: KernelSetting) -> None:
         if not quiet:
             narrate(f"{op.name}: {setting}")
 
@@ -92,11 +92,11 @@ def command(
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 
 
-def _asked_of(op: RecordedOp) -> Op:
-    from rltrace.experiment.settings import Op
+def _asked_of(op: RecordedOp) -> OpProfile:
+    from rltrace.experiment.kernel_settings import OpProfile
 
     tensors = op.case.tensors
-    return Op(
+    return OpProfile(
         op.name,
         frozenset(tensor.dtype for tensor in tensors),
         on_gpu=any(tensor.device != "cpu" for tensor in tensors),
@@ -107,11 +107,11 @@ def _asked_of(op: RecordedOp) -> Op:
     )
 
 
-def _otherwise(sides: Mapping[str, Side]) -> str:
+def _otherwise(sides: Mapping[str, RecordedSide]) -> str:
     """The other side, where it was run under other settings than the first; else ""."""
     first, *rest = sides
 
-    def under(side: Side) -> tuple[object, ...]:
+    def under(side: RecordedSide) -> tuple[object, ...]:
         lying = side.alignments if side.alignments is not None else sides[first].alignments
         return side.threads, dict(side.environment), dict(side.switches), lying
 

@@ -16,7 +16,7 @@ from rltrace.commands.console import emit
 def command(trace: Path, form: str) -> None:
     """Show what TRACE holds: command, host, hardware, versions, settings, sources, streams, steps, states, size."""
     from rltrace.report.info import describe, info_text
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     info = describe(open_trace(trace))
     emit(info_text(info) if form == "text" else json.dumps(info, indent=2))

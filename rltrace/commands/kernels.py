@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
+from rltrace.commands._option_types import parse_steps
 from rltrace.commands.console import complain, counted, emit, narrate
-from rltrace.commands.written import parse_steps
 from rltrace.errors import RltraceError, UsageError
 
 Window = tuple[int, int | None]
@@ -39,7 +39,7 @@ def command(
     GPU are recorded by torch's profiler while the program runs, with record --kernels only.
     """
     from rltrace.report.kernels import kernels_json, kernels_lines, other_json, other_lines
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     if steps is not None and not ask:
         raise UsageError("--steps limits --ask")
@@ -91,9 +91,9 @@ def also_asking(trace: Path, steps: Window, before: Callable[[], bool] | None, *
 
 def told(trace: Path, steps: Window, *, quiet: bool) -> None:
     """Ask, and say what came of it."""
-    from rltrace.reexecute.asking import ask
+    from rltrace.rerun_op.kernel_queries import query_kernels
 
-    found = ask(trace, steps)
+    found = query_kernels(trace, steps)
     if not quiet:
         unknown = sum(found.unknown.values())
         more = f"unknown for {unknown}: {'; '.join(found.unknown)}" if unknown else ""

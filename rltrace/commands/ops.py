@@ -33,10 +33,10 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
       rltrace ops a.zarr 'op=*mm,phase=backward' --steps 100:101
       rltrace ops a.zarr 'site=ppo.py:train,op=_local_scalar_dense'
     """
-    from rltrace.report.oplist import HoleLine, list_ops
+    from rltrace.query.ops import HoleLine, list_ops
     from rltrace.report.ops import line_json, line_text
-    from rltrace.select import parse_range, parse_selectors
-    from rltrace.trace.reader import open_trace
+    from rltrace.selectors import parse_range, parse_selectors
+    from rltrace.trace.read.reader import open_trace
 
     selector = parse_selectors(selectors)
     wanted = parse_range(steps) if steps is not None else None

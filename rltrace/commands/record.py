@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
+from rltrace.commands._option_types import parse_axes, parse_size, parse_steps
+from rltrace.commands._recording import carry_out
 from rltrace.commands.kernels import also_asking, asked_window
-from rltrace.commands.recording import carry_out
-from rltrace.commands.written import parse_axes, parse_size, parse_steps
 from rltrace.errors import UsageError
 from rltrace.launch.command import fresh_trace, trace_stem
-from rltrace.record.options import RecordOptions
-from rltrace.select import parse_selectors
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.selectors import parse_selectors
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -153,7 +153,7 @@ def command(
     )
     also = None
     if against is not None:
-        from rltrace.commands.holding import held_against, teller
+        from rltrace.commands._live_diff import held_against, teller
 
         if values or rows or steps is not None or level == "step":
             raise UsageError("--against records the ops that A has: leave out --values, --rows, --steps and --level")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._recording import carry_out, other_trace
 from rltrace.commands.console import complain, narrate
-from rltrace.commands.recording import carry_out, other_trace
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.follow.plan import Plan
+    from rltrace.replay.plan import InjectionPlan
 
 
 class _TraceFirst(click.Command):
@@ -89,12 +89,11 @@ def command(
 
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
-    from rltrace.follow.only import read_only
-    from rltrace.follow.plan import all_inputs_read, compile_of, make_plans, window_of
     from rltrace.launch.command import fresh_trace, trace_stem
-    from rltrace.record.options import RecordOptions
-    from rltrace.select import parse_selectors
-    from rltrace.trace.reader import open_trace
+    from rltrace.recorder.base.options import RecordOptions
+    from rltrace.replay.plan import all_inputs_read, compile_of, make_plans, read_only, window_of
+    from rltrace.selectors import parse_selectors
+    from rltrace.trace.read.reader import open_trace
 
     usage = "as in rltrace replay a.zarr --inject op=mm -- python train.py"
     if a is None:
@@ -111,10 +110,10 @@ def command(
         raise UsageError(f"nothing to run: name a command, {usage}")
     source = a
     if rows:
-        from rltrace.commands.replay_rows import Asked, replay_rows
+        from rltrace.commands._replay_activations import PatchArguments, replay_rows
 
         trace = output if output is not None else fresh_trace(Path(), trace_stem(command))
-        asked = Asked(source, trace, inject, until, result, names, weights=weights)
+        asked = PatchArguments(source, trace, inject, until, result, names, weights=weights)
         return replay_rows(command, asked, force=force and output is not None, quiet=quiet)
     trace_a = open_trace(source)
     window = window_of(trace_a)
@@ -144,7 +143,7 @@ def command(
 
 
 def _tell(
-    plans: Mapping[str, Plan],
+    plans: Mapping[str, InjectionPlan],
     a: Path,
     trace: Path,
     inject: Sequence[str],
@@ -154,9 +153,9 @@ def _tell(
     lockstep: bool,
 ) -> bool:
     """Say what happened of what was asked for, and of a lockstep whether it became A; whether all of it happened."""
-    from rltrace.follow.account import add_up
+    from rltrace.replay.report import add_up
     from rltrace.report.replay import account_json, account_lines, became_line
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     account = add_up(plans, open_trace(trace))
     first, *more = account_lines(account)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
-from rltrace.commands.output import check_output, write_output
 from rltrace.commands.version import own_version
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
-    from rltrace.report.outgoing import Asked
+    from rltrace.report.redaction import Disclosure
 
 FORMS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
@@ -75,14 +75,14 @@ def command(
       rltrace report a.zarr b.zarr -o report.html
       rltrace report a.zarr b.zarr -o - | gh issue create --title "B diverges" --body-file -
     """
-    from rltrace.report.outgoing import Asked
+    from rltrace.report.redaction import Disclosure
 
     chosen = form or _form_of(output)
     if output != Path("-"):
         check_output(output, force)
     progress = Progress() if progress_visible() else None
     try:
-        text, comparison = _report(a, b, chosen, Asked(with_host, with_arguments), confirm, progress)
+        text, comparison = _report(a, b, chosen, Disclosure(with_host, with_arguments), confirm, progress)
     finally:
         if progress:
             progress.clear()
@@ -105,17 +105,17 @@ def _form_of(output: Path) -> str:
 
 
 def _report(
-    a: Path, b: Path, form: str, asked: Asked, confirm: Path | None, progress: Progress | None
+    a: Path, b: Path, form: str, asked: Disclosure, confirm: Path | None, progress: Progress | None
 ) -> tuple[str, Comparison]:
     if form == "markdown":
         from rltrace.diff import compare
-        from rltrace.report.markdown import comparison_markdown
+        from rltrace.report.diff_markdown import comparison_markdown
 
         comparison = compare(a, b, progress=progress)
         return comparison_markdown(comparison, asked), comparison
-    from rltrace.experiment.confirm.told import told_of
+    from rltrace.experiment.confirm.saved_outcome import told_of
     from rltrace.report.html.page import html_page
-    from rltrace.report.material import gather
+    from rltrace.report.page_data import gather
 
     told = told_of(a, b, confirm)
     material = gather(a, b, progress)
@@ -124,6 +124,6 @@ def _report(
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:
-    from rltrace.report.telling import HEADLINES
+    from rltrace.report.phrases import HEADLINES
 
     return f"{output}: {HEADLINES[comparison.verdict]}, {readable_size(len(text.encode()))}"

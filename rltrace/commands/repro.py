@@ -15,9 +15,9 @@ from rltrace.commands.console import counted, narrate, readable_size
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.reexecute.command import Side
-    from rltrace.reexecute.recorded import RecordedOp
-    from rltrace.report.at import Located
+    from rltrace.query.locate import Located
+    from rltrace.rerun_op.recorded_op import RecordedOp
+    from rltrace.rerun_op.repro_main import RecordedSide
 
 
 @click.command(name="repro")
@@ -51,7 +51,7 @@ def command(
       rltrace repro a.zarr --at 'op=addmm,step=3,nth=0'
       rltrace repro a.zarr --against b.zarr
     """
-    from rltrace.reexecute.folder import write_folder
+    from rltrace.rerun_op.repro_folder import write_folder
 
     a, b = find(trace, text, against)
     op, sides = prepare(a, b, imports)
@@ -68,21 +68,21 @@ def command(
         )
 
 
-def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[RecordedOp, dict[str, Side]]:
+def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[RecordedOp, dict[str, RecordedSide]]:
     """The op, ready to be run, and what was recorded of it on each side.
 
     Its inputs are A's; or B's, where A does not hold them, since the inputs of the first op that differs are equal.
     Raises UsageError, HoleError.
     """
-    from rltrace.reexecute.folder import side_of
-    from rltrace.reexecute.recorded import (
+    from rltrace.query.locate import selector_of
+    from rltrace.rerun_op.recorded_op import (
         MissingValuesError,
         alignments_of,
         import_modules,
         recorded_op,
         results_of_row,
     )
-    from rltrace.report.at import selector_of
+    from rltrace.rerun_op.repro_folder import side_of
 
     sys.path.insert(0, os.getcwd())  # noqa: PTH109  as Python itself would have it
     import_modules(imports)
@@ -106,8 +106,8 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
 
 def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
     """The op of A, and the same one of B."""
-    from rltrace.report.at import locate, names_both, partner
-    from rltrace.trace.reader import open_trace
+    from rltrace.query.locate import locate, names_both, partner
+    from rltrace.trace.read.reader import open_trace
 
     a = open_trace(trace)
     b = None if against is None else open_trace(against)
@@ -134,8 +134,8 @@ def _first_difference(a: Path, b: Path) -> str:
 
 
 def _kernel(at: Located) -> str:
-    from rltrace.report.words import Words
-    from rltrace.trace.schema import Column
+    from rltrace.query.names import Words
+    from rltrace.trace.format.schema import Column
 
     return Words(at.process).kernel(int(at.rows.columns[0, Column.KERNEL]))
 
@@ -143,8 +143,8 @@ def _kernel(at: Located) -> str:
 def told(a: Located, b: Located | None) -> list[str]:
     """Where the op stood, for whoever opens the script."""
     from rltrace.commands.version import own_version
-    from rltrace.report.oplist import op_line
-    from rltrace.report.words import Words
+    from rltrace.query.names import Words
+    from rltrace.query.ops import op_line
 
     line = op_line(a.rows, 0, a.stream.name, Words(a.process))
     where = f"op {a.row} of {a.stream.name}, step {line.step}, phase {line.phase}"
@@ -157,9 +157,9 @@ def told(a: Located, b: Located | None) -> list[str]:
 
 def _how_to_record(at: Located, selector: str) -> str:
     """The commands that keep what is missing."""
-    from rltrace.diff.advice import record_window
-    from rltrace.report.oplist import op_line
-    from rltrace.report.words import Words
+    from rltrace.diff.suggested_commands import record_window
+    from rltrace.query.names import Words
+    from rltrace.query.ops import op_line
 
     step = op_line(at.rows, 0, at.stream.name, Words(at.process)).step
     name = at.trace.path.name.removesuffix(".zarr") + "-values.zarr"

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, color_option, counted, emit, narrate, readable_size, use_color
-from rltrace.commands.output import check_output, write_output
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from rltrace.diff.numbers.scalers import Parting, Scaler
-    from rltrace.diff.numbers.series import Series
+    from rltrace.diff.metrics.scalers import Scaler, ScalerDivergence
+    from rltrace.diff.metrics.series import Series
     from rltrace.report.series import PairSeries, TraceSeries
-    from rltrace.report.series_svg import Drawn
-    from rltrace.trace.reader import Trace
+    from rltrace.report.series_svg import SeriesChart
+    from rltrace.trace.read.reader import Trace
 
 
 @click.command(name="series")
@@ -58,8 +58,8 @@ def command(
       rltrace series a.zarr
       rltrace series a.zarr b.zarr --name 'return*' --svg returns.svg
     """
-    from rltrace.diff.numbers.series import MOST_SEGMENTS
-    from rltrace.trace.reader import open_trace
+    from rltrace.diff.metrics.series import MOST_SEGMENTS
+    from rltrace.trace.read.reader import open_trace
 
     if svg is not None:
         if len(traces) > 2:
@@ -73,7 +73,7 @@ def command(
     rest = zip(told[1:], opened[1:], strict=True)
     pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
     if form == "json":
-        from rltrace.report.series_json import series_json
+        from rltrace.report.series import series_json
 
         emit(json.dumps(series_json(told, pairs), indent=2, allow_nan=False))
     else:
@@ -85,14 +85,14 @@ def command(
 
 
 def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], segments: int) -> TraceSeries:
-    from rltrace.diff.numbers.scalers import partings, scalers_of
-    from rltrace.diff.numbers.series import all_series, matches
+    from rltrace.diff.metrics.scalers import partings, scalers_of
+    from rltrace.diff.metrics.series import all_series, matches
     from rltrace.report.series import TraceSeries
 
     series = all_series(trace, segments=segments, beside=None if trace is first else first)
     chosen = tuple(one for one in series if not names or matches(one, names))
     scalers: list[Scaler] = []
-    parted: list[Parting] = []
+    parted: list[ScalerDivergence] = []
     for process in trace.processes:
         if any(one.kind == "scaler" for one in chosen):
             scalers += scalers_of(process, series)
@@ -101,7 +101,7 @@ def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], se
 
 
 def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
-    from rltrace.diff.numbers.drift import compare_series, matching_processes
+    from rltrace.diff.metrics.curves import compare_series, matching_processes
     from rltrace.report.series import PairSeries
 
     found = compare_series(a.series, b.series, matching_processes(trace_a, trace_b), tolerance)
@@ -136,22 +136,22 @@ def _draw(path: Path, told: list[TraceSeries], pairs: list[PairSeries]) -> None:
     narrate(f"{path}: {counted(min(len(drawn), MOST), 'chart')}, {readable_size(len(text.encode()))}")
 
 
-def _drawn_pair(told: list[TraceSeries], pair: PairSeries) -> list[Drawn]:
+def _drawn_pair(told: list[TraceSeries], pair: PairSeries) -> list[SeriesChart]:
     """Both sides of every series that both have, those that differ first."""
-    from rltrace.report.series_svg import Drawn
+    from rltrace.report.series_svg import SeriesChart
 
     drifts = {(d.kind, d.name, d.stream, d.place): d for d in pair.drifts}
     found = []
     for a, b in _both(told[0], told[1]).values():
         drift = drifts.get((a.kind, a.name, a.stream, a.place))
         point = None if drift is None else drift.leaves or drift.first
-        found.append(Drawn(a, b, None if point is None else point.step))
+        found.append(SeriesChart(a, b, None if point is None else point.step))
     return sorted(found, key=lambda one: one.mark is None)
 
 
-def _drawn_trace(told: TraceSeries) -> list[Drawn]:
+def _drawn_trace(told: TraceSeries) -> list[SeriesChart]:
     """The scales of scalers that part, one over the other, then each series by itself."""
-    from rltrace.report.series_svg import Drawn
+    from rltrace.report.series_svg import SeriesChart
 
     own = {(series.stream, series.name): series for series in told.series}
     found = []
@@ -160,5 +160,5 @@ def _drawn_trace(told: TraceSeries) -> list[Drawn]:
         scales = [own.get((parting.process, f"scaler:{number}/scale")) for number in numbers]
         if scales[0] is not None:
             mark = min(side.step for side in parting.sides)
-            found.append(Drawn(scales[0], scales[1], mark, (f"scaler {numbers[0]}", f"scaler {numbers[1]}")))
-    return [*found, *(Drawn(series) for series in told.series)]
+            found.append(SeriesChart(scales[0], scales[1], mark, (f"scaler {numbers[0]}", f"scaler {numbers[1]}")))
+    return [*found, *(SeriesChart(series) for series in told.series)]

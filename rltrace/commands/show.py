@@ -25,9 +25,9 @@ def command(ctx: click.Context, trace: Path, form: str, no_tui: bool) -> None:
     \b
       rltrace show a.zarr
     """
-    from rltrace.commands.terminal import can_open, show_trace
+    from rltrace.commands._terminal import can_open, show_trace
     from rltrace.report.info import describe, info_text
-    from rltrace.trace.reader import open_trace
+    from rltrace.trace.read.reader import open_trace
 
     asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
     if can_open() and not (no_tui or asked):

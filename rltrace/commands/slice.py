@@ -21,8 +21,8 @@ def command(trace: Path, steps: str, output: Path, force: bool) -> None:
     within the window.
     """
     from rltrace.errors import UsageError
-    from rltrace.select import parse_range
-    from rltrace.trace.slice import slice_trace
+    from rltrace.selectors import parse_range
+    from rltrace.trace.tools.slice import slice_trace
 
     wanted = parse_range(steps)
     if wanted.stop is None:

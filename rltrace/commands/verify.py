@@ -20,8 +20,8 @@ def command(trace: Path, form: str) -> int:
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.
     """
     from rltrace.errors import DamagedTraceError
-    from rltrace.report.verification import unreadable, verification_json, verification_text
-    from rltrace.trace.verify import verify
+    from rltrace.report.verify import unreadable, verification_json, verification_text
+    from rltrace.trace.tools.verify import verify
 
     try:
         found = verify(trace, _progress if progress_visible() else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from rltrace.diff.base.model import Comparison
 from rltrace.diff.compare import compare
-from rltrace.diff.model import Comparison
 
 __all__ = ["Comparison", "compare"]

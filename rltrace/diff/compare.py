@@ -6,25 +6,30 @@ damaged or unfinished becomes part of the answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff import advice
-from rltrace.diff.aligning.blocks import first_unequal_step, match_steps
-from rltrace.diff.beside import believed
-from rltrace.diff.crews import find_crews
-from rltrace.diff.environment import environment_differences, fact_text, selects_kernels
-from rltrace.diff.findings import row_at
-from rltrace.diff.generators import left_elsewhere
-from rltrace.diff.judging.nondeterminism import advice_text
-from rltrace.diff.last import last_parameters
-from rltrace.diff.lonely import lonely_streams, never_recorded, recorded_throughout
-from rltrace.diff.model import (
+from rltrace.diff import suggested_commands
+from rltrace.diff.align.blocks import first_unequal_step, match_steps
+from rltrace.diff.base.bisect import Watch
+from rltrace.diff.base.coverage import (
+    is_finished,
+    recorded_throughout,
+    side_of,
+    unrecorded,
+    whole_marked,
+    whole_structure,
+    whole_told,
+)
+from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.model import (
     Cause,
     Comparison,
+    Drift,
     EnvironmentDifference,
     Finding,
     Hole,
@@ -32,24 +37,223 @@ from rltrace.diff.model import (
     Search,
     Verdict,
 )
-from rltrace.diff.numbers.apart import drifts, logged_otherwise
-from rltrace.diff.numbers.drift import TOLERANCE
-from rltrace.diff.order import Order, Placed
-from rltrace.diff.other_kernels import equal_in, other_kernels, same_bits_note
-from rltrace.diff.pools import PoolResult, compare_pools, compare_processes, is_pool
-from rltrace.diff.processes import pooled, process_pairs
-from rltrace.diff.search import Watch
-from rltrace.diff.steps import StepResult, compare_steps
-from rltrace.diff.streams import StreamResult, compare_streams
-from rltrace.diff.summary import is_finished, side_of, whole_marked, whole_structure, whole_told
-from rltrace.diff.tried import seen_while_recorded
-from rltrace.diff.unrecorded import unrecorded
-from rltrace.diff.verdict import Evidence, as_if_complete, decide
-from rltrace.diff.view import StreamView
-from rltrace.diff.walk import Progress
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.nondeterminism import advice_text
+from rltrace.diff.causes.rng import left_elsewhere
+from rltrace.diff.finding_order import Order, OrderedFinding
+from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, both, compare_series, drift_of, ordered
+from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
+from rltrace.diff.notes import equal_in, last_parameters, other_kernels, same_bits_note, seen_while_recorded
+from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
+from rltrace.diff.stream.compare import StreamResult, compare_streams
+from rltrace.diff.stream.steps import StepResult, compare_steps
+from rltrace.diff.stream.walk import Progress
+from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels
+from rltrace.diff.unpaired_streams import believed, find_crews, lonely_streams, never_recorded
 from rltrace.errors import UsageError
-from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, open_trace
-from rltrace.trace.schema import Step, StepFlag
+from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.stream import StreamTrace
+
+# --- verdict ----------------------------------------------------------------------------------------------------------
+#
+# From everything that was found to one word and the sentence it rests on.
+#
+# Owns the conditions of ``identical`` and ``same-values``. A false difference is the worst mistake this can make, a
+# false agreement the second worst: what is not known is ``unknown``.
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the verdict may rest on."""
+
+    level: str
+    streams: tuple[StreamResult, ...]
+    steps: tuple[StepResult, ...]
+    pools: tuple[PoolResult, ...]
+    """Ops of pool threads, which have no order."""
+    lonely: tuple[Finding, ...]
+    """Streams that one side alone has."""
+    decisive: Finding | None
+    unfinished: tuple[tuple[str, str], ...]
+    """(side, in which way) of every side that is not complete."""
+
+    @property
+    def matched(self) -> int:
+        return sum(r.matched for r in self.streams) + sum(p.matched for p in self.pools)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether a side ran anything that the other did not."""
+        return bool(self.lonely) or any(r.structure.only_a or r.structure.only_b for r in self.streams)
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        extents = [*(r.looked_at for r in self.streams), *(r.rows for r in self.pools)]
+        return sum(a for a, _ in extents), sum(b for _, b in extents)
+
+
+def as_if_complete(evidence: Evidence) -> Evidence:
+    """What there would be to decide if what there is of both traces were all of it."""
+    streams = tuple(replace(result, open=None) for result in evidence.streams)
+    steps = tuple(replace(result, open=None) for result in evidence.steps)
+    return replace(evidence, streams=streams, steps=steps, unfinished=())
+
+
+def decide(evidence: Evidence) -> tuple[Verdict, str]:
+    """The verdict and what it rests on."""
+    if _nothing_in_common(evidence):
+        return Verdict.UNKNOWN, "nothing that could be compared was recorded on both sides"
+    if _different_programs(evidence):
+        matched, (rows_a, rows_b) = evidence.matched, evidence.looked_at
+        ops = "op matches" if matched == 1 else "ops match"
+        return Verdict.UNKNOWN, (
+            f"these look like different programs: only {matched:,} {ops}, of {rows_a:,} of A and {rows_b:,} of B"
+        )
+    if evidence.decisive is not None:
+        return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)
+    reasons = [r.undecided for r in evidence.streams] + [p.undecided for p in evidence.pools]
+    undecided = next(filter(None, reasons), None)
+    if undecided is not None:
+        return Verdict.UNKNOWN, undecided
+    left_open = [r.open for r in evidence.streams] + [r.open for r in evidence.steps]
+    open_ = next(filter(None, left_open), None)
+    if open_ is not None:
+        return Verdict.UNKNOWN, open_
+    if evidence.unfinished:
+        side, how = evidence.unfinished[0]
+        return Verdict.UNKNOWN, f"equal so far, but {side.upper()} is not complete: {how}"
+    return _equal(evidence)
+
+
+def _equal(evidence: Evidence) -> tuple[Verdict, str]:
+    extent = _extent(evidence)
+    lonely_steps = any(any(r.lonely) for r in evidence.steps)
+    if not evidence.lonely and not lonely_steps and all(r.is_identical for r in evidence.streams):
+        return Verdict.IDENTICAL, f"all {extent} are equal"
+    if evidence.level == "step":
+        return (
+            Verdict.SAME_VALUES,
+            f"all matched ones of {extent} are equal, but one side made attempts that the other did not",
+        )
+    moved = any(r.structure.reordered or r.structure.reordered_steps or r.elsewhere for r in evidence.streams)
+    if not evidence.one_sided and not moved and any(r.told.differing for r in evidence.streams):
+        return Verdict.SAME_VALUES, (
+            f"all {extent} are equal; data from outside torch differs, but no op computed with it"
+        )
+    if not evidence.one_sided:
+        return Verdict.SAME_VALUES, (
+            f"both sides ran the same {evidence.matched:,} ops with equal values; some are reordered, or called "
+            "from another site"
+        )
+    drew = "unmatched ops drew from no generator"
+    if any(r.drew_alone for r in evidence.streams):
+        drew = "unmatched ops left all generators of both sides in the same state"
+    return Verdict.SAME_VALUES, (
+        f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no matched op depends "
+        "on them"
+    )
+
+
+def _diverged(evidence: Evidence, decisive: Finding) -> str:
+    if decisive.op is None:
+        return f"{decisive.identical_before:,} steps are equal before the first that differs"
+    return f"{decisive.identical_before:,} ops of {decisive.stream} are equal before the first that differs"
+
+
+def _extent(evidence: Evidence) -> str:
+    steps = sum(r.matched for r in evidence.steps)
+    ops = f"{evidence.matched:,} ops" if evidence.level == "op" else ""
+    digested = f"{steps:,} steps" if steps or evidence.level == "step" else ""
+    return " and ".join(filter(None, [ops, digested]))
+
+
+def _nothing_in_common(evidence: Evidence) -> bool:
+    rows = any(any(r.looked_at) or r.undecided or r.open for r in evidence.streams)
+    steps = any(r.matched or r.ended or r.open for r in evidence.steps)
+    return not rows and not steps and evidence.decisive is None
+
+
+def _different_programs(evidence: Evidence) -> bool:
+    if evidence.level == "step":
+        return False
+    if any(r.same_rows and r.matched for r in evidence.streams):
+        return False
+    decisive = evidence.decisive
+    if decisive is not None:
+        return any(r.different_programs for r in evidence.streams if r.decisive is decisive)
+    if 0 in evidence.looked_at:
+        return False  # a side has nothing, which is told as what it is
+    return any(2 * evidence.matched < rows for rows in evidence.looked_at)
+
+
+# --- apart ------------------------------------------------------------------------------------------------------------
+#
+# Which curves of two compared traces come apart, and how: what ``diff`` adds to its finding.
+#
+# Owns how much is read for it: what was recorded as a series in full, rows from a first difference on in places only,
+# so that a search stays a search.
+
+
+MOST_SEGMENTS = 8
+"""Segments of a stream that are read beside those right after its first difference."""
+
+MOST_NAMED = 3
+
+MOST = 50
+"""Curves that are told of."""
+
+
+def drifts(
+    pairs: Sequence[tuple[ProcessTrace, ProcessTrace]], results: Iterable[StreamResult], tolerance: float
+) -> tuple[Drift, ...]:
+    """The curves that differ, in the order in which one sees them part."""
+    found: list[Drift] = []
+    for a, b in pairs:
+        found += compare_series(recorded_series(a), recorded_series(b), [(a, b)], tolerance)[0]
+    for result in results:
+        if result.value is not None:
+            found += _read_out(result, tolerance)
+    return ordered(drift for drift in found if drift.first is not None)[:MOST]
+
+
+def _read_out(result: StreamResult, tolerance: float) -> Iterable[Drift]:
+    """Of the numbers that a stream read out. Those before its first difference in values are equal, and not read."""
+    value = result.value
+    if value is None or value.a_index is None or value.b_index is None:
+        return
+    own = _items(result.a, value.a_index)
+    others = _items(result.b, value.b_index)
+    attempts = both(result.a.process, result.b.process)
+    for key, series in own.items():
+        if key in others and series.kind == ITEM:
+            yield drift_of(series, others[key], attempts, tolerance)
+
+
+def _items(view: StreamView, start: int) -> dict[object, Series]:
+    stream = view.stream
+    near = [n for n, s in enumerate(stream.segments) if s.stop > start and s.first < start + LOOK_AHEAD]
+    chosen = sorted({*near, *chosen_segments(stream, MOST_SEGMENTS, start)})
+    wanted = [n for n, segment in enumerate(stream.segments) if segment.stop > start]
+    found = item_series(view, chosen, start=start, whole=chosen == wanted)
+    return {series.key: series for series in found}
+
+
+def logged_otherwise(found: Iterable[Drift]) -> list[str]:
+    """A note where numbers that a program logged differ, and nothing that it computed."""
+    names = [f"{drift.name} from step {drift.first.step:,}" for drift in found if drift.first is not None]
+    if not names:
+        return []
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [
+        f"numbers that were logged beside the ops differ ({', '.join(names[:MOST_NAMED])}{more}), but no op does: "
+        "they come from outside the ops, and do not decide the verdict"
+    ]
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
 
 DIGEST_FACT = "digest"
 """Fact that names the digest's algorithm; digests of two algorithms are never compared."""
@@ -177,7 +381,7 @@ class _Comparing:
         self._name_hidden_steps()
         firsts = self._firsts(lonely)
         first, unordered = self._one_or_several(firsts)
-        first_value, _ = self._one_or_several([Placed(p.name, r.value) for p, r in self.streams if r.value])
+        first_value, _ = self._one_or_several([OrderedFinding(p.name, r.value) for p, r in self.streams if r.value])
         decisive = self._decisive(lonely) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
@@ -242,27 +446,27 @@ class _Comparing:
                     f"{result.a.name} differ in any way, by its digests"
                 )
 
-    def _firsts(self, lonely: list[tuple[str, Finding, bool]]) -> list[Placed]:
+    def _firsts(self, lonely: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
         """The earliest finding of each pair of streams, or of the steps before it."""
-        found = [Placed(process, finding) for process, finding, _ in lonely]
+        found = [OrderedFinding(process, finding) for process, finding, _ in lonely]
         for process, result in self.streams:
             early = self._step_finding(process, result.first)
             if early is None and result.first is not None:
-                found.append(Placed(process.name, result.first))
-        found += [Placed(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
+                found.append(OrderedFinding(process.name, result.first))
+        found += [OrderedFinding(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
         return found
 
     def _decisive(self, lonely: list[tuple[str, Finding, bool]]) -> Finding | None:
-        found = [Placed(process, finding) for process, finding, harmful in lonely if harmful]
+        found = [OrderedFinding(process, finding) for process, finding, harmful in lonely if harmful]
         for process, result in self.streams:
             decisive = result.decisive
             if decisive is not None and self._step_finding(process, decisive) is None:
-                found.append(Placed(process.name, decisive))
-        found += [Placed(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
+                found.append(OrderedFinding(process.name, decisive))
+        found += [OrderedFinding(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
         candidates = self.order.earliest(found)
         return candidates[0] if candidates else None
 
-    def _one_or_several(self, found: list[Placed]) -> tuple[Finding | None, list[Finding]]:
+    def _one_or_several(self, found: list[OrderedFinding]) -> tuple[Finding | None, list[Finding]]:
         """(the earliest finding, none unordered), or (None, all of those that nothing orders)."""
         candidates = self.order.earliest(found)
         if len(candidates) == 1:
@@ -333,18 +537,20 @@ class _Comparing:
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None:
-                return advice.window_commands(self.a, self.b, *numbers)
+                return suggested_commands.window_commands(self.a, self.b, *numbers)
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
             if not decisive.op:
                 return ()
-            closer = advice.confirm(self.a, self.b, decisive) + advice.explain(self.a, self.b, decisive)
-            return self._settle_inputs(decisive) + closer + advice.look_closer(self.a, self.b, decisive)
+            closer = suggested_commands.confirm(self.a, self.b, decisive) + suggested_commands.explain(
+                self.a, self.b, decisive
+            )
+            return self._settle_inputs(decisive) + closer + suggested_commands.look_closer(self.a, self.b, decisive)
         if holes:
-            again = advice.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
-            return advice.verify(self.a, self.b, holes) + again
+            again = suggested_commands.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
+            return suggested_commands.verify(self.a, self.b, holes) + again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
-            return advice.compare_again(self.a, self.b)
+            return suggested_commands.compare_again(self.a, self.b)
         return ()
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:
@@ -354,8 +560,8 @@ class _Comparing:
         if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()
         steps = row_at(result.a, decisive.a_index).step, row_at(result.b, decisive.b_index).step
-        kernels = advice.name_kernels(self.a, self.b, decisive, *steps)
-        return kernels or (advice.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
+        kernels = suggested_commands.name_kernels(self.a, self.b, decisive, *steps)
+        return kernels or (suggested_commands.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
 
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rltrace.diff.base.model import Cause, Comparison, Finding
+from rltrace.diff.causes.classify import NOT_TRIED
 from rltrace.diff.compare import compare
-from rltrace.diff.judging.causes import NOT_TRIED
-from rltrace.diff.model import Cause, Comparison, Finding
 
 Compare = Callable[[Path, Path], Comparison]
 
@@ -26,7 +26,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Parting:
+class GroupSplit:
     """Runs that were one until an op, and went different ways there."""
 
     finding: Finding
@@ -39,7 +39,7 @@ class Parting:
         return tuple(sorted(run for branch in self.branches for run in branch.runs))
 
 
-Node = Group | Parting
+Node = Group | GroupSplit
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Grouping:
     @property
     def agrees(self) -> bool | None:
         """True: all runs computed the same; False: some did not; None: that cannot be said."""
-        if isinstance(self.tree, Parting):
+        if isinstance(self.tree, GroupSplit):
             return False
         return None if self.undecided else True
 
@@ -91,7 +91,7 @@ def seen_not_to_repeat(node: Node) -> Node:
     if finding.cause is Cause.SAME_KERNEL:
         why = finding.because.replace(NOT_TRIED, "it is nondeterministic from run to run")
         finding = replace(finding, repeats=False, because=why)
-    return Parting(finding, tuple(seen_not_to_repeat(branch) for branch in node.branches))
+    return GroupSplit(finding, tuple(seen_not_to_repeat(branch) for branch in node.branches))
 
 
 class _Grouping:
@@ -120,8 +120,8 @@ class _Grouping:
         staying = tuple(sorted({*same, *(run for run, _ in parted)} - {*leaving}))
         at = next(finding for run, finding in parted if run == leaving[0])
         rest = self.node(leaving)
-        there = rest.branches if isinstance(rest, Parting) and _same_op(at, rest.finding) else (rest,)
-        return Parting(at, (self.node(staying), *there))
+        there = rest.branches if isinstance(rest, GroupSplit) and _same_op(at, rest.finding) else (rest,)
+        return GroupSplit(at, (self.node(staying), *there))
 
     def _compare(self, a: int, b: int) -> Comparison:
         if (a, b) not in self._known:
@@ -142,7 +142,7 @@ def _same_op(at: Finding, below: Finding) -> bool:
 
 def findings_of(node: Node) -> Iterator[Finding]:
     """Where runs part, from the first parting down."""
-    if isinstance(node, Parting):
+    if isinstance(node, GroupSplit):
         yield node.finding
         for branch in node.branches:
             yield from findings_of(branch)

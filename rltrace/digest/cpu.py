@@ -10,7 +10,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from rltrace.digest.definition import PAGE_BYTES
+from rltrace.digest.constants import PAGE_BYTES
 
 
 def digest_buffer(data: Any, seed: int) -> int:

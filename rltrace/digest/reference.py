@@ -6,7 +6,7 @@ specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md) step by step. For
 
 from __future__ import annotations
 
-from rltrace.digest.definition import PAGE_BYTES, SECRET
+from rltrace.digest.constants import PAGE_BYTES, SECRET
 
 _MASK = (1 << 64) - 1
 _PRIME32_1, _PRIME32_2, _PRIME32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D

@@ -1,1 +1,1 @@
-"""Running commands again under the recorder, and what follows from how the runs compare."""
+"""Commands run again under the recorder, and what follows from how the runs compare."""

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
-from rltrace.diff.groups import Group, Grouping, Node, Parting, Undecided, group, seen_not_to_repeat
-from rltrace.diff.model import Comparison, Verdict
-from rltrace.experiment.folders import check_extent
-from rltrace.experiment.runs import Ended, Job, Runner
-from rltrace.trace.reader import open_trace
+from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, Undecided, group, seen_not_to_repeat
+from rltrace.experiment.runner import Runner, RunRequest, RunResult
+from rltrace.experiment.workdir_copy import check_extent
+from rltrace.trace.read.reader import open_trace
 
 CONTROL = "control"
 """What the run that only step digests are taken of is called in the folder; to the program it is one more number."""
@@ -25,7 +25,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckPlan:
     """What is to be run, and where its traces go."""
 
     command: tuple[str, ...]
@@ -49,7 +49,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Run:
+class CheckRun:
     """One run that was made."""
 
     number: int
@@ -63,10 +63,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Control:
+class StepLevelRun:
     """What the run at level step showed."""
 
-    run: Run
+    run: CheckRun
     group: int | None
     """Place among the groups of the one that it agrees with; None: with none, or that cannot be said."""
     why: str
@@ -74,16 +74,16 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The outcome."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[CheckRun, ...]
     grouping: Grouping
     """Of places in ``runs``."""
-    control: Control | None
+    control: StepLevelRun | None
 
 
-def check(plan: Plan, tell: Tell = lambda text: None) -> Checked:
+def check(plan: CheckPlan, tell: Tell = lambda text: None) -> CheckResult:
     """Make the runs of ``plan`` and group them; ``tell`` is given a line as each run ends.
 
     Raises UsageError where the folder cannot be copied, RecordError where a run could not be recorded.
@@ -95,38 +95,38 @@ def check(plan: Plan, tell: Tell = lambda text: None) -> Checked:
 
 
 class _Check:
-    def __init__(self, plan: Plan, tell: Tell, runner: Runner) -> None:
+    def __init__(self, plan: CheckPlan, tell: Tell, runner: Runner) -> None:
         self._plan = plan
         self._tell = tell
         self._runner = runner
         self._copies = plan.output.absolute() / "folders"
         self._known: dict[tuple[Path, Path], Comparison] = {}
 
-    def run(self) -> Checked:
+    def run(self) -> CheckResult:
         plan = self._plan
         jobs = [self._job(number, plan.options) for number in range(1, plan.runs + 1)]
-        runs: list[Run] = []
+        runs: list[CheckRun] = []
         for ended in self._runner.run(jobs):
             runs.append(self._ended(ended, runs))
         runs.sort(key=lambda run: run.number)
         grouping = self._group(runs)
         control = self._control(runs, grouping) if plan.control else None
         shutil.rmtree(self._copies, ignore_errors=True)
-        return Checked(tuple(runs), grouping, control)
+        return CheckResult(tuple(runs), grouping, control)
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
-    def _job(self, number: int, options: tuple[str, ...], stem: str = "") -> Job:
+    def _job(self, number: int, options: tuple[str, ...], stem: str = "") -> RunRequest:
         plan, name, stem = self._plan, str(number), stem or f"run-{number}"
         copy = None if plan.in_place else self._copies / name
         trace, output = (plan.output.absolute() / f"{stem}.{ending}" for ending in ("zarr", "out"))
-        return Job(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
+        return RunRequest(name, plan.command, plan.folder, copy, trace, output, options, plan.shared, plan.output)
 
-    def _made(self, ended: Ended, number: int) -> Run:
+    def _made(self, ended: RunResult, number: int) -> CheckRun:
         trace, output = (self._plan.output / path.name for path in (ended.job.trace, ended.job.output))
-        return Run(number, trace, output, ended.status)
+        return CheckRun(number, trace, output, ended.status)
 
-    def _ended(self, ended: Ended, before: Sequence[Run]) -> Run:
+    def _ended(self, ended: RunResult, before: Sequence[CheckRun]) -> CheckRun:
         """The run, its trace removed where an earlier one computed the same."""
         job = ended.job
         run = self._made(ended, int(job.name))
@@ -141,7 +141,7 @@ class _Check:
             run = replace(run, trace=None)
         return replace(run, same_as=twin.number)
 
-    def _like(self, other: Run, trace: Path) -> str:
+    def _like(self, other: CheckRun, trace: Path) -> str:
         """``identical to``, ``the same values as`` an earlier run; empty: neither, or it cannot be said."""
         if other.trace is None:
             return ""
@@ -157,7 +157,7 @@ class _Check:
 
     # --- all of them --------------------------------------------------------------------------------------------------
 
-    def _group(self, runs: Sequence[Run]) -> Grouping:
+    def _group(self, runs: Sequence[CheckRun]) -> Grouping:
         """Runs that were identical to another go where that one goes."""
         alone = [place for place, run in enumerate(runs) if run.same_as is None]
         found = group([path for place in alone if (path := runs[place].trace)], comparing=self._compare)
@@ -170,29 +170,29 @@ class _Check:
         undecided = [Undecided(place, alone[u.against], u.why) for u in found.undecided for place in members[u.run]]
         return Grouping(seen_not_to_repeat(_expanded(found.tree, members)), tuple(undecided))
 
-    def _control(self, runs: Sequence[Run], grouping: Grouping) -> Control:
+    def _control(self, runs: Sequence[CheckRun], grouping: Grouping) -> StepLevelRun:
         """Run once more with step digests only, and see which group that falls into."""
         options = ("--level", "step", *self._plan.control_options)
         (ended,) = self._runner.run([self._job(self._plan.runs + 1, options, CONTROL)])
         self._tell(f"the run without the op recorder {ended.how}")
         run = self._made(ended, 0)
         if all(run.status != other.status for other in runs):
-            return Control(run, None, f"it {ended.how}, as no other run did: {run.output} has what it printed")
+            return StepLevelRun(run, None, f"it {ended.how}, as no other run did: {run.output} has what it printed")
         undecided = None
         for place, found in enumerate(grouping.groups):
             first = next(path for member in found.runs if (path := runs[member].trace))
             comparison = self._compare(first, ended.job.trace)
             if comparison.agrees:
-                return Control(run, place, f"recorded at level step, it computes the same as group {place + 1}")
+                return StepLevelRun(run, place, f"recorded at level step, it computes the same as group {place + 1}")
             if comparison.agrees is None:
                 undecided = undecided or comparison.why
         if undecided is not None:
-            return Control(run, None, f"its group is unknown: {undecided}")
-        return Control(run, None, "recorded at level step, it computes the same as no group")
+            return StepLevelRun(run, None, f"its group is unknown: {undecided}")
+        return StepLevelRun(run, None, "recorded at level step, it computes the same as no group")
 
 
 def _expanded(node: Node, members: Sequence[tuple[int, ...]]) -> Node:
     """The tree with all the runs that each of its runs stands for."""
     if isinstance(node, Group):
         return Group(tuple(sorted(place for run in node.runs for place in members[run])))
-    return Parting(node.finding, tuple(_expanded(branch, members) for branch in node.branches))
+    return GroupSplit(node.finding, tuple(_expanded(branch, members) for branch in node.branches))

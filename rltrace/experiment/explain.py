@@ -16,8 +16,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rltrace.experiment.settings import OF, Setting
-from rltrace.reexecute.verbose import parse
+from rltrace.experiment.kernel_settings import OF, KernelSetting
+from rltrace.rerun_op.library_output import parse
 
 SAME_THING = (frozenset({"threads", "OMP_NUM_THREADS"}), frozenset({"tf32", "NVIDIA_TF32_OVERRIDE"}))
 """Names of one setting."""
@@ -30,7 +30,7 @@ MOST_PAIRS = 24
 class Tried:
     """What came out under one setting."""
 
-    setting: Setting
+    setting: KernelSetting
     times: int
     results: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...]
     """(digests, how often, whose result it is: of "a" and "b")."""
@@ -62,7 +62,7 @@ def is_missing(side: str, tried: Sequence[Tried]) -> bool:
     return not any(one.reaches(side) for one in tried)
 
 
-def pairs(tried: Sequence[Tried]) -> list[Setting]:
+def pairs(tried: Sequence[Tried]) -> list[KernelSetting]:
     """Two settings at a time, where no single one gives what is looked for: at most MOST_PAIRS, the likeliest first.
 
     Likeliest are two that each changed the result. Of values of one setting that came to the same result the first
@@ -86,7 +86,10 @@ def pairs(tried: Sequence[Tried]) -> list[Setting]:
 
 
 def explain(
-    script: Path, tries: Sequence[Setting], times: int, tell: Callable[[Setting], None] = lambda setting: None
+    script: Path,
+    tries: Sequence[KernelSetting],
+    times: int,
+    tell: Callable[[KernelSetting], None] = lambda setting: None,
 ) -> Iterator[Tried]:
     """Run a ``repro.py`` under each setting, one after the other; ``tell`` is called before each."""
     for setting in tries:
@@ -94,7 +97,7 @@ def explain(
         yield _run(script, setting, times)
 
 
-def _run(script: Path, setting: Setting, times: int) -> Tried:
+def _run(script: Path, setting: KernelSetting, times: int) -> Tried:
     command = [sys.executable, str(script), "--json", "--kernels", "--times", str(times), *setting.options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said, brace, answer = (

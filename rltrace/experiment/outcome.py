@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltrace.diff.model import Pair, Site
+from rltrace.diff.base.model import Pair, Site
 from rltrace.errors import RltraceError
 
 SCHEMA = "rltrace.confirm/1"
@@ -28,7 +28,7 @@ class OutcomeError(RltraceError):
     """A file holds no outcome of an experiment, or one that this version cannot read."""
 
 
-class Word(StrEnum):
+class Outcome(StrEnum):
     """What the experiment came to."""
 
     CONFIRMED = "confirmed"
@@ -109,10 +109,10 @@ class OriginClass:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentResult:
     """What is known of an experiment, finished or not."""
 
-    word: Word | None
+    word: Outcome | None
     """None: it is not finished."""
     because: str
     """One sentence."""
@@ -141,12 +141,12 @@ class Outcome:
         return next((arm for arm in self.arms if arm.name is name), None)
 
 
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
+def outcome_json(outcome: ExperimentResult) -> dict[str, Any]:
     """The plain dictionary that stands in the file."""
     return {"schema": SCHEMA, **asdict(outcome)}
 
 
-def write_outcome(path: Path, outcome: Outcome) -> None:
+def write_outcome(path: Path, outcome: ExperimentResult) -> None:
     """Write the file in one go: whoever reads it meanwhile sees the old one or the new one."""
     text = json.dumps(outcome_json(outcome), indent=2, allow_nan=False) + "\n"
     beside = path.with_name(path.name + ".new")
@@ -154,7 +154,7 @@ def write_outcome(path: Path, outcome: Outcome) -> None:
     beside.replace(path)
 
 
-def read_outcome(path: Path) -> Outcome:
+def read_outcome(path: Path) -> ExperimentResult:
     """The outcome in a file. Raises OutcomeError saying what is wrong with it."""
     try:
         if path.stat().st_size > LARGEST:
@@ -175,12 +175,12 @@ def read_outcome(path: Path) -> Outcome:
         raise OutcomeError(f"{path} is no complete outcome of an experiment: {error}") from None
 
 
-def parse_outcome(found: Mapping[str, Any]) -> Outcome:
+def parse_outcome(found: Mapping[str, Any]) -> ExperimentResult:
     """The object of ``outcome_json``'s dictionary; fields that are not known here are left out. Raises
     KeyError, TypeError or ValueError where one is missing or is something else.
     """
-    return Outcome(
-        word=None if found["word"] is None else Word(found["word"]),
+    return ExperimentResult(
+        word=None if found["word"] is None else Outcome(found["word"]),
         because=_a(str, found, "because"),
         a=_a(str, found, "a"),
         b=_a(str, found, "b"),

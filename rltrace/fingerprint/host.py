@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from rltrace.privacy import home_as_tilde, masked_value
+from rltrace.masking import home_as_tilde, masked_value
 
 VARIABLE_PREFIXES = (
     "ATEN_",

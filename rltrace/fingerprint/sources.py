@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from rltrace.identity import lasting_name
+from rltrace.portable_keys import lasting_name
 
 Facts = dict[str, str | int | float | bool | None]
 

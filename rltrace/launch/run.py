@@ -18,12 +18,12 @@ from signal import Signals
 
 from rltrace.errors import RecordError
 from rltrace.fingerprint import Fact
-from rltrace.launch.environment import child_environment
-from rltrace.launch.outcome import Recorded, recorded
+from rltrace.launch.command import child_environment
 from rltrace.launch.signals import Relay, ignore_children, waiting_for_children
-from rltrace.record.options import RecordOptions
-from rltrace.trace.journal import first_digest
-from rltrace.trace.root import JOURNAL, end_launch
+from rltrace.launch.summary import RecordingSummary, recorded
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.journal import first_digest
+from rltrace.trace.format.root import JOURNAL, end_launch
 
 
 class CannotStartError(RecordError):
@@ -43,7 +43,7 @@ class Ending:
     signal: int | None
     """Number of the signal that ended it; None: it exited."""
     seconds: float
-    recorded: Recorded
+    recorded: RecordingSummary
     trouble: str | None
     """Why the trace's last record could not be written; None: it was."""
 

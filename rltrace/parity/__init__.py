@@ -1,1 +1,1 @@
-"""Two programs that claim to compute the same: their rows matched, module by module, and the gap. No torch."""
+"""A trainer and a generator that should compute the same: matched token by token, down to the first op that differs."""

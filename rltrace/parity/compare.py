@@ -6,32 +6,139 @@ elsewhere; nothing here prints.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rltrace.parity.judging.origins import origins_of
-from rltrace.parity.mapfile import Line, apply_map
-from rltrace.parity.measuring import Rows
-from rltrace.parity.model import Parity, RowsBy
-from rltrace.parity.modules import pair_modules
-from rltrace.parity.names import Naming, match_names
-from rltrace.parity.results import Counted, count
-from rltrace.parity.rows.keying import Keying
-from rltrace.parity.rows.known import known_rows, of_models, same_steps
-from rltrace.parity.rows.missing import missing
-from rltrace.parity.rows.pairing import partners
-from rltrace.parity.stretch import Stretch
-from rltrace.parity.verdict import alone, assumed, disagreements, side_of, verdict_of
-from rltrace.row_keys import Numbers
+import numpy as np
+
+from rltrace.parity.call_range import CallRange
+from rltrace.parity.distances import Counted, RowValues, count
+from rltrace.parity.matching.key_choice import KeyChoice, known_rows, of_models, same_steps
+from rltrace.parity.matching.row_keying import KeyedRows, Keying
+from rltrace.parity.matching.row_pairs import Missing, disagreeing, missing, partners
+from rltrace.parity.matching.token_grids import TokenGrid
+from rltrace.parity.model import Disagreement, Parity, ParitySide, ParityVerdict, RowsBy
+from rltrace.parity.module_names import MapLine, Naming, apply_map, match_names
+from rltrace.parity.module_pairs import pair_modules
+from rltrace.parity.origins import origins_of
+from rltrace.token_keys import NO_KEY, Numbers
+from rltrace.trace.format.activation_rows import Part
+
+# --- verdict ----------------------------------------------------------------------------------------------------------
+#
+# What a comparison by row comes to: the verdict, and what is said of each side.
+#
+# Owns the rule when two programs count as bitwise equal. Differences found decide first; that nothing differs says
+# something only where enough was compared.
+
+
+ENOUGH = 0.5
+"""Of the modules of the smaller side, how many have to be matched for the two to count as equal."""
+
+
+def verdict_of(
+    counted: Sequence[Counted], a: CallRange, b: CallRange, never_computed: int, known: KeyChoice
+) -> tuple[ParityVerdict, str]:
+    """``never_computed``: rows of B that A lacks and that count."""
+    compared = [one.result for one in counted if one.result.rows]
+    differing = [result for result in compared if result.differing]
+    if differing:
+        return ParityVerdict.DIFFERS, f"rows of {len(differing):,} of the {len(compared):,} compared modules differ"
+    widened = [result for result in compared if result.dtype is not None]
+    if widened:
+        return ParityVerdict.DIFFERS, f"{len(widened):,} modules have different dtypes; the numbers are the same"
+    why = _why_undecided(len(compared), a, b, never_computed, known)
+    if why:
+        return ParityVerdict.UNDECIDED, why
+    total = sum(result.rows for result in compared)
+    return ParityVerdict.BITWISE, f"all {total:,} rows of {len(compared):,} modules are bitwise equal"
+
+
+def _why_undecided(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
+    """Why it says too little that nothing differs; "": it says enough."""
+    if not known.shared:
+        what = "sequence of A matches one of B: the two had other tokens"
+        return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
+    if not compared:
+        return "no module of A matches one of B by name; give the pairs with --map"
+    if never_computed:
+        return f"A never computed {never_computed:,} of the rows of B; all that both computed are equal"
+    smaller = min(len(a.modules), len(b.modules))
+    if compared < ENOUGH * smaller:
+        return f"only {compared:,} of {smaller:,} modules could be compared; their rows are all equal"
+    holes = [*a.holes, *b.holes]
+    return f"parts of the traces cannot be read; everything compared is equal: {holes[0]}" if holes else ""
+
+
+def side_of(stretch: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:
+    unknown = sum(_unknown(grid) for grid in grids)
+    return ParitySide(
+        path=stretch.path,
+        stream=stretch.stream,
+        what=stretch.what,
+        calls=len(stretch.calls),
+        modules=len(stretch.modules),
+        passes=len(grids),
+        rows=sum(grid.known for grid in grids),
+        unknown=unknown,
+        missing=lacks.rows,
+        excused=lacks.rows - lacks.counted,
+    )
+
+
+def _unknown(grid: TokenGrid) -> int:
+    without = grid.keys == NO_KEY
+    return int(without.sum() if grid.pads is None else (without & (grid.pads == 0)).sum())
+
+
+def alone(stretch: CallRange, matched: set[str]) -> tuple[str, ...]:
+    return tuple(path for path in stretch.modules if path not in matched)
+
+
+def assumed(*keyings: Keying) -> list[str]:
+    """What was taken for granted about tensors, one sentence for each kind of it."""
+    found: dict[str, list[str]] = {}
+    for keying in keyings:
+        for call in keying.stretch.calls:
+            for rows in keying.of(call):
+                if isinstance(rows, KeyedRows) and rows.assumed:
+                    text = rows.assumed
+                    found.setdefault(text, []).append(f"{rows.tensor.name or 'the output'} of {call.module}")
+    return [f"{names[0]} is {text}" + _more(len(set(names)) - 1) for text, names in found.items()]
+
+
+def _more(count: int) -> str:
+    return f", and so {'is 1 other tensor' if count == 1 else f'are {count} others'}" if count else ""
+
+
+def disagreements(counted: Sequence[Counted]) -> list[Disagreement]:
+    """On each side the first module of which a row was computed several times, with several results."""
+    found = []
+    for side in ("a", "b"):
+        for one in counted:
+            tables = [getattr(tensor, side) for tensor in one.paired.tensors if tensor.part is Part.OUTPUT]
+            at = next(((table, rows) for table in tables if len(rows := disagreeing(table))), None)
+            if at is not None:
+                table, rows = at
+                calls = list(dict.fromkeys(table.sources[k][0].number for k in table.source[rows].tolist()))
+                what = f"call {calls[0]} against call {calls[-1]}" if len(calls) > 1 else f"within call {calls[0]}"
+                path = getattr(one.paired.path, side)
+                found.append(Disagreement(side, str(path), len(np.unique(table.keys[rows])), what))
+                break
+    return found
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParityOptions:
     """How to compare."""
 
     rows_by: RowsBy | None = None
     """None: by tokens where ids are known, else by what the programs handed in."""
     pad: int | None = None
-    lines: tuple[Line, ...] = ()
+    lines: tuple[MapLine, ...] = ()
     """Of a map file."""
     map_name: str = ""
 
@@ -48,16 +155,16 @@ class Compared:
     modules: tuple[Counted, ...]
 
 
-def compare(a: Stretch, b: Stretch, asked: Asked | None = None) -> Compared:
+def compare(a: CallRange, b: CallRange, asked: ParityOptions | None = None) -> Compared:
     """Compare two stretches by row. Raises UsageError where what was asked for makes no sense."""
-    asked = asked or Asked()
+    asked = asked or ParityOptions()
     a, b, steps = same_steps(a, b)
     known = known_rows(a, b, asked.rows_by, asked.pad)
     keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
     naming = _named(a, b, asked)
     ranks = partners(known.a, known.b, dict(naming.pairs))
     known = of_models(known, naming.pairs)
-    counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), Rows(a), Rows(b))
+    counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)
     notes = [*known.notes, *steps, *naming.ambiguous, *assumed(keyed_a, keyed_b)]
@@ -82,7 +189,7 @@ def compare(a: Stretch, b: Stretch, asked: Asked | None = None) -> Compared:
     return Compared(parity, keyed_a, keyed_b, ranks, tuple(counted))
 
 
-def _named(a: Stretch, b: Stretch, asked: Asked) -> Naming:
+def _named(a: CallRange, b: CallRange, asked: ParityOptions) -> Naming:
     paths = list(a.modules), list(b.modules)
     mapped = apply_map(asked.lines, asked.map_name, *paths) if asked.lines else None
     return match_names(*paths, mapped)

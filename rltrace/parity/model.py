@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rltrace.diff.model import Pair, Site
+from rltrace.diff.base.model import Pair, Site
 
 
-class Verdict(StrEnum):
+class ParityVerdict(StrEnum):
     BITWISE = "bitwise"
     """All rows of all modules that were matched are equal, and nothing is missing that counts."""
     DIFFERS = "differs"
@@ -58,7 +58,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Side:
+class ParitySide:
     """One of the two stretches."""
 
     path: str
@@ -112,7 +112,7 @@ class TensorResult:
 
 
 @dataclass(frozen=True)
-class Apart:
+class UncomparedTensor:
     """A tensor whose rows are not compared."""
 
     part: str
@@ -152,7 +152,7 @@ class ModuleResult:
     """Rows that B alone has, those that need no partner aside."""
     missing_b: int
     tensors: tuple[TensorResult, ...]
-    apart: tuple[Apart, ...]
+    apart: tuple[UncomparedTensor, ...]
     distance: Distance | None
     """Of its outputs."""
     dtype: Pair[str] | None
@@ -177,7 +177,7 @@ class ParityOp:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ModuleOrigin:
     """A module whose inputs agree and whose outputs do not."""
 
     path: Pair[str]
@@ -214,16 +214,16 @@ class Required:
 class Parity:
     """Everything that comparing two stretches by row found."""
 
-    verdict: Verdict
+    verdict: ParityVerdict
     why: str
-    a: Side
-    b: Side
+    a: ParitySide
+    b: ParitySide
     rows_by: RowsBy
     how: str
     """How rows were told, and padding, in words."""
     modules: tuple[ModuleResult, ...]
     """In execution order: a module after all that it calls."""
-    origins: tuple[Origin, ...]
+    origins: tuple[ModuleOrigin, ...]
     """The first one first."""
     only_a: tuple[str, ...]
     """Modules that were called by one side alone, or have no partner."""
@@ -237,7 +237,7 @@ class Parity:
     """Commands to run next."""
 
     @property
-    def first(self) -> Origin | None:
+    def first(self) -> ModuleOrigin | None:
         return self.origins[0] if self.origins else None
 
     @property

@@ -1,0 +1,1 @@
+"""Reports of comparisons and of traces as text, JSON, Markdown and HTML. Never prints."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rltrace.diff.model import Verdict
-from rltrace.experiment.confirm.told import Told
-from rltrace.experiment.outcome import Arm, ArmState, OriginClass, Outcome, Word
-from rltrace.experiment.recipe import Recipe
-from rltrace.report.finding import wrapped
+from rltrace.diff.base.model import Verdict
+from rltrace.experiment.confirm.saved_outcome import SavedOutcome
+from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginClass, Outcome
+from rltrace.experiment.rerun_command import Recipe
+from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 
 STATES = {
@@ -19,17 +19,17 @@ STATES = {
     ArmState.FAILED: "failed",
 }
 COLORS = {
-    Word.CONFIRMED: Verdict.IDENTICAL,
-    Word.REPAIRED: Verdict.IDENTICAL,
-    Word.PARTIAL: Verdict.UNKNOWN,
-    Word.REFUTED: Verdict.DIVERGED,
-    Word.UNRESOLVED: Verdict.UNKNOWN,
+    Outcome.CONFIRMED: Verdict.IDENTICAL,
+    Outcome.REPAIRED: Verdict.IDENTICAL,
+    Outcome.PARTIAL: Verdict.UNKNOWN,
+    Outcome.REFUTED: Verdict.DIVERGED,
+    Outcome.UNRESOLVED: Verdict.UNKNOWN,
 }
 SHOWN = 40
 """Kinds of op in the text; all are in the JSON."""
 
 
-def render_outcome(outcome: Outcome, *, color: bool) -> str:
+def render_outcome(outcome: ExperimentResult, *, color: bool) -> str:
     """The whole of it, without a newline at the end."""
     style = Style(color)
     sections = (_head(outcome, style), _arms(outcome), _classes(outcome), _next(outcome))
@@ -60,7 +60,7 @@ def _where_lines(in_place: bool, work: str) -> Iterator[str]:
     yield f"  traces and output go to {work}"
 
 
-def told_lines(told: Told, *, color: bool) -> Iterator[str]:
+def told_lines(told: SavedOutcome, *, color: bool) -> Iterator[str]:
     """The outcome in a few lines, after a comparison of the same traces."""
     yield "Experiment"
     if told.outcome is None:
@@ -74,14 +74,14 @@ def told_lines(told: Told, *, color: bool) -> Iterator[str]:
     yield f"  (rltrace confirm; all of it is in {told.path})"
 
 
-def word_of(outcome: Outcome) -> str:
+def word_of(outcome: ExperimentResult) -> str:
     """``CONFIRMED``; of one that has no word, whether it runs or ended without one."""
     if outcome.word is not None:
         return outcome.word.value.upper()
     return "NOT FINISHED" if outcome.because else "RUNNING"
 
 
-def steps_text(outcome: Outcome) -> str:
+def steps_text(outcome: ExperimentResult) -> str:
     """The horizon: ``steps 37 to 38``; "" where it is not known."""
     first, end = outcome.first_step, outcome.end_step
     if first is None or end is None:
@@ -94,7 +94,7 @@ def arm_line(arm: Arm) -> str:
     return f"{arm.name.value.replace('<-', '←')}: {arm.what}: {arm.result or STATES[arm.state]}"
 
 
-def _head(outcome: Outcome, style: Style) -> Iterator[str]:
+def _head(outcome: ExperimentResult, style: Style) -> Iterator[str]:
     word = word_of(outcome)
     yield style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
     if outcome.because:
@@ -106,7 +106,7 @@ def _head(outcome: Outcome, style: Style) -> Iterator[str]:
         yield f"  over {steps}"
 
 
-def _arms(outcome: Outcome) -> Iterator[str]:
+def _arms(outcome: ExperimentResult) -> Iterator[str]:
     yield "Arms"
     for arm in outcome.arms:
         name = arm.name.value.replace("<-", "←")
@@ -123,7 +123,7 @@ def _arms(outcome: Outcome) -> Iterator[str]:
         yield f"  {what} took {took}{flaky}"
 
 
-def _classes(outcome: Outcome) -> Iterator[str]:
+def _classes(outcome: ExperimentResult) -> Iterator[str]:
     if not outcome.classes:
         return
     tried = any(found.matters is not None for found in outcome.classes)
@@ -168,7 +168,7 @@ def _facts(kind: OriginClass) -> Iterator[str]:
 PARTS = {"outside": "outside data", "generator": "RNG states", "number": "logged scalars"}
 
 
-def _next(outcome: Outcome) -> Iterator[str]:
+def _next(outcome: ExperimentResult) -> Iterator[str]:
     if outcome.advice:
         yield "Next"
         for command in outcome.advice:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rltrace.fingerprint.obstacles import Fact, Obstacle, Scope
-from rltrace.report.finding import wrapped
+from rltrace.fingerprint.reproducibility_checks import Fact, Obstacle, Scope
+from rltrace.report.diff_text import wrapped
 from rltrace.report.style import Style
 
 SCHEMA = "rltrace.doctor/1"

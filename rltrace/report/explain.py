@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rltrace.experiment.explain import Tried
-from rltrace.trace.evidence import listed, telling
-from rltrace.trace.kernel_names import in_words
+from rltrace.trace.kernels.evidence import listed, telling
+from rltrace.trace.kernels.names import in_words
 
 SCHEMA = "rltrace.explain/1"
 

@@ -9,15 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rltrace.diff.groups import Group, Grouping, Node, Parting, findings_of
-from rltrace.diff.judging.nondeterminism import advice_text
-from rltrace.diff.model import Finding, Verdict
-from rltrace.report.finding import WIDTH, cut, sentence, wrapped
-from rltrace.report.json import finding_json
+from rltrace.diff.base.model import Finding, Verdict
+from rltrace.diff.causes.nondeterminism import advice_text
+from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, findings_of
+from rltrace.report.diff_json import finding_json
+from rltrace.report.diff_text import WIDTH, wrapped
+from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
 
 if TYPE_CHECKING:
-    from rltrace.experiment.check import Checked, Control, Run
+    from rltrace.experiment.check import CheckResult, CheckRun, StepLevelRun
 
 SCHEMA = "rltrace.check/1"
 MOST_NAMES = 12
@@ -39,7 +40,7 @@ def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> s
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
 
 
-def render_check(checked: Checked, *, color: bool) -> str:
+def render_check(checked: CheckResult, *, color: bool) -> str:
     """The same for runs that were made for it, and how those ended."""
     names = [f"run {run.number}" for run in checked.runs]
     sections = (
@@ -57,7 +58,7 @@ def groups_json(grouping: Grouping, traces: Sequence[str]) -> dict[str, Any]:
     return _object(grouping, runs, None)
 
 
-def check_json(checked: Checked) -> dict[str, Any]:
+def check_json(checked: CheckResult) -> dict[str, Any]:
     """The same for runs that were made for it."""
     return _object(checked.grouping, [_run(run) for run in checked.runs], checked.control)
 
@@ -87,7 +88,7 @@ def _groups(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
 
 
 def _tree(grouping: Grouping, names: Sequence[str], style: Style) -> Iterator[str]:
-    if isinstance(grouping.tree, Parting):
+    if isinstance(grouping.tree, GroupSplit):
         words = _Names(names, {group: number for number, group in enumerate(grouping.groups, 1)})
         yield style.bold("Where they diverge")
         yield from _node(grouping.tree, words, "  ", "  ")
@@ -154,7 +155,7 @@ def _undecided(grouping: Grouping, names: Sequence[str]) -> Iterator[str]:
         yield from wrapped(text, "    ", f"  {names[undecided.run]} ")
 
 
-def _endings(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
+def _endings(runs: Sequence[CheckRun], names: Sequence[str]) -> Iterator[str]:
     """How the runs ended, where not all ended with 0."""
     if any(run.status for run in runs):
         for run, name in zip(runs, names, strict=True):
@@ -162,13 +163,13 @@ def _endings(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
             yield f"  {name} ended with {how}; it printed {run.output}"
 
 
-def _control(control: Control | None) -> Iterator[str]:
+def _control(control: StepLevelRun | None) -> Iterator[str]:
     if control is not None:
         yield "Without the op recorder"
         yield from wrapped(sentence(control.why))
 
 
-def _kept(runs: Sequence[Run]) -> Iterator[str]:
+def _kept(runs: Sequence[CheckRun]) -> Iterator[str]:
     yield "Kept"
     for run in runs:
         if run.trace is not None:
@@ -182,7 +183,7 @@ def _runs(number: int) -> str:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _object(grouping: Grouping, runs: list[dict[str, Any]], control: Control | None) -> dict[str, Any]:
+def _object(grouping: Grouping, runs: list[dict[str, Any]], control: StepLevelRun | None) -> dict[str, Any]:
     groups = grouping.groups
     return {
         "schema": SCHEMA,
@@ -211,12 +212,12 @@ def _numbers(places: Sequence[int]) -> list[int]:
     return [place + 1 for place in places]
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: CheckRun) -> dict[str, Any]:
     trace = None if run.trace is None else str(run.trace)
     return {"number": run.number, "trace": trace, "same_as": run.same_as, "status": run.status}
 
 
-def _control_json(control: Control) -> dict[str, Any]:
+def _control_json(control: StepLevelRun) -> dict[str, Any]:
     return {
         "group": None if control.group is None else control.group + 1,
         "why": control.why,

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rltrace.diff.unrecorded import unrecorded
-from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, TraceHole
-from rltrace.trace.schema import Step
-from rltrace.trace.valuerecords import LeftOut, add_up
+from rltrace.diff.base.coverage import unrecorded
+from rltrace.trace.format.records import LeftOut, add_up
+from rltrace.trace.format.schema import Step
+from rltrace.trace.read.process import ProcessTrace, TraceHole
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.stream import StreamTrace
 
 Facts = Mapping[str, object]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from rltrace.diff.model import Site
-from rltrace.report.oplist import HoleLine, Line, OpInput, OpLine, Value
-from rltrace.trace.events import COUNT, FLOAT, INTEGER, Cell, Event
+from rltrace.diff.base.model import Site
+from rltrace.query.ops import HoleLine, Line, OpInput, OpLine, Value
+from rltrace.trace.format.events import COUNT, FLOAT, INTEGER, Cell, Event
 
 
 def line_text(line: Line) -> str:

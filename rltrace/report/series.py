@@ -6,16 +6,21 @@ Owns the order and the words; readable at 80 columns. Computes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from rltrace.diff.model import Drift
-from rltrace.diff.numbers.scalers import Parting, PartingCause, ScaledOptimizer, Scaler, Side
-from rltrace.diff.numbers.series import KINDS, Series
-from rltrace.report.drifting import account, growing
-from rltrace.report.finding import WIDTH, wrapped
-from rltrace.report.sparks import bounds_of, spark
+import numpy as np
+
+from rltrace.diff.base.model import Drift
+from rltrace.diff.metrics.scalers import PartingCause, ScaledOptimizer, Scaler, ScalerDivergence, ScalerGroup
+from rltrace.diff.metrics.series import KINDS, Series
+from rltrace.diff.metrics.timeline import points_of
+from rltrace.report.curves import account, bounds_of, growing, spark
+from rltrace.report.diff_json import drift_json, number_json
+from rltrace.report.diff_text import WIDTH, wrapped
+from rltrace.report.html.charts import thinned
+from rltrace.report.phrases import cut
 from rltrace.report.style import Style
-from rltrace.report.telling import cut
 
 SPARK_WIDTH = 24
 NAME_WIDTH = 29
@@ -30,7 +35,7 @@ class TraceSeries:
     path: str
     series: tuple[Series, ...]
     scalers: tuple[Scaler, ...]
-    partings: tuple[Parting, ...]
+    partings: tuple[ScalerDivergence, ...]
     holes: tuple[str, ...] = ()
     """What of it cannot be read."""
 
@@ -158,7 +163,7 @@ def _partings(told: TraceSeries, style: Style) -> Iterator[str]:
             yield from wrapped(scaler_text(scaler), "             ", f"  scaler {scaler.number:<3} ")
 
 
-def parting_text(parting: Parting, named: bool = False) -> str:
+def parting_text(parting: ScalerDivergence, named: bool = False) -> str:
     """One sentence: which scalers part, when, and because of what."""
     sides = sorted(parting.sides, key=lambda side: (side.found_inf, side.scalers))
     where = f"{parting.process}: " if named else ""
@@ -176,7 +181,7 @@ def parting_text(parting: Parting, named: bool = False) -> str:
     )
 
 
-def _cause(cause: PartingCause, sides: Sequence[Side]) -> str:
+def _cause(cause: PartingCause, sides: Sequence[ScalerGroup]) -> str:
     if cause is PartingCause.FOUND_INF:
         found = " and ".join(_scalers(side) for side in sides if side.found_inf)
         others = " and ".join(_scalers(side) for side in sides if not side.found_inf)
@@ -190,11 +195,11 @@ def _cause(cause: PartingCause, sides: Sequence[Side]) -> str:
     )
 
 
-def _scalers(side: Side) -> str:
+def _scalers(side: ScalerGroup) -> str:
     return f"scaler{'s' if len(side.scalers) > 1 else ''} {_and(side.scalers)}"
 
 
-def _all_scalers(parting: Parting) -> str:
+def _all_scalers(parting: ScalerDivergence) -> str:
     return f"Scalers {_and(sorted(number for side in parting.sides for number in side.scalers))}"
 
 
@@ -238,3 +243,71 @@ def _apart(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[str]:
     yield from wrapped(account(drift), "     ")
     if len(drift.growth) > 1:
         yield from wrapped(f"by {growing(drift)}", "     ")
+
+
+# --- series json ------------------------------------------------------------------------------------------------------
+#
+# Series as one plain object: ``rltrace.series/1`` (docs/reference/json.md).
+#
+# Owns the field names. Fields are added, never renamed within a schema version.
+
+
+SCHEMA = "rltrace.series/1"
+
+MOST_POINTS = 240
+"""Numbers of a series that are in the report: of a longer one, of each stretch the first, last, smallest, largest."""
+
+
+def series_json(traces: Sequence[TraceSeries], pairs: Sequence[PairSeries]) -> dict[str, Any]:
+    """What ``rltrace series --format json`` prints."""
+    return {
+        "schema": SCHEMA,
+        "traces": [
+            {
+                "path": told.path,
+                "series": [one_json(series) for series in told.series],
+                "scalers": [_plain(asdict(scaler)) for scaler in told.scalers],
+                "partings": [_plain(asdict(parting)) for parting in told.partings],
+                "holes": list(told.holes),
+            }
+            for told in traces
+        ],
+        "comparisons": [
+            {
+                "a": pair.a,
+                "b": pair.b,
+                "drift": [drift_json(drift) for drift in pair.drifts],
+                "only_a": [_named(series) for series in pair.only_a],
+                "only_b": [_named(series) for series in pair.only_b],
+            }
+            for pair in pairs
+        ],
+    }
+
+
+def one_json(series: Series) -> dict[str, Any]:
+    """One series, thinned."""
+    finite = series.values[np.isfinite(series.values)]
+    return {
+        **_named(series),
+        "count": len(series),
+        "whole": series.whole,
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
+        "not_finite": len(series) - len(finite),
+        "points": [[step, number_json(value)] for step, value in thinned(points_of(series), MOST_POINTS)],
+    }
+
+
+def _named(series: Series) -> dict[str, Any]:
+    return {"kind": series.kind, "name": series.name, "stream": series.stream, "place": series.place}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return number_json(value)
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value

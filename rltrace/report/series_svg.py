@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.numbers.series import Series
-from rltrace.diff.numbers.timeline import Curve
-from rltrace.diff.points import points_of
+from rltrace.diff.metrics.series import Series
+from rltrace.diff.metrics.timeline import Curve, points_of
 from rltrace.report.html.charts import HIGH, MOST_POINTS, WIDE, drawn_curve, inner, label, scale_of, share
 from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
-from rltrace.report.telling import cut
+from rltrace.report.phrases import cut
 
 WIDTH, MARGIN = 960, 24
 HEAD, PLOT, FOOT = 52, 120, 28
@@ -49,7 +48,7 @@ text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SeriesChart:
     """What one chart shows."""
 
     a: Series
@@ -61,7 +60,7 @@ class Drawn:
     """What the two are called."""
 
 
-def series_svg(drawn: Sequence[Drawn], title: str) -> str:
+def series_svg(drawn: Sequence[SeriesChart], title: str) -> str:
     """The file's content."""
     shown = drawn[:MOST]
     each = HEAD + PLOT + FOOT
@@ -83,16 +82,16 @@ def series_svg(drawn: Sequence[Drawn], title: str) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{render(document)}\n'
 
 
-def _placed(drawn: Drawn, y: int) -> Element:
+def _placed(drawn: SeriesChart, y: int) -> Element:
     high = HEAD + PLOT + FOOT
     return el("svg", _chart(drawn), x=MARGIN, y=y, width=WIDTH - 2 * MARGIN, height=high, class_=_class(drawn))
 
 
-def _class(drawn: Drawn) -> str:
+def _class(drawn: SeriesChart) -> str:
     return "one" if drawn.b is None else "two"
 
 
-def _chart(drawn: Drawn) -> Iterator[Content]:
+def _chart(drawn: SeriesChart) -> Iterator[Content]:
     curve = _curve(drawn)
     scale = scale_of(curve.a, curve.b)
     span = scale.last - scale.first
@@ -109,20 +108,20 @@ def _chart(drawn: Drawn) -> Iterator[Content]:
     yield label(f"{scale.last:,}", 1, 1, HEAD + PLOT + 16) if span else None
 
 
-def _name(drawn: Drawn) -> str:
+def _name(drawn: SeriesChart) -> str:
     if drawn.b is not None and drawn.b.name != drawn.a.name:
         return f"{drawn.a.name} and {drawn.b.name}"
     return f"{drawn.a.name}  {drawn.a.place}".rstrip()
 
 
-def _curve(drawn: Drawn) -> Curve:
+def _curve(drawn: SeriesChart) -> Curve:
     a = tuple(points_of(drawn.a))
     b = () if drawn.b is None else tuple(points_of(drawn.b))
     whole = drawn.a.whole and (drawn.b is None or drawn.b.whole)
     return Curve(drawn.a.name, drawn.a.place, a, b, None, whole)
 
 
-def _told(drawn: Drawn, low: float, high: float) -> str:
+def _told(drawn: SeriesChart, low: float, high: float) -> str:
     """``400 numbers in A (broad), 400 in B (dashed); from 0.2 to 5.1; 3 NaN or infinite (ticks at the top)``."""
     both = [series for series in (drawn.a, drawn.b) if series is not None]
     count = "1 number" if len(drawn.a) == 1 else f"{len(drawn.a):,} numbers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rltrace.diff.model import Verdict
+from rltrace.diff.base.model import Verdict
 
 COLORS = {Verdict.IDENTICAL: "32", Verdict.SAME_VALUES: "32", Verdict.DIVERGED: "31", Verdict.UNKNOWN: "33"}
 

@@ -4,12 +4,8 @@ Owns a vocabulary for rows that needs no torch. Everything it makes is a trace l
 numbers.
 """
 
-from rltrace.testing.inputs import In, digest
-from rltrace.testing.interning import Frame
-from rltrace.testing.keeping import Tensor
+from rltrace.testing.builder import LAYOUT, SITE, Frame, In, ProcessBuilder, StreamBuilder, Tensor, TraceBuilder, digest
 from rltrace.testing.random import plain_entries, random_rows
-from rltrace.testing.streams import LAYOUT, SITE, StreamBuilder
-from rltrace.testing.traces import ProcessBuilder, TraceBuilder
 
 __all__ = [
     "LAYOUT",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltrace.identity import portable_key
-from rltrace.trace.rows import Rows, TableEntry
-from rltrace.trace.schema import TABLES, Column, Kind, RowFlag
+from rltrace.portable_keys import portable_key
+from rltrace.trace.format.rows import Rows, TableEntry
+from rltrace.trace.format.schema import TABLES, Column, Kind, RowFlag
 
 
 def random_rows(generator: np.random.Generator, first: int, count: int, entries: int = 8) -> Rows:

@@ -9,7 +9,7 @@ import pytest
 from programs import Do, recorded, training
 
 from rltrace.commands.main import main
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 
 @pytest.fixture(autouse=True)

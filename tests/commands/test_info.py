@@ -128,7 +128,8 @@ def test_states_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_trace_without_a_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A launch that recorded nothing is still a trace, and says which processes started."""
-    from rltrace.trace.writer import create_trace, write_birth
+    from rltrace.trace.format.process_start import write_birth
+    from rltrace.trace.format.root import create_trace
 
     create_trace(tmp_path / "t.zarr", {"command": ["true"]})
     write_birth(tmp_path / "t.zarr", {"argv": ["python", "x.py"]})

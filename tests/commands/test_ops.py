@@ -10,7 +10,7 @@ import pytest
 
 from rltrace.commands.main import main
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.schema import MARK_ROWS, Kind, RowFlag
+from rltrace.trace.format.schema import MARK_ROWS, Kind, RowFlag
 
 OUTER = ("train.py", 40, "main", "train(model)")
 INNER = ("lib/ppo.py", 210, "PPO.train", "loss  =  model(x)")

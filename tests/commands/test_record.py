@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from rltrace.commands._option_types import parse_size, parse_steps
+from rltrace.commands._recording import nothing_found
 from rltrace.commands.main import main
-from rltrace.commands.recording import nothing_found
-from rltrace.commands.written import parse_size, parse_steps
 from rltrace.errors import UsageError
-from rltrace.launch.outcome import Recorded
-from rltrace.record.options import RecordOptions
-from rltrace.trace.keptrecords import AskedRows
-from rltrace.trace.reader import open_trace
-from rltrace.trace.valuerecords import Asked
+from rltrace.launch.summary import RecordingSummary
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.records import ActivationRequest, ValueRequest
+from rltrace.trace.read.reader import open_trace
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
 PYTHON = sys.executable
@@ -268,7 +267,7 @@ def test_steps_are_of_ops(folder: Path) -> None:
 def test_a_selector_that_found_nothing_is_told() -> None:
     """Whoever asked for values or rows and has none is told, unless they were found and left out."""
     options = RecordOptions("a.zarr", values=("op=x", "op=y"), rows=("module=z",))
-    found = Recorded(1, 9, 0, 1, ("complete",), 0, False, (), values=0, by_row=0)
+    found = RecordingSummary(1, 9, 0, 1, ("complete",), 0, False, (), values=0, by_row=0)
     told = nothing_found(options, found, Path("a.zarr"))
     assert told == "op=x or op=y or module=z matched nothing; rltrace ops a.zarr lists the recorded ops"
     assert nothing_found(options, replace(found, values=1, by_row=2), Path("a.zarr")) == ""
@@ -288,7 +287,7 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert lines[-1].startswith("  hint: not recorded: ")
     assert lines[-1].endswith(": the limit was reached; --values-limit raises it")
     process = open_trace(folder / "a.zarr").processes[0]
-    assert process.values.asked == Asked(("op=sum", "op=mul,step=1:3"), True, 400)
+    assert process.values.asked == ValueRequest(("op=sum", "op=mul,step=1:3"), True, 400)
     assert len(process.values) == 5
     assert main(["info", str(folder / "a.zarr")]) == 0
     _, _, told = capsys.readouterr().out.partition("\n  values  5, ")
@@ -334,7 +333,7 @@ def test_rows_of_a_script(folder: Path) -> None:
         r"  hint: not recorded: rows of [\d,]+ tensors: the limit .*; --rows-limit raises it", lines[-1]
     )
     kept = open_trace(folder / "a.zarr").processes[0].kept_rows
-    assert kept.asked == AskedRows(("op=sum", "module=*"), (0, 1), 400)
+    assert kept.asked == ActivationRequest(("op=sum", "module=*"), (0, 1), 400)
     assert 0 < kept.tensor_count < 5
 
 
@@ -367,7 +366,7 @@ def test_trace_that_the_program_removed(folder: Path) -> None:
 def test_trace_that_another_recording_has_replaced(folder: Path) -> None:
     """It is left alone, though nothing of the own command was recorded."""
     code = (
-        "from rltrace.trace.root import create_trace; from pathlib import Path;"
+        "from rltrace.trace.format.root import create_trace; from pathlib import Path;"
         "create_trace(Path('t.zarr'), {'command': ['another']}, force=True)"
     )
     result = run(folder, RLTRACE, "record", "-o", "t.zarr", "--", PYTHON, "-c", code)

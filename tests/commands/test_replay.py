@@ -12,9 +12,9 @@ import pytest
 
 from rltrace.commands.main import main
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
+from rltrace.diff.base.model import Verdict
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
 

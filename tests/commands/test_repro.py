@@ -50,12 +50,12 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     assert main(["repro", "a.zarr", "--at", "op=exp,nth=1", "-o", "out"]) == 0
     assert "python out/repro.py" in capsys.readouterr().err
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        "command.py",
+        "repro_main.py",
         "digest.py",
         "inputs.npz",
         "repro.py",
-        "rerun.py",
-        "switches.py",
+        "runner.py",
+        "torch_flags.py",
     ]
     text = Path("out/repro.py").read_text()
     assert "Tensor('bfloat16', (4, 4), (4, 1), storage=0)" in text

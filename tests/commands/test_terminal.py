@@ -14,8 +14,8 @@ import pytest
 from programs import Do, recorded, training
 from spoken_traces import spoken_traces
 
-from rltrace.commands import terminal
-from rltrace.commands.judged import Judged
+from rltrace.commands import _terminal
+from rltrace.commands._parity_result import ParityResult
 from rltrace.commands.main import main
 from rltrace.diff import Comparison, compare
 from rltrace.errors import UsageError
@@ -36,8 +36,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         asked.append((a, b, strict))
         return compare(a, b, strict=strict)
 
-    monkeypatch.setattr(terminal, "can_open", lambda: True)
-    monkeypatch.setattr(terminal, "show_diff", show)
+    monkeypatch.setattr(_terminal, "can_open", lambda: True)
+    monkeypatch.setattr(_terminal, "show_diff", show)
     return asked
 
 
@@ -62,12 +62,12 @@ def test_show(
 ) -> None:
     """One trace opens at a terminal; on request, and elsewhere, what ``info`` prints is printed."""
     opened: list[Path] = []
-    monkeypatch.setattr(terminal, "show_trace", opened.append)
+    monkeypatch.setattr(_terminal, "show_trace", opened.append)
     form = option if option[:1] == ["--format"] else []
     assert main(["info", str(traces[0]), *form]) == 0
     as_info = capsys.readouterr().out
     for at_a_terminal in (True, False):
-        monkeypatch.setattr(terminal, "can_open", lambda seated=at_a_terminal: seated)
+        monkeypatch.setattr(_terminal, "can_open", lambda seated=at_a_terminal: seated)
         assert main(["show", str(traces[0]), *option]) == 0
         opens = at_a_terminal and not option
         assert opened == [traces[0]] if opens else capsys.readouterr().out == as_info
@@ -83,29 +83,29 @@ def test_compare(
     monkeypatch.chdir(tmp_path)
     opened: list[object] = []
 
-    def show(given: object, judge: Callable[[], Judged]) -> Judged:
+    def show(given: object, judge: Callable[[], ParityResult]) -> ParityResult:
         opened.append(given)
         return judge()
 
-    monkeypatch.setattr(terminal, "can_open", lambda: True)
-    monkeypatch.setattr(terminal, "show_parity", show)
+    monkeypatch.setattr(_terminal, "can_open", lambda: True)
+    monkeypatch.setattr(_terminal, "show_parity", show)
     assert main(["compare", *programs, *option]) == 1
     told = (tmp_path / "report.txt").read_text() if "-o" in option else capsys.readouterr().out
     assert (not opened and told.startswith("DIFFERS")) if option else (len(opened) == 1 and not told)
-    monkeypatch.setattr(terminal, "show_parity", lambda *_: None)
+    monkeypatch.setattr(_terminal, "show_parity", lambda *_: None)
     assert main(["compare", *programs]) == 130
 
 
 def test_left_before_the_verdict(traces: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No verdict, no word on the runs: 130, as after Ctrl-C. A failure of the search: 2."""
-    monkeypatch.setattr(terminal, "can_open", lambda: True)
-    monkeypatch.setattr(terminal, "show_diff", lambda *_, **__: None)
+    monkeypatch.setattr(_terminal, "can_open", lambda: True)
+    monkeypatch.setattr(_terminal, "show_diff", lambda *_, **__: None)
     assert main(["diff", *map(str, traces)]) == 130
 
     def broken(*_: object, **__: object) -> None:
         raise UsageError("they cannot be compared")
 
-    monkeypatch.setattr(terminal, "show_diff", broken)
+    monkeypatch.setattr(_terminal, "show_diff", broken)
     assert main(["diff", *map(str, traces)]) == 2
 
 
@@ -120,13 +120,13 @@ def test_opens_at_a_terminal_that_can_draw(monkeypatch: pytest.MonkeyPatch, term
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stdin", End(True))
     monkeypatch.setattr(sys, "stdout", End(True))
-    assert terminal.can_open() is opens
+    assert _terminal.can_open() is opens
     monkeypatch.setattr(sys, "stdout", End(False))
-    assert not terminal.can_open()
+    assert not _terminal.can_open()
 
 
 RUN = "import sys; from rltrace.commands.main import main; sys.exit(main(sys.argv[1:]))"
-BROKEN = "import rltrace_tui.words as words; words.environment_lines = lambda *_: 1 / 0; "
+BROKEN = "import rltrace_tui.diff_text as words; words.environment_lines = lambda *_: 1 / 0; "
 
 
 def at_a_terminal(code: str, traces: tuple[Path, Path], answer: bytes) -> tuple[int, bytes]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import rltrace
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.testing import TraceBuilder
 
 PLACES = ("begin", "loss", "before", "end")

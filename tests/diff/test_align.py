@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.diff.aligning.align import Alignment, align
-from rltrace.diff.aligning.tokens import StretchTokens
+from rltrace.diff.align.rows import Alignment, align
+from rltrace.diff.base.tokens import StretchTokens
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.diff.calls import arguments_text
-from rltrace.diff.findings import row_at
-from rltrace.diff.judging.pairs import Difference
-from rltrace.diff.view import StreamView
-from rltrace.trace.reader import open_trace
+from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.row_diff import Difference, arguments_text
+from rltrace.diff.base.view import StreamView
+from rltrace.trace.read.reader import open_trace
 
 
 def nested(layout: torch.layout) -> torch.Tensor:

@@ -10,9 +10,9 @@ import pytest
 from programs import KERNEL, Do, Machine, training
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Cause, Finding, InputsMatch, Verdict
+from rltrace.diff.base.model import Cause, Finding, InputsMatch, Verdict
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.schema import Kind, Origin, RowFlag
+from rltrace.trace.format.schema import Kind, Origin, RowFlag
 
 Record = Callable[..., Machine]
 OTHER_KERNEL = tuple({**KERNEL, "isa": "AVX512"}.items())

@@ -12,10 +12,10 @@ import pytest
 from programs import Do, Machine, training
 
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.base.model import Cause, Verdict
 from rltrace.errors import NotATraceError, UsageError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 Record = Callable[..., Machine]
 
@@ -308,7 +308,7 @@ def test_no_torch_is_loaded(record: Record) -> None:
     other = [replace(do, noise="x") if do.name == "aten.mean.default" else do for do in program]
     paths = [str(record(program).path), str(record(other).path)]
     code = (
-        "import sys; from rltrace.diff import compare; from rltrace.report.text import render_comparison\n"
+        "import sys; from rltrace.diff import compare; from rltrace.report.diff_text import render_comparison\n"
         f"render_comparison(compare(*{paths!r}), color=True)\n"
         "sys.exit(bool({'torch', 'zarr', 'textual'} & set(sys.modules)))"
     )

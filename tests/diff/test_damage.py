@@ -15,12 +15,12 @@ from programs import Do, Machine, training
 from tampering import Files, bases, load, records, rewrite, store
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
+from rltrace.diff.base.model import Verdict
 from rltrace.errors import RltraceError
-from rltrace.report.json import comparison_json
-from rltrace.report.text import render_comparison
+from rltrace.report.diff_json import comparison_json
+from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
-from rltrace.trace.journal import parse_journal
+from rltrace.trace.format.journal import parse_journal
 
 
 def recorded_in_pieces(path: Path, program: list[Do], level: str = "op") -> Path:

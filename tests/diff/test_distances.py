@@ -12,9 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.diff.numbers import distances
-from rltrace.diff.numbers.bits import FLOATS, decoded, is_infinite, is_nan
-from rltrace.diff.numbers.distances import Bin, Distances, measure
+from rltrace.diff.metrics import distances
+from rltrace.diff.metrics.distances import FLOATS, Bin, Distances, decoded, is_infinite, is_nan, measure
 
 NARROW = [name for name, form in FLOATS.items() if form.bits <= 16]
 

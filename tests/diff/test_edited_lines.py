@@ -9,7 +9,7 @@ from typing import Any
 from programs import Do, Machine, training
 
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.diff.base.model import Cause, Comparison, Verdict
 
 Record = Callable[..., Machine]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from programs import Do, Machine, training
 
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.base.model import Cause, Verdict
 
 Record = Callable[..., Machine]
 

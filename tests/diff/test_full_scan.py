@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from programs import Do, Machine
 
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 from scripts import Writer
 
 IN_PLACE = ("value", "argument", "shape", "outside", "alias", "seed")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from programs import Do, recorded, training
 
 from rltrace.diff import compare
-from rltrace.diff.groups import Group, Grouping, Parting, findings_of, group, seen_not_to_repeat
-from rltrace.diff.model import Cause
+from rltrace.diff.base.model import Cause
+from rltrace.diff.groups import Group, Grouping, GroupSplit, findings_of, group, seen_not_to_repeat
 
 
 def with_noise(*changes: tuple[int, str]) -> list[Do]:
@@ -45,7 +45,7 @@ def test_runs_that_agree_are_one_group(tmp_path: Path) -> None:
 def test_two_groups_part_at_an_op(tmp_path: Path) -> None:
     """The op and its cause are those of a comparison of two runs, one of each group."""
     found = grouped(tmp_path, [training(), with_noise((CRITIC, "x")), training(), with_noise((CRITIC, "x"))])
-    assert isinstance(found.tree, Parting)
+    assert isinstance(found.tree, GroupSplit)
     assert found.tree.branches == (Group((0, 2)), Group((1, 3)))
     pair = compare(tmp_path / "run-0.zarr", tmp_path / "run-1.zarr")
     assert found.tree.finding == pair.decisive
@@ -70,7 +70,7 @@ def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
 def test_three_ways_at_one_op(tmp_path: Path) -> None:
     """Runs that give three values at one op part once, three ways."""
     found = grouped(tmp_path, [with_noise((CRITIC, noise)) for noise in "abcab"])
-    assert isinstance(found.tree, Parting)
+    assert isinstance(found.tree, GroupSplit)
     assert found.tree.branches == (Group((0, 3)), Group((1, 4)), Group((2,)))
     assert [g.runs for g in found.groups] == [(0, 3), (1, 4), (2,)]
 
@@ -85,9 +85,9 @@ def test_a_group_parts_again(tmp_path: Path) -> None:
         training(),
     ]
     found = grouped(tmp_path, programs)
-    assert isinstance(found.tree, Parting)
+    assert isinstance(found.tree, GroupSplit)
     staying, leaving = found.tree.branches
-    assert isinstance(staying, Parting) and isinstance(leaving, Parting)
+    assert isinstance(staying, GroupSplit) and isinstance(leaving, GroupSplit)
     assert staying.branches == (Group((0, 4)), Group((3,)))
     assert leaving.branches == (Group((1,)), Group((2,)))
 
@@ -125,7 +125,7 @@ def test_groups_are_the_classes_of_equal_runs(
     _check(found.tree, choices, places)
 
 
-def _check(node: Group | Parting, choices: list[list[str]], places: list[int]) -> None:
+def _check(node: Group | GroupSplit, choices: list[list[str]], places: list[int]) -> None:
     if isinstance(node, Group):
         return
     ways = [{tuple(choices[run]) for run in branch.runs} for branch in node.branches]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from programs import Do, Machine
 
-from rltrace.diff.aligning.lines import SiteNames
-from rltrace.trace.reader import ProcessTrace, open_trace
+from rltrace.diff.base.view import SiteNames
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
 
 Record = Callable[..., Machine]
 Frame = tuple[str, int, str, str]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rltrace.diff.base.model import Cause, Finding, Pair
+from rltrace.diff.causes.nondeterminism import SETTING, TABLE, advice_text, known_of
 from rltrace.diff.compare import compare
-from rltrace.diff.judging.nondeterminism import SETTING, TABLE, advice_text, known_of
-from rltrace.diff.model import Cause, Finding, Pair
 from rltrace.testing import TraceBuilder
 
 

@@ -13,7 +13,7 @@ import pytest
 from programs import Do, Machine
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Cause, Finding, InputsMatch
+from rltrace.diff.base.model import Cause, Finding, InputsMatch
 
 Record = Callable[..., Machine]
 Kernel = tuple[tuple[str, object], ...]

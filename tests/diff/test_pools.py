@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
-from rltrace.diff.pools import is_pool
+from rltrace.diff.base.model import Verdict
+from rltrace.diff.processes import is_pool
 from rltrace.testing import TraceBuilder
 
 TASKS = ("one", "two", "three", "three")

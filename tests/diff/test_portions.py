@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import KERNEL, Do, recorded
 
-from rltrace.diff import compare, route, walk
-from rltrace.diff.aligning import window
-from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.diff import compare
+from rltrace.diff.align import blocks, window
+from rltrace.diff.base.model import Cause, Comparison, Verdict
+from rltrace.diff.stream import walk
 from rltrace.errors import HoleError
 from rltrace.testing import TraceBuilder
-from rltrace.trace import chains
-from rltrace.trace.reader import open_trace
+from rltrace.trace.format import row_hashes
+from rltrace.trace.read.reader import open_trace
 
 ITEMS = 4
 """Members of the set that a step walks."""
@@ -64,11 +65,11 @@ def found(
     these tell of are read all the same; ``batches``: steps may be taken together."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         if not digests:
-            patch.setattr(chains, "LONGEST", -1)
+            patch.setattr(row_hashes, "LONGEST", -1)
         if not look:
             patch.setattr(walk, "CHUNKS_FOR_ORDER", 0)
         if not batches:
-            patch.setattr(route, "WINDOW_ROWS", 0)
+            patch.setattr(blocks, "WINDOW_ROWS", 0)
         paths = [recorded(Path(folder) / name, program).path for name, program in (("a.zarr", a), ("b.zarr", b))]
         return compare(*paths)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Verdict
-from rltrace.report.json import comparison_json
-from rltrace.report.text import render_comparison
+from rltrace.diff.base.model import Verdict
+from rltrace.report.diff_json import comparison_json
+from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
-from rltrace.trace.births import note_failure, write_birth
+from rltrace.trace.format.process_start import note_failure, write_birth
 
 Child = tuple[str, str, Sequence[str]]
 """Name it got, its argument, what it computed."""

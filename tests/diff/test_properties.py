@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from programs import KERNEL, Do, recorded, training
 
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.base.model import Cause, Verdict
 
 OTHER = tuple({**KERNEL, "threads": 8}.items())
 IN_PLACE = {

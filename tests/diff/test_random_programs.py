@@ -16,8 +16,8 @@ from programs import recorded
 from truths import Truth, readings
 
 from rltrace.diff import compare
-from rltrace.diff.aligning import passage
-from rltrace.diff.model import Cause, Comparison, Verdict
+from rltrace.diff.align import window
+from rltrace.diff.base.model import Cause, Comparison, Verdict
 from scripts import Item, Writer
 
 HARMLESS = (("log", "again"), ("log", "reorder"), ("log", "rename"))
@@ -132,7 +132,7 @@ def test_a_window_never_invents_a_difference(
     monkeypatch: pytest.MonkeyPatch, random: Random, kinds: tuple[str, ...]
 ) -> None:
     """The same where a stretch is aligned a few rows at a time: right, or said to be unsure."""
-    monkeypatch.setattr(passage, "WINDOW_ROWS", 96)
+    monkeypatch.setattr(window, "WINDOW_ROWS", 96)
     comparison, truths, _ = compared(random, kinds)
     if comparison.verdict is not Verdict.UNKNOWN and not is_ambiguous(comparison):
         assert any(is_not_invented(comparison, expected) for expected in truths), comparison.why

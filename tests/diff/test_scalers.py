@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scaled import GOOD, OVERFLOW, process_of, scaled
 
-from rltrace.diff.numbers.scalers import Parting, PartingCause, partings, scalers_of
-from rltrace.diff.numbers.series import recorded_series
-from rltrace.trace.schema import SAMPLE_CHUNK
+from rltrace.diff.metrics.scalers import PartingCause, ScalerDivergence, partings, scalers_of
+from rltrace.diff.metrics.series import recorded_series
+from rltrace.trace.format.schema import SAMPLE_CHUNK
 
 
-def told(path: Path) -> tuple[Parting, ...]:
+def told(path: Path) -> tuple[ScalerDivergence, ...]:
     process = process_of(path)
     return partings(process.name, list(recorded_series(process)))
 
 
-def groups(parting: Parting) -> list[tuple[int, ...]]:
+def groups(parting: ScalerDivergence) -> list[tuple[int, ...]]:
     return sorted(side.scalers for side in parting.sides)
 
 
@@ -90,5 +90,5 @@ def test_partings_are_those_of_the_histories(tmp_path_factory: pytest.TempPathFa
             assert apart == ([] if first is None else [first])
 
 
-def _names(parting: Parting, *scalers: int) -> bool:
+def _names(parting: ScalerDivergence, *scalers: int) -> bool:
     return set(scalers) <= {number for side in parting.sides for number in side.scalers}

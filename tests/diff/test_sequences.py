@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.aligning.sequences import (
-    Budget,
+from rltrace.diff.base.sequences import (
     BudgetExceededError,
+    SearchBudget,
     common_prefix,
     common_suffix,
     longest_common,
@@ -49,7 +49,7 @@ def test_common_ends(a: list[int], b: list[int]) -> None:
 @given(words, words)
 def test_longest_common_is_longest(a: list[int], b: list[int]) -> None:
     """Pairs are equal, in order on both sides, and as many as the textbook table allows."""
-    at_a, at_b = longest_common(tokens(a), tokens(b), Budget(10**6))
+    at_a, at_b = longest_common(tokens(a), tokens(b), SearchBudget(10**6))
     assert [a[i] for i in at_a] == [b[j] for j in at_b]
     assert all(np.diff(at_a) > 0) and all(np.diff(at_b) > 0)
     assert len(at_a) == longest_common_length(a, b)
@@ -59,7 +59,7 @@ def test_longest_common_gives_up_past_its_budget() -> None:
     """Sequences too different to align within the budget are said to be so."""
     a = np.arange(2_000, dtype=np.uint64)
     with pytest.raises(BudgetExceededError):
-        longest_common(a, a[::-1].copy(), Budget(10_000))
+        longest_common(a, a[::-1].copy(), SearchBudget(10_000))
 
 
 @given(st.lists(st.integers(0, 30), max_size=9))
@@ -98,7 +98,7 @@ def test_match_nth_pairs_the_nth_with_the_nth(a: list[int], b: list[int]) -> Non
 def test_reaching_an_end_with_the_fewest_edits(a: list[int], b: list[int]) -> None:
     """One side is used up as far as it matters, and no other place to stop needs fewer edits on the way."""
     both = set(a) & set(b)
-    x, y = reach_an_end(tokens(a), tokens(b), Budget(10**6))
+    x, y = reach_an_end(tokens(a), tokens(b), SearchBudget(10**6))
     kept_a, kept_b = [t for t in a if t in both], [t for t in b if t in both]
     stop_a, stop_b = sum(t in both for t in a[:x]), sum(t in both for t in b[:y])
     assert not kept_a or stop_a == len(kept_a) or stop_b == len(kept_b)

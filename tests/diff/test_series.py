@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rltrace.diff.numbers.series import KINDS, Series, all_series, attempts_of, chosen_segments
+from rltrace.diff.metrics.series import KINDS, Series, all_series, attempts_of, chosen_segments
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import SAMPLE_CHUNK
+from rltrace.trace.format.schema import SAMPLE_CHUNK
+from rltrace.trace.read.reader import open_trace
 
 
 def read(path: Path, *names: str) -> dict[str, Series]:

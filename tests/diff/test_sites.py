@@ -11,7 +11,7 @@ from programs import Do, Machine, training
 
 import rltrace
 from rltrace.diff import compare
-from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.base.model import Cause, Verdict
 
 Record = Callable[..., Machine]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.base.model import Cause, Verdict
 from rltrace.testing import TraceBuilder
 
 

@@ -10,13 +10,13 @@ import pytest
 from programs import Do, Machine, training
 
 from rltrace.diff import compare
-from rltrace.diff.alone import own_curves
-from rltrace.diff.numbers import timeline
-from rltrace.diff.numbers.timeline import StepState, curves, timelines
+from rltrace.diff.display.single_trace import own_curves
+from rltrace.diff.metrics import timeline
+from rltrace.diff.metrics.timeline import StepState, curves, timelines
 from rltrace.report.html.page import html_page
-from rltrace.report.material import gather
+from rltrace.report.page_data import gather
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 Record = Callable[..., Machine]
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))

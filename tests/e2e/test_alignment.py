@@ -11,11 +11,11 @@ import torch
 import rltrace
 from rltrace.commands.explain import _otherwise
 from rltrace.commands.repro import find, prepare
+from rltrace.diff.base.model import Cause
 from rltrace.diff.compare import compare
-from rltrace.diff.model import Cause
 from rltrace.experiment.explain import explain
-from rltrace.experiment.settings import OF, Setting
-from rltrace.reexecute.folder import SCRIPT, write_folder
+from rltrace.experiment.kernel_settings import OF, KernelSetting
+from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
 
 NUMBERS = 1_000
 
@@ -57,6 +57,6 @@ def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path],
     op, sides = prepare(*find(a, None, b), ())
     assert (sides["a"].alignments, sides["b"].alignments, _otherwise(sides)) == ((0, 0), (4, 0), "b")
     write_folder(tmp_path / "op", op, sides, [])
-    here, as_b = explain(tmp_path / "op" / SCRIPT, [Setting(), Setting(OF, "b")], 2)
+    here, as_b = explain(tmp_path / "op" / SCRIPT, [KernelSetting(), KernelSetting(OF, "b")], 2)
     assert (here.trouble, as_b.trouble) == ("", "")
     assert here.gives("a") and as_b.gives("b") and not as_b.gives("a")

@@ -14,7 +14,7 @@ import torch
 
 import rltrace
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Cause, Finding, Verdict
+from rltrace.diff.base.model import Cause, Finding, Verdict
 
 Both = Callable[[str, str], Comparison]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
+from rltrace.diff.base.model import Verdict
 
 
 @pytest.mark.timeout(900)  # as many runs as there are kinds of op, and some more

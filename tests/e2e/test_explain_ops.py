@@ -14,11 +14,11 @@ import torch
 import rltrace
 from rltrace.commands.repro import find, prepare
 from rltrace.experiment.explain import Tried, explain, pairs
-from rltrace.experiment.settings import parse_setting
-from rltrace.reexecute.folder import SCRIPT, write_folder
-from rltrace.report.at import locate
+from rltrace.experiment.kernel_settings import parse_setting
+from rltrace.query.locate import locate
 from rltrace.report.explain import conclusions, explain_json
-from rltrace.trace.reader import open_trace
+from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+from rltrace.trace.read.reader import open_trace
 
 PLANTED = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",

@@ -18,13 +18,13 @@ import torch
 
 import rltrace
 from rltrace.commands.repro import find, prepare
-from rltrace.diff.compare import Comparison, compare
-from rltrace.diff.model import Cause, Finding, InputsMatch
+from rltrace.diff.base.model import Cause, Comparison, Finding, InputsMatch
+from rltrace.diff.compare import compare
 from rltrace.experiment.explain import Tried, explain
-from rltrace.experiment.settings import Setting, parse_setting
-from rltrace.reexecute.folder import SCRIPT, write_folder
-from rltrace.trace.evidence import launches, whole_names
-from rltrace.trace.reader import open_trace
+from rltrace.experiment.kernel_settings import KernelSetting, parse_setting
+from rltrace.rerun_op.repro_folder import SCRIPT, write_folder
+from rltrace.trace.kernels.evidence import launches, whole_names
+from rltrace.trace.read.reader import open_trace
 
 pytestmark = pytest.mark.gpu
 
@@ -82,7 +82,7 @@ def first_of(found: Comparison) -> Finding:
     return found.first_value
 
 
-def tried(folder: Path, a: Path, b: Path, *settings: Setting, times: int = 5) -> list[Tried]:
+def tried(folder: Path, a: Path, b: Path, *settings: KernelSetting, times: int = 5) -> list[Tried]:
     """The first op that differs, run again under these settings."""
     op, sides = prepare(*find(a, None, b), ())
     write_folder(folder / "op", op, sides, [])
@@ -105,7 +105,7 @@ def test_another_kernel_by_a_flag(tmp_path: Path) -> None:
     assert first.kernel.a != first.kernel.b
     assert "flag.cuda.matmul.tf32 chooses: False against True" in first.because
     assert "flag.cuda.matmul.tf32" in {difference.name for difference in found.environment}
-    here, on, off = tried(tmp_path, a, b, Setting(), parse_setting("tf32=on"), parse_setting("tf32=off"))
+    here, on, off = tried(tmp_path, a, b, KernelSetting(), parse_setting("tf32=on"), parse_setting("tf32=off"))
     assert [one.trouble for one in (here, on, off)] == ["", "", ""]
     assert here.gives("a") and off.gives("a") and on.gives("b")
     assert set(on.kernels) != set(off.kernels) and on.kernels and off.kernels
@@ -138,7 +138,7 @@ def test_atomic_additions_do_not_repeat_themselves(tmp_path: Path) -> None:
     assert (first.op, first.cause) == ("aten.index_add_.default", Cause.SAME_KERNEL)
     assert any("does not promise that aten.index_add_.default is deterministic" in note for note in found.notes)
     a, b = Path(found.a.path), Path(found.b.path)
-    here, deterministic = tried(tmp_path, a, b, Setting(), Setting("deterministic"), times=100)
+    here, deterministic = tried(tmp_path, a, b, KernelSetting(), KernelSetting("deterministic"), times=100)
     assert here.repeats is False
     assert deterministic.repeats is True
 

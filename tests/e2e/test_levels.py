@@ -14,8 +14,8 @@ import torch
 
 import rltrace
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
-from rltrace.trace.reader import open_trace
+from rltrace.diff.base.model import Verdict
+from rltrace.trace.read.reader import open_trace
 
 
 def test_step_level_leads_to_the_op(cli: Any, kernel_setting: str, as_it_is: Callable[[str], Any]) -> None:

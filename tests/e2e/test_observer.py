@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 
 @pytest.mark.parametrize("program", ["ppo.py", "sac.py", "zoo.py", "many_ops.py"])

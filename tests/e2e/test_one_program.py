@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import rltrace
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 PROGRAM = """
 import os

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
-from rltrace.trace.reader import Trace, open_trace
+from rltrace.diff.base.model import Verdict
+from rltrace.trace.read.reader import Trace, open_trace
 
 pytestmark = pytest.mark.usefixtures("children_as_ever")
 

@@ -14,12 +14,12 @@ from recorded import Recorded
 from torch import distributed, nn
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Cause, Verdict
+from rltrace.diff.base.model import Cause, Verdict
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.report.json import comparison_json
-from rltrace.report.text import render_comparison
-from rltrace.trace.reader import Trace, open_trace
-from rltrace.trace.schema import Origin
+from rltrace.report.diff_json import comparison_json
+from rltrace.report.diff_text import render_comparison
+from rltrace.trace.format.schema import Origin
+from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "ranks.py"
 TORCHRUN = Path(sys.executable).parent / "torchrun"

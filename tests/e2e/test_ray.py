@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install ray")
 PROGRAM = Path(__file__).parent / "programs" / "actors.py"

@@ -14,7 +14,7 @@ from recorded import recorder
 from torch import nn
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.model import Verdict
+from rltrace.diff.base.model import Verdict
 
 Compare = Callable[[Callable[[], object], Callable[[], object]], Comparison]
 

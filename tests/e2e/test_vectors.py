@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
-from rltrace.trace.reader import Trace, open_trace
-from rltrace.trace.schema import Column, Kind
+from rltrace.diff.base.model import Verdict
+from rltrace.trace.format.schema import Column, Kind
+from rltrace.trace.read.reader import Trace, open_trace
 
 SUBPROC = """
 import sys

@@ -15,10 +15,10 @@ import torch
 import rltrace
 from rltrace.commands.kernels import command as what_ran
 from rltrace.errors import UsageError
-from rltrace.reexecute.asking import ask
-from rltrace.reexecute.verbose import parse
-from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import Column
+from rltrace.rerun_op.kernel_queries import query_kernels
+from rltrace.rerun_op.library_output import parse
+from rltrace.trace.format.schema import Column
+from rltrace.trace.read.reader import open_trace
 
 SETTING = "ONEDNN_MAX_CPU_ISA=SSE41"
 """Every processor has more than that."""
@@ -155,7 +155,7 @@ def test_asked_of_a_trace_that_is_there_already(tmp_path: Path) -> None:
         layer(torch.ones(5, 300))
     with pytest.raises(UsageError, match="--ask"):
         what_ran.main([str(tmp_path / "a.zarr")], standalone_mode=False)
-    found = ask(tmp_path / "a.zarr", (1, 2))
+    found = query_kernels(tmp_path / "a.zarr", (1, 2))
     assert found.told == 1
     products = [names for name, _, names in rows_of(tmp_path / "a.zarr") if name == "addmm"]
     assert products == [(), ("MKL SGEMM(T,N,40,5,300)",)]

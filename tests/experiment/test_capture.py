@@ -16,8 +16,8 @@ from rltrace.experiment.confirm.capture import (
     ABOUT,
     SCHEMA,
     TRACE,
-    Captured,
     CaptureError,
+    CaptureInfo,
     identity_of,
     read_capture,
     size_of,
@@ -25,10 +25,10 @@ from rltrace.experiment.confirm.capture import (
     write_capture,
 )
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
-from rltrace.trace.slice import slice_trace
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.slice import slice_trace
 
-CAPTURED = Captured("0123456789abcdef", "a.zarr", 3, 5, 2)
+CAPTURED = CaptureInfo("0123456789abcdef", "a.zarr", 3, 5, 2)
 ENTRY = f"{TRACE}/journal/log"
 
 

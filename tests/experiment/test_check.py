@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rltrace.experiment.check import Checked, Plan, check
-from rltrace.experiment.runs import Ended, Job
+from rltrace.experiment.check import CheckPlan, CheckResult, check
+from rltrace.experiment.runner import RunRequest, RunResult
 from rltrace.testing import TraceBuilder
 
 
@@ -25,7 +25,7 @@ class MadeUp:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Ended]:
+    def run(self, jobs: Sequence[RunRequest]) -> Iterator[RunResult]:
         for job in jobs:
             self.names.append(job.name)
             level = "step" if "step" in job.options else "op"
@@ -35,19 +35,19 @@ class MadeUp:
                     trace.op("aten.mm.default", outputs=["x"])
                 trace.end_step(parameters="p", gradients="g", generators="r")
             trace.finish()
-            yield Ended(job, self.status if level == "step" else 0)
+            yield RunResult(job, self.status if level == "step" else 0)
 
 
 @pytest.fixture
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> tuple[Checked, MadeUp]:
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> tuple[CheckResult, MadeUp]:
     runner = MadeUp(request.param)
-    monkeypatch.setattr("rltrace.experiment.check.Runner", lambda _: runner)
-    plan = Plan(("true",), 2, 1, tmp_path, tmp_path, in_place=True)
+    monkeypatch.setattr("rltrace.experiment.runner.Runner", lambda _: runner)
+    plan = CheckPlan(("true",), 2, 1, tmp_path, tmp_path, in_place=True)
     return check(plan), runner
 
 
 @pytest.mark.parametrize("checked", [0], indirect=True)
-def test_it_is_numbered_like_any_other_run(checked: tuple[Checked, MadeUp]) -> None:
+def test_it_is_numbered_like_any_other_run(checked: tuple[CheckResult, MadeUp]) -> None:
     """A program that reads RLTRACE_RUN as a number finds one there; the run falls into its group."""
     found, runner = checked
     assert runner.names == ["1", "2", "3"]
@@ -56,7 +56,7 @@ def test_it_is_numbered_like_any_other_run(checked: tuple[Checked, MadeUp]) -> N
 
 
 @pytest.mark.parametrize("checked", [1], indirect=True)
-def test_one_that_failed_alone_is_compared_with_none(checked: tuple[Checked, MadeUp]) -> None:
+def test_one_that_failed_alone_is_compared_with_none(checked: tuple[CheckResult, MadeUp]) -> None:
     """That it computed the same up to there proves nothing; what is said is how it ended, and where to look."""
     found, _ = checked
     assert found.control is not None and found.control.group is None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rltrace.errors import UsageError
-from rltrace.experiment.outcome import Word
+from rltrace.experiment.outcome import Outcome
 
 OFF: set[int] = set()
 """Planted ops that compute otherwise; each run sets it."""
@@ -92,7 +92,7 @@ def test_what_it_takes(script: Script) -> None:
             used = {number for number in (*script.loss, *script.log) if number in script.off}
             assert not used
             return
-    assert outcome.word is Word.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.because
     assert {kind.op for kind in outcome.classes} == {
         f"planted.op{number}.default" for number in {*script.loss, *script.log} & script.off
     }

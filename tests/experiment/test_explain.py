@@ -9,7 +9,7 @@ import torch
 
 from rltrace.errors import UsageError
 from rltrace.experiment.explain import Tried, is_missing, pairs
-from rltrace.experiment.settings import OF, SWITCHES, Op, Setting, parse_setting, settings
+from rltrace.experiment.kernel_settings import OF, SWITCHES, KernelSetting, OpProfile, parse_setting, settings
 from rltrace.report.explain import NEVER_RUN, conclusions, explain_json, explain_lines
 
 A, B, C = ("a" * 16,), ("b" * 16,), ("c" * 16,)
@@ -18,12 +18,12 @@ WHOSE = {A: ("a",), B: ("b",), C: ()}
 
 def tried(setting: str, *results: tuple[str, ...]) -> Tried:
     made = tuple((result, 5, WHOSE[result]) for result in results)
-    return Tried(Setting(*setting.split("=")), 5 * len(results), made)
+    return Tried(KernelSetting(*setting.split("=")), 5 * len(results), made)
 
 
 def test_what_is_worth_a_try() -> None:
     """What the processor cannot do is left out; recorded thread counts are in; nothing else is left out on a CPU."""
-    grid = settings(Op("aten.mm.default", frozenset({"float32"})), ["avx", "avx2"], [3, None])
+    grid = settings(OpProfile("aten.mm.default", frozenset({"float32"})), ["avx", "avx2"], [3, None])
     words = [str(setting) for setting in grid.tries]
     assert words[0] == "as is"
     assert {"threads=1", "threads=3", "deterministic", "MKL_CBWR=COMPATIBLE", "ATEN_CPU_CAPABILITY=avx2"} <= set(words)
@@ -35,7 +35,7 @@ def test_what_is_worth_a_try() -> None:
 
 def on_gpu(name: str, *dtypes: str, everything: bool = False) -> tuple[set[str], set[str]]:
     """What is tried for an op on a GPU, and what is left out."""
-    grid = settings(Op(name, frozenset(dtypes), on_gpu=True), ["avx2"], [1], everything=everything)
+    grid = settings(OpProfile(name, frozenset(dtypes), on_gpu=True), ["avx2"], [1], everything=everything)
     return {str(setting) for setting in grid.tries}, set(grid.left_out)
 
 
@@ -67,22 +67,22 @@ def test_nothing_is_left_out_of_an_operator_that_no_rule_knows() -> None:
 
 def test_the_settings_of_the_other_run() -> None:
     """All at once come first, where they are others; inputs that lay off are tried where an allocator puts them."""
-    grid = settings(Op("aten.add.Tensor", aligned=False), [], [1], other="b")
+    grid = settings(OpProfile("aten.add.Tensor", aligned=False), [], [1], other="b")
     assert [str(setting) for setting in grid.tries[:2]] == ["as is", "the settings of B"]
     assert grid.tries[1].options == ("--as", "b")
     assert "alignment=64" in map(str, grid.tries)
-    nothing = settings(Op("aten.randn.default", has_inputs=False), [], [1])
+    nothing = settings(OpProfile("aten.randn.default", has_inputs=False), [], [1])
     assert not [setting for setting in nothing.tries if setting.name == "alignment"]
-    found = [tried("", A), Tried(Setting(OF, "b"), 5, ((B, 5, ("b",)),))]
+    found = [tried("", A), Tried(KernelSetting(OF, "b"), 5, ((B, 5, ("b",)),))]
     assert list(conclusions(["a", "b"], found))[1] == "With the settings of B this machine gives B's bits."
     assert pairs(found) == []
 
 
 def test_every_switch_is_one_of_the_scripts() -> None:
     """What may be written is what the process that runs the op can throw."""
-    from rltrace.reexecute import switches
+    from rltrace.rerun_op import torch_flags
 
-    assert {*switches.SWITCHES} - {"deterministic_algorithms", "tf32"} == SWITCHES
+    assert {*torch_flags.SWITCHES} - {"deterministic_algorithms", "tf32"} == SWITCHES
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def test_an_op_that_does_not_repeat_itself() -> None:
 
 def test_a_setting_that_cannot_be_run() -> None:
     """It stands there with the reason, and is no evidence."""
-    found = [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError: no")]
+    found = [tried("", A), Tried(KernelSetting("threads", "0"), 0, (), "RuntimeError: no")]
     assert "failed: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
     assert list(conclusions(["a"], found)) == ["This machine gives A's bits as it is."]
 
 
 def test_where_nothing_can_be_run_nothing_is_concluded() -> None:
     """Not that none of the settings gives these bits."""
-    found = [Tried(Setting(*name), 0, (), "RuntimeError: no") for name in ((), ("threads", "1"))]
+    found = [Tried(KernelSetting(*name), 0, (), "RuntimeError: no") for name in ((), ("threads", "1"))]
     assert list(conclusions(["a", "b"], found)) == [NEVER_RUN]
 
 
@@ -164,7 +164,7 @@ def test_pairs_of_what_changed_something() -> None:
         tried("OMP_NUM_THREADS=2", B),
         tried("MKL_CBWR=AVX2", C),
         tried("MKL_CBWR=AVX512", C),
-        Tried(Setting("tf32", "on"), 0, (), "RuntimeError: no"),
+        Tried(KernelSetting("tf32", "on"), 0, (), "RuntimeError: no"),
         tried("deterministic", A),
     ]
     assert [str(pair) for pair in pairs(found)] == [
@@ -180,7 +180,7 @@ def test_pairs_of_what_changed_something() -> None:
 
 def test_the_pair_that_gives_the_other_bits() -> None:
     """Told in one sentence, as a single one is."""
-    both = Setting("threads", "2", (Setting("MKL_CBWR", "AVX2"),))
+    both = KernelSetting("threads", "2", (KernelSetting("MKL_CBWR", "AVX2"),))
     found = [tried("", A), tried("threads=2", C), Tried(both, 5, ((B, 5, ("b",)),))]
     assert is_missing("b", found[:2]) and not is_missing("b", found) and not is_missing("a", found)
     assert list(conclusions(["a", "b"], found))[1] == "With threads=2 and MKL_CBWR=AVX2 this machine gives B's bits."
@@ -195,9 +195,11 @@ def test_torch_itself_says_that_there_is_no_deterministic_form() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     trouble = f"RuntimeError: {str(refused.value).splitlines()[0]}"
-    found = [tried("", A), Tried(Setting("deterministic"), 0, (), trouble)]
+    found = [tried("", A), Tried(KernelSetting("deterministic"), 0, (), trouble)]
     assert next(iter(conclusions(["a"], found))).startswith("PyTorch says that it has no deterministic form")
-    assert len(list(conclusions(["a"], [tried("", A), Tried(Setting("threads", "0"), 0, (), "RuntimeError")]))) == 1
+    assert (
+        len(list(conclusions(["a"], [tried("", A), Tried(KernelSetting("threads", "0"), 0, (), "RuntimeError")]))) == 1
+    )
 
 
 def test_kernels_of_a_gpu_are_told_in_few_words() -> None:

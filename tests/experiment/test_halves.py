@@ -9,26 +9,25 @@ import pytest
 
 from rltrace.commands.confirm import by_hand
 from rltrace.commands.main import main
-from rltrace.diff.model import Pair
+from rltrace.diff.base.model import Pair
 from rltrace.errors import UsageError
-from rltrace.experiment.confirm.advice import advice_of
-from rltrace.experiment.confirm.capture import Captured, CaptureError, identity_of, write_capture
-from rltrace.experiment.confirm.experiment import broken_off
-from rltrace.experiment.confirm.join import join
-from rltrace.experiment.confirm.setup import Asked, ByHand, Prepared, captured_recipe, prepare
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word, write_outcome
+from rltrace.experiment.confirm.arms import broken_off
+from rltrace.experiment.confirm.capture import CaptureError, CaptureInfo, identity_of, write_capture
+from rltrace.experiment.confirm.setup import ByHand, ConfirmOptions, Prepared, captured_recipe, join, prepare
+from rltrace.experiment.confirm.suggested_commands import advice_of
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
 from rltrace.report.confirm import word_of
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
-from rltrace.trace.slice import slice_trace
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.slice import slice_trace
 
 KIND = OriginClass(
     "aten.mm.default", Pair("x", "y"), None, 3, 1.0, True, "rank0/main", 7, 0, kind="mm", kinds_b=("mm",)
 )
-HALF = Outcome(None, "", "a.zarr", "b.zarr", 0, 2, (), (KIND,), subject={"a": "1", "b": "2"})
+HALF = ExperimentResult(None, "", "a.zarr", "b.zarr", 0, 2, (), (KIND,), subject={"a": "1", "b": "2"})
 
 
-def half(states: dict[ArmName, ArmState], **changes: object) -> Outcome:
+def half(states: dict[ArmName, ArmState], **changes: object) -> ExperimentResult:
     """An outcome whose arms are in these states, the others not run."""
     arms = tuple(Arm(name, states.get(name, ArmState.NOT_RUN), name.value, f"of {name.value}") for name in ArmName)
     return replace(HALF, arms=arms, **changes)  # type: ignore[arg-type]
@@ -36,14 +35,14 @@ def half(states: dict[ArmName, ArmState], **changes: object) -> Outcome:
 
 GOOD = ArmState.AS_EXPECTED
 OF_A = half({ArmName.A0: GOOD, ArmName.A_FROM_B: GOOD})
-OF_B = half({ArmName.B0: GOOD, ArmName.B_FROM_A: GOOD}, word=Word.REPAIRED, trials=5, advice=("next",))
+OF_B = half({ArmName.B0: GOOD, ArmName.B_FROM_A: GOOD}, word=Outcome.REPAIRED, trials=5, advice=("next",))
 
 
 def test_two_good_halves_are_a_confirmed_cause() -> None:
     """In either order: all four arms, the search's counts, and no advice that one half gave."""
     for one, other in ((OF_A, OF_B), (OF_B, OF_A)):
         found = join(one, other)
-        assert (found.word, found.trials, found.advice) == (Word.CONFIRMED, 5, ())
+        assert (found.word, found.trials, found.advice) == (Outcome.CONFIRMED, 5, ())
         assert {arm.state for arm in found.arms} == {GOOD}
         assert found.classes == (KIND,)
 
@@ -51,16 +50,16 @@ def test_two_good_halves_are_a_confirmed_cause() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "word"),
     [
-        (OF_B, OF_B, Word.REPAIRED),
+        (OF_B, OF_B, Outcome.REPAIRED),
         (OF_A, OF_A, None),
-        (half({ArmName.A0: GOOD, ArmName.A_FROM_B: ArmState.OTHERWISE}), OF_B, Word.PARTIAL),
-        (half({ArmName.A0: ArmState.FAILED}, word=Word.UNRESOLVED, because="no"), OF_B, Word.UNRESOLVED),
-        (OF_A, half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.OTHERWISE}, word=Word.REFUTED), Word.REFUTED),
-        (OF_A, half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.OTHERWISE}, word=Word.PARTIAL), Word.PARTIAL),
-        (OF_A, half({ArmName.B0: ArmState.FAILED}, word=Word.UNRESOLVED, because="no"), Word.UNRESOLVED),
+        (half({ArmName.A0: GOOD, ArmName.A_FROM_B: ArmState.OTHERWISE}), OF_B, Outcome.PARTIAL),
+        (half({ArmName.A0: ArmState.FAILED}, word=Outcome.UNRESOLVED, because="no"), OF_B, Outcome.UNRESOLVED),
+        (OF_A, half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.OTHERWISE}, word=Outcome.REFUTED), Outcome.REFUTED),
+        (OF_A, half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.OTHERWISE}, word=Outcome.PARTIAL), Outcome.PARTIAL),
+        (OF_A, half({ArmName.B0: ArmState.FAILED}, word=Outcome.UNRESOLVED, because="no"), Outcome.UNRESOLVED),
     ],
 )
-def test_what_halves_come_to(a: Outcome, b: Outcome, word: Word | None) -> None:
+def test_what_halves_come_to(a: ExperimentResult, b: ExperimentResult, word: Outcome | None) -> None:
     """Nothing but two good halves is CONFIRMED: not one of them twice, not one that failed or came out otherwise."""
     assert join(a, b).word is join(b, a).word is word
 
@@ -77,7 +76,7 @@ def test_what_halves_come_to(a: Outcome, b: Outcome, word: Word | None) -> None:
         (half({ArmName.B0: ArmState.RUNNING}), "is not finished"),
     ],
 )
-def test_halves_of_two_experiments(other: Outcome, words: str) -> None:
+def test_halves_of_two_experiments(other: ExperimentResult, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         join(OF_A, other)
 
@@ -114,7 +113,7 @@ def traces(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def captured(of: Path, file: Path, first: int = 1, end: int = 3) -> Path:
-    write_capture(file, Captured(identity_of(open_trace(of)), str(of), first, end, 2), of)
+    write_capture(file, CaptureInfo(identity_of(open_trace(of)), str(of), first, end, 2), of)
     return file
 
 
@@ -122,7 +121,7 @@ def prepared(traces: tuple[Path, Path], **asked: object) -> Prepared:
     """B's arms, its program given by hand: the builder's traces have no folder."""
     given = by_hand("python train.py", traces[0].parent, ())
     defaults = {"sides": frozenset("b"), "by_hand": {"a": given, "b": given}}
-    return prepare(Asked(*traces, **{**defaults, **asked}))  # type: ignore[arg-type]
+    return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))  # type: ignore[arg-type]
 
 
 def test_a_capture_is_of_this_trace_and_these_steps(traces: tuple[Path, Path], tmp_path: Path) -> None:
@@ -177,14 +176,14 @@ def test_another_machine_says_what_to_run_there(traces: tuple[Path, Path], tmp_p
 def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], tmp_path: Path) -> None:
     """After B's half: capture B, A's arms, join. After A's: join. The commands are ones that this version takes."""
     file = captured(traces[0], tmp_path / "a.capture")
-    asked = Asked(*traces, sides=frozenset(("b",)))
+    asked = ConfirmOptions(*traces, sides=frozenset(("b",)))
     commands = advice_of(OF_B, asked, prepared(traces, capture=file), Path("b.json"), Path("b"))
     assert [command.split()[1] for command in commands] == ["capture", "confirm", "confirm", "repro"]
     assert "--found b.json -o a.json  # on A's machine" in commands[1]
-    asked = Asked(*traces, sides=frozenset(("b",)), until=4, selectors=("op=mm",))
+    asked = ConfirmOptions(*traces, sides=frozenset(("b",)), until=4, selectors=("op=mm",))
     again = advice_of(OF_B, asked, prepared(traces, capture=file), Path("b.json"), Path("b"))[1]
     assert "--found b.json --until 4 --inject op=mm -o a.json" in again
-    asked = Asked(*traces, sides=frozenset(("a",)), found=OF_B, found_file=Path("b.json"))
+    asked = ConfirmOptions(*traces, sides=frozenset(("a",)), found=OF_B, found_file=Path("b.json"))
     ready = prepared(traces, capture=file)
     assert advice_of(OF_A, asked, ready, Path("a.json"), Path("a")) == ("rltrace confirm --join a.json b.json",)
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.model import Pair, Site
+from rltrace.diff.base.model import Pair, Site
 from rltrace.experiment.outcome import (
     SCHEMA,
     Arm,
     ArmName,
     ArmState,
+    ExperimentResult,
     OriginClass,
     Outcome,
     OutcomeError,
-    Word,
     outcome_json,
     parse_outcome,
     read_outcome,
@@ -47,8 +47,8 @@ CLASSES = st.builds(
     max_relative=st.none() | st.floats(0, 2),
 )
 OUTCOMES = st.builds(
-    Outcome,
-    word=st.none() | st.sampled_from(Word),
+    ExperimentResult,
+    word=st.none() | st.sampled_from(Outcome),
     because=TEXT,
     a=TEXT,
     b=TEXT,
@@ -60,8 +60,8 @@ OUTCOMES = st.builds(
     flaky=COUNT,
     advice=st.lists(TEXT, max_size=2).map(tuple),
 )
-OUTCOME = Outcome(
-    Word.CONFIRMED,
+OUTCOME = ExperimentResult(
+    Outcome.CONFIRMED,
     "all four arms came out as a cause would have it",
     "a.zarr",
     "b.zarr",
@@ -73,7 +73,7 @@ OUTCOME = Outcome(
 
 
 @given(OUTCOMES)
-def test_there_and_back(outcome: Outcome) -> None:
+def test_there_and_back(outcome: ExperimentResult) -> None:
     """What was written is what is read, every field of it, through the text of the file."""
     assert parse_outcome(json.loads(json.dumps(outcome_json(outcome)))) == outcome
 

@@ -9,9 +9,9 @@ import torch
 from recorded import Recorded
 
 import rltrace
-from rltrace.experiment.confirm.places import row_in
+from rltrace.experiment.confirm.arms import row_in
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace, open_trace
 
 STEPS = 6
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from rltrace.launch.environment import child_environment
-from rltrace.record.options import RecordOptions
-from rltrace.trace.births import parse_birth
-from rltrace.trace.root import create_trace
+from rltrace.launch.command import child_environment
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.root import create_trace
 
 Result = subprocess.CompletedProcess[str]
 

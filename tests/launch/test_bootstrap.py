@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rltrace.launch.environment import BOOTSTRAP, child_environment
-from rltrace.launch.outcome import remedy
-from rltrace.record.options import RecordOptions
+from rltrace.launch.command import BOOTSTRAP, child_environment
+from rltrace.launch.summary import remedy
+from rltrace.recorder.base.options import RecordOptions
 
 if TYPE_CHECKING:
     from tests.launch.conftest import Bench
@@ -57,7 +57,7 @@ def test_torch_counts_as_imported_in_other_threads(bench: Bench) -> None:
 import sys, threading
 class Late:  # stands where the recorder's own thread would
     def find_spec(self, name, path=None, target=None):
-        if name == "rltrace.record.session":
+        if name == "rltrace.recorder.session.session":
             def look():
                 import torch
                 print("ready", torch.ready, torch.__spec__._initializing)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.launch.command import Found, fresh_trace, look_up, script_folder, trace_stem
+from rltrace.launch.command import CommandLookup, fresh_trace, look_up, script_folder, trace_stem
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_look_up(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("")
     (tmp_path / "folder").mkdir()
     path = {"PATH": f"/no/such/folder:{tmp_path}"}
-    assert look_up("tool", path) is Found.EXECUTABLE
-    assert look_up(f"{tmp_path}/tool", {"PATH": ""}) is Found.EXECUTABLE
-    assert look_up("text", path) is Found.NOT_EXECUTABLE
-    assert look_up(f"{tmp_path}/folder", path) is Found.NOT_EXECUTABLE
-    assert look_up("folder", path) is Found.NOTHING
-    assert look_up("tool", {"PATH": "/no/such/folder"}) is Found.NOTHING
-    assert look_up("", path) is Found.NOTHING
+    assert look_up("tool", path) is CommandLookup.EXECUTABLE
+    assert look_up(f"{tmp_path}/tool", {"PATH": ""}) is CommandLookup.EXECUTABLE
+    assert look_up("text", path) is CommandLookup.NOT_EXECUTABLE
+    assert look_up(f"{tmp_path}/folder", path) is CommandLookup.NOT_EXECUTABLE
+    assert look_up("folder", path) is CommandLookup.NOTHING
+    assert look_up("tool", {"PATH": "/no/such/folder"}) is CommandLookup.NOTHING
+    assert look_up("", path) is CommandLookup.NOTHING
 
 
 def test_script_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

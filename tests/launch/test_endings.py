@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rltrace.trace.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace, open_trace
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import rltrace
-from rltrace.launch.environment import child_environment, handed_down
-from rltrace.record.options import RecordOptions
+from rltrace.launch.command import child_environment, handed_down
+from rltrace.recorder.base.options import RecordOptions
 
 
 def test_what_is_handed_down_is_all_that_a_child_is_told(tmp_path: Path) -> None:

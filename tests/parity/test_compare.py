@@ -17,9 +17,9 @@ from torch import nn
 
 import rltrace
 from rltrace.errors import UsageError
-from rltrace.parity.compare import Asked, Compared, compare
-from rltrace.parity.model import Parity, Reason, RowsBy, Verdict
-from rltrace.parity.opening import open_stretches, parse_given
+from rltrace.parity.compare import Compared, ParityOptions, compare
+from rltrace.parity.inputs import open_stretches, parse_given
+from rltrace.parity.model import Parity, ParityVerdict, Reason, RowsBy
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17]]
 PROMPTS = [2, 3, 2]
@@ -33,7 +33,7 @@ def record(path: Path, program: Callable[[], object], *, rows: str = "all", valu
     return path
 
 
-def compared(a: Path, b: Path | None = None, asked: Asked | None = None) -> Compared:
+def compared(a: Path, b: Path | None = None, asked: ParityOptions | None = None) -> Compared:
     return compare(*open_stretches(parse_given(str(a), [], "a"), parse_given(str(b or a), [], "b")), asked)
 
 
@@ -52,7 +52,7 @@ def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
     both computed is compared in every module, and the last of each sequence, that was never fed, needs no partner.
     """
     parity = of_one_trace(tmp_path, policy(), SEQUENCES[::-1])
-    assert (parity.verdict, parity.origins, parity.holes) == (Verdict.BITWISE, (), ())
+    assert (parity.verdict, parity.origins, parity.holes) == (ParityVerdict.BITWISE, (), ())
     assert {module.rows for module in parity.modules} == {FED}
     assert {str(module.path.a) for module in parity.modules} >= {
         "Policy",
@@ -77,7 +77,7 @@ def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
 def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, reason: Reason, words: str) -> None:
     """The first whose inputs agree and outputs do not; not those that hand it on, nor those around it."""
     parity = of_one_trace(tmp_path, policy(twist=twist, at=at))
-    assert parity.verdict is Verdict.DIFFERS
+    assert parity.verdict is ParityVerdict.DIFFERS
     assert [origin.path.b for origin in parity.origins] == [f"Policy.{at}"]
     first = parity.origins[0]
     assert first.reason is reason
@@ -98,7 +98,7 @@ def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path)
     assert (head.dtype.a, head.dtype.b) == ("float32", "bfloat16")
     assert (head.rows, head.differing) == (FED, 0)
     assert (parity.verdict, parity.why) == (
-        Verdict.DIFFERS,
+        ParityVerdict.DIFFERS,
         "2 modules have different dtypes; the numbers are the same",
     )
 
@@ -135,7 +135,7 @@ def test_two_programs_with_other_names(tmp_path: Path) -> None:
     a = record(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
     b = record(tmp_path / "b.zarr", lambda: train(Trainer(), SEQUENCES))
     parity = compared(a, b).parity
-    assert parity.verdict is Verdict.BITWISE
+    assert parity.verdict is ParityVerdict.BITWISE
     assert [(pair.a, pair.b) for pair in parity.renamed] == [("Policy", "Trainer.policy")]
     assert parity.only_b == ("Trainer",)
 
@@ -166,7 +166,7 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
         model(ids, mask, torch.arange(ids.shape[1])[None] * 2).sum().backward()
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert parity.verdict is Verdict.DIFFERS
+    assert parity.verdict is ParityVerdict.DIFFERS
     assert parity.first is not None
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
     assert "positions" in parity.first.because
@@ -205,7 +205,7 @@ def test_sequences_whose_beginning_was_not_recorded_are_counted(tmp_path: Path) 
         train(model, SEQUENCES)
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert (parity.verdict, parity.a.unknown) == (Verdict.BITWISE, 1)
+    assert (parity.verdict, parity.a.unknown) == (ParityVerdict.BITWISE, 1)
 
 
 class Experts(nn.Module):
@@ -268,7 +268,7 @@ def test_as_many_rows_as_tokens_are_not_taken_for_them_in_order(tmp_path: Path) 
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
     expert = next(module for module in parity.modules if module.path.a == "Sorted.expert")
-    assert (parity.verdict, expert.rows > 0) == (Verdict.BITWISE, True)
+    assert (parity.verdict, expert.rows > 0) == (ParityVerdict.BITWISE, True)
 
 
 def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
         train(model, SEQUENCES)
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert (parity.verdict, parity.disagreements) == (Verdict.BITWISE, ())
+    assert (parity.verdict, parity.disagreements) == (ParityVerdict.BITWISE, ())
     assert all(path.startswith("Policy#2") for path in parity.only_a)
     assert parity.a.rows == FED + 2  # and padding, fed after a sequence had ended
 
@@ -296,7 +296,7 @@ def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:
         train(model, SEQUENCES)
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert parity.verdict is Verdict.UNDECIDED
+    assert parity.verdict is ParityVerdict.UNDECIDED
     assert "A never computed 5 of the rows of B" in parity.why  # its first two tokens begin another sequence as well
     assert all(module.differing == 0 for module in parity.modules)
 
@@ -308,7 +308,7 @@ def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None
         train(model, [[19, 18, 17, 16]])
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert parity.verdict is Verdict.UNDECIDED
+    assert parity.verdict is ParityVerdict.UNDECIDED
     assert "the two had other tokens" in parity.why
     assert any("the first tokens of B were 19 18 17 16" in note for note in parity.notes)
 
@@ -325,7 +325,7 @@ def test_calls_of_other_steps_have_other_weights(tmp_path: Path) -> None:
         train(model, SEQUENCES)
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert parity.verdict is Verdict.BITWISE
+    assert parity.verdict is ParityVerdict.BITWISE
     assert any("1 outermost calls of B, of step 1, are left out" in note for note in parity.notes)
 
 
@@ -342,7 +342,7 @@ def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
         train(model, SEQUENCES)
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert parity.verdict is Verdict.BITWISE  # the first of B with the first of A
+    assert parity.verdict is ParityVerdict.BITWISE  # the first of B with the first of A
     assert [(one.side, one.module) for one in parity.disagreements] == [("b", "Policy.layers.0.up")]
 
 
@@ -355,7 +355,7 @@ def test_logits_of_the_last_token_alone(tmp_path: Path) -> None:
         train(model, SEQUENCES)
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert parity.verdict is Verdict.BITWISE
+    assert parity.verdict is ParityVerdict.BITWISE
     head = next(module for module in parity.modules if module.path.a == "Policy.head")
     assert head.rows == FED - sum(PROMPTS) + len(PROMPTS)
     assert parity.notes == ()
@@ -390,10 +390,12 @@ def test_rows_without_tokens_are_known_by_what_was_handed_in(tmp_path: Path) -> 
 
     path = record(tmp_path / "t.zarr", program)
     parity = compared(path).parity
-    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, Verdict.UNDECIDED)
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.UNDECIDED)
     assert {module.rows for module in parity.modules} == {7}
     assert "A never computed 1 of the rows of B" in parity.why
-    assert compared(path, asked=Asked(RowsBy.ORDER)).parity.verdict is Verdict.DIFFERS  # the order is another
+    assert (
+        compared(path, asked=ParityOptions(RowsBy.ORDER)).parity.verdict is ParityVerdict.DIFFERS
+    )  # the order is another
 
 
 class RotaryEmbedding(nn.Module):
@@ -429,7 +431,7 @@ def test_positions_are_no_token_ids(tmp_path: Path) -> None:
         model(embedded.flip(0), positions).sum().backward()
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, Verdict.BITWISE)
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
     assert next(module for module in parity.modules if module.path.a == "Embedded.head").rows == 8
 
 
@@ -447,7 +449,7 @@ def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: P
         model(observations[:7].flip(0)).sum().backward()
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
-    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, Verdict.BITWISE)
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
     assert parity.disagreements == ()
 
 
@@ -461,8 +463,8 @@ def test_rows_in_a_declared_order(tmp_path: Path) -> None:
                 model(torch.full((2, 3), float(at)))
         model(torch.arange(4.0).repeat_interleave(2)[:, None].expand(8, 3) + 0.0).sum().backward()
 
-    parity = compared(record(tmp_path / "t.zarr", program), asked=Asked(RowsBy.ORDER)).parity
-    assert (parity.rows_by, parity.verdict) == (RowsBy.ORDER, Verdict.BITWISE)
+    parity = compared(record(tmp_path / "t.zarr", program), asked=ParityOptions(RowsBy.ORDER)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.ORDER, ParityVerdict.BITWISE)
 
 
 def test_rows_that_cannot_be_told_are_an_error(tmp_path: Path) -> None:
@@ -491,7 +493,7 @@ def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"B could be any of the streams .*thread:one, .*thread:two"):
         compared(path)
     given = parse_given(str(path), [], "a"), parse_given(f"{path}:*thread:two", [], "b")
-    assert compare(*open_stretches(*given)).parity.verdict is Verdict.BITWISE
+    assert compare(*open_stretches(*given)).parity.verdict is ParityVerdict.BITWISE
 
 
 def test_a_trace_without_rows_says_how_to_record_them(tmp_path: Path) -> None:
@@ -531,12 +533,12 @@ def test_any_sequences_in_any_batches(tmp_path: Path, data: st.DataObject) -> No
 
     folder = tmp_path / str(len(list(tmp_path.iterdir())))
     parity = compared(record(folder, program)).parity
-    if parity.verdict is not Verdict.DIFFERS:
-        assert parity.verdict is Verdict.BITWISE
+    if parity.verdict is not ParityVerdict.DIFFERS:
+        assert parity.verdict is ParityVerdict.BITWISE
         assert all(module.rows for module in parity.modules)
     else:
         assert [origin.path.b for origin in parity.origins] == [f"Policy.{at}"]
-    assert at == "" or parity.verdict is Verdict.DIFFERS or all(m.differing == 0 for m in parity.modules)
+    assert at == "" or parity.verdict is ParityVerdict.DIFFERS or all(m.differing == 0 for m in parity.modules)
 
 
 def test_token_ids_whose_values_are_not_there(tmp_path: Path) -> None:

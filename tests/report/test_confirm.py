@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.diff.model import Pair, Site
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word
-from rltrace.experiment.recipe import Recipe
+from rltrace.diff.base.model import Pair, Site
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
+from rltrace.experiment.rerun_command import Recipe
 from rltrace.report.confirm import arm_line, capture_plan_lines, plan_lines, render_outcome
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,9 +46,10 @@ RUNNING = (
     Arm(ArmName.B_FROM_A, ArmState.RUNNING, "B with A's values", "in lockstep"),
     Arm(ArmName.A_FROM_B, ArmState.NOT_RUN, "A with B's values", ""),
 )
-CONFIRMED = Outcome(
-    Word.CONFIRMED,
-    "A's values at one kind of op turn B into A, bit for bit, and B's values turn A into B, and none of them can be left out",
+CONFIRMED = ExperimentResult(
+    Outcome.CONFIRMED,
+    "A's values at one kind of op turn B into A, bit for bit, and B's values turn A into B,"
+    " and none of them can be left out",
     "a.zarr",
     "b.zarr",
     40,

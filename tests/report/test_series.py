@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.diff.model import Drift, DriftPoint
-from rltrace.diff.numbers.scalers import Parting, PartingCause, Side
-from rltrace.diff.numbers.series import Series
-from rltrace.diff.points import points_of
-from rltrace.report.drifting import account, growing, short_name
-from rltrace.report.series import parting_text
-from rltrace.report.series_json import MOST_POINTS, one_json
-from rltrace.report.series_svg import Drawn, series_svg
-from rltrace.report.sparks import BARS, spark
+from rltrace.diff.base.model import Drift, DriftPoint
+from rltrace.diff.metrics.scalers import PartingCause, ScalerDivergence, ScalerGroup
+from rltrace.diff.metrics.series import Series
+from rltrace.diff.metrics.timeline import points_of
+from rltrace.report.curves import BARS, account, growing, short_name, spark
+from rltrace.report.series import MOST_POINTS, one_json, parting_text
+from rltrace.report.series_svg import SeriesChart, series_svg
 
 NUMBERS = st.floats(width=64)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,7 +48,9 @@ def test_sparks() -> None:
 def test_any_numbers_are_drawn(values: list[float], width: int) -> None:
     """Whatever the numbers are, the line fits, the file is XML, and the JSON is JSON."""
     assert 1 <= len(spark(np.array(values), width)) <= width
-    ET.fromstring(series_svg([Drawn(series(values)), Drawn(series(values), series(values[::-1]), 3)], "title"))
+    ET.fromstring(
+        series_svg([SeriesChart(series(values)), SeriesChart(series(values), series(values[::-1]), 3)], "title")
+    )
     json.dumps(one_json(series(values)), allow_nan=False)
 
 
@@ -63,13 +63,13 @@ def test_a_million_numbers_are_drawn_in_few_points() -> None:
     found = one_json(series(values))
     assert len(found["points"]) <= MOST_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
     assert [5, 9.0] in found["points"]
-    assert len(series_svg([Drawn(series(values))], "long")) < 20_000
+    assert len(series_svg([SeriesChart(series(values))], "long")) < 20_000
 
 
 def test_a_drawing_names_what_it_draws() -> None:
     """Names come out as text, whatever is in them; sides are told apart by shape and words; a mark has its step."""
     name = "<script>&\u202e]]>"
-    root = ET.fromstring(series_svg([Drawn(series([1.0, 2.0], name), series([1.0, 3.0], name), 1)], name))
+    root = ET.fromstring(series_svg([SeriesChart(series([1.0, 2.0], name), series([1.0, 3.0], name), 1)], name))
     texts = [element.text or "" for element in root.iter(f"{SVG}text")]
     assert "<script>&\ufffd]]>" in texts and "▼ step 1" in texts
     assert any("2 numbers in A (solid), 2 in B (dashed)" in text for text in texts)
@@ -80,14 +80,14 @@ def test_a_drawing_names_what_it_draws() -> None:
 
 def test_numbers_that_are_not_finite_are_ticks() -> None:
     """They have no height; that there are some, and where, is drawn and told."""
-    root = ET.fromstring(series_svg([Drawn(series([0.0, np.nan, 1.0, np.inf, 2.0]))], "odd"))
+    root = ET.fromstring(series_svg([SeriesChart(series([0.0, np.nan, 1.0, np.inf, 2.0]))], "odd"))
     assert len([line for line in root.iter(f"{SVG}line") if line.get("class") == "odd"]) == 2
     assert any("2 NaN or infinite" in (text.text or "") for text in root.iter(f"{SVG}text"))
 
 
 def test_a_file_has_its_limits() -> None:
     """A hundred charts, and how many more there are."""
-    text = series_svg([Drawn(series([1.0], f"n{k}")) for k in range(103)], "many")
+    text = series_svg([SeriesChart(series([1.0], f"n{k}")) for k in range(103)], "many")
     assert "… and 3 more" in text and text.count('class="frame"') == 100
 
 
@@ -122,25 +122,25 @@ def test_how_a_curve_comes_apart() -> None:
     assert growing(drift(growth=((1, float("inf")),))) == "not finite on one side at step 1"
 
 
-def side(*scalers: int, **fields: object) -> Side:
+def side(*scalers: int, **fields: object) -> ScalerGroup:
     plain: dict[str, object] = {"step": 4, "before": 16.0, "after": 32.0, "found_inf": False, "growth": 2}
-    return Side(scalers, **{**plain, **fields})  # type: ignore[arg-type]
+    return ScalerGroup(scalers, **{**plain, **fields})  # type: ignore[arg-type]
 
 
 def test_partings_in_words() -> None:
     """Which scalers, after how many updates, at which step, because of what."""
     skipping = side(1, step=5, after=8.0, found_inf=True)
-    assert parting_text(Parting("rank0/main", 3, PartingCause.FOUND_INF, (side(0, 2), skipping))) == (
-        "Scalers 0, 1 and 2 are the same for 2 updates (16) and diverge at update 3 (steps 4 and 5): infinities were found"
-        " in the gradients of scaler 1, none in those of scalers 0 and 2. The scale after it: 32 in scalers 0 and 2,"
-        " 8 in scaler 1."
+    assert parting_text(ScalerDivergence("rank0/main", 3, PartingCause.FOUND_INF, (side(0, 2), skipping))) == (
+        "Scalers 0, 1 and 2 are the same for 2 updates (16) and diverge at update 3 (steps 4 and 5): infinities"
+        " were found in the gradients of scaler 1, none in those of scalers 0 and 2. The scale after it: 32 in scalers"
+        " 0 and 2, 8 in scaler 1."
     )
-    start = Parting("rank0/main", 0, PartingCause.START, (side(0, after=16.0), side(1, after=8.0)))
+    start = ScalerDivergence("rank0/main", 0, PartingCause.START, (side(0, after=16.0), side(1, after=8.0)))
     assert (
         parting_text(start, named=True)
         == "rank0/main: Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
     )
     for cause in (PartingCause.GROWTH, PartingCause.SET):
         assert "infinities were found by all or none" in parting_text(
-            Parting("p", 1, cause, (side(0), side(1, after=8.0)))
+            ScalerDivergence("p", 1, cause, (side(0), side(1, after=8.0)))
         )

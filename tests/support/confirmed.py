@@ -15,13 +15,13 @@ import torch
 
 import rltrace
 from rltrace.diff.compare import compare
-from rltrace.experiment.confirm.bench import Ran, Side
-from rltrace.experiment.confirm.experiment import Experiment, Question, not_begun
-from rltrace.experiment.confirm.horizon import parting_of
-from rltrace.experiment.outcome import Outcome
-from rltrace.follow.only import Only
-from rltrace.follow.start import replay_block
-from rltrace.trace.reader import open_trace
+from rltrace.experiment.confirm.arms import Experiment, Question, not_begun
+from rltrace.experiment.confirm.run_cache import RunOutcome, Side
+from rltrace.experiment.confirm.steps_covered import parting_of
+from rltrace.experiment.outcome import ExperimentResult
+from rltrace.replay.plan import InjectionFilter
+from rltrace.replay.start import replay_block
+from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], Any]
 """Called with whether it is B."""
@@ -41,11 +41,11 @@ class HereBench:
         self._limit = values_limit
         self._thread = ThreadPoolExecutor(1)
 
-    def record(self, name: str, side: Side, *, values: bool) -> Ran:
+    def record(self, name: str, side: Side, *, values: bool) -> RunOutcome:
         path = self.folder / f"{name}.zarr"
         keep: dict[str, Any] = {"values": "all", "values_inputs": True, "values_limit": self._limit} if values else {}
         self.run(name, side, rltrace.record(path, steps=STEPS, verify_inputs=True, **keep))
-        return Ran(path, "ended with status 0")
+        return RunOutcome(path, "ended with status 0")
 
     def replay(
         self,
@@ -56,19 +56,19 @@ class HereBench:
         rows: Mapping[str, Sequence[int]] | None = None,
         kinds: Sequence[str] | None = None,
         selectors: Sequence[str] = (),
-    ) -> Ran:
+    ) -> RunOutcome:
         path = self.folder / f"{name}.zarr"
         lockstep = rows is None and kinds is None and not selectors
-        only = Only(
+        only = InjectionFilter(
             None if kinds is None else frozenset(kinds),
             None if rows is None else {stream: frozenset(found) for stream, found in rows.items()},
         )
         made = replay_block(
             source, tuple(selectors) or "all", path, only=only, lockstep=lockstep, origins=not lockstep, force=True
         )
-        return Ran(path, "ended with status 0", self.run(name, side, made).account)
+        return RunOutcome(path, "ended with status 0", self.run(name, side, made).account)
 
-    def forget(self, ran: Ran) -> None:
+    def forget(self, ran: RunOutcome) -> None:
         rmtree(ran.trace)
 
     def reconsider(self) -> None:
@@ -87,7 +87,7 @@ def _run(program: Program, is_b: bool, context: AbstractContextManager[Any]) -> 
     return entered
 
 
-def confirm(folder: Path, program: Program, **asked: Any) -> Outcome:
+def confirm(folder: Path, program: Program, **asked: Any) -> ExperimentResult:
     """Record A and B and make the experiment on them; ``asked``: of ``Question``, and ``values_limit``."""
     bench = HereBench(folder, program, asked.pop("values_limit", 1 << 30))
     until = asked.pop("until", None)

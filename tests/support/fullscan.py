@@ -8,9 +8,11 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from rltrace.trace.reader import ProcessTrace, StreamTrace, open_trace
-from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import Column
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.read.stream import StreamTrace
 
 Row = tuple[object, ...]
 

@@ -1,6 +1,6 @@
 """The kernels of a GPU run by Triton's interpreter, in a process of its own: whether it is used shows at their import.
 
-Owns that process and what stands in for torch's launcher in it, so that all of ``rltrace.record.device`` is run but the
+Owns that process and what stands in for torch's launcher in it, so that all of ``recorder.digests`` is run but the
 two calls into the driver: loading code, and starting it.
 """
 
@@ -39,7 +39,8 @@ def condensed(buffers: Sequence[bytes], offset: int, seeds: Sequence[int]) -> li
     """In that process: the digests of these bytes, as tensors that lie ``offset`` bytes behind a word's begin."""
     import torch
 
-    from rltrace.record.device import by_kernel, condensed_words, finished
+    from rltrace.recorder.digests import backend
+    from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
     tensors = []
     for data in buffers:
@@ -48,7 +49,7 @@ def condensed(buffers: Sequence[bytes], offset: int, seeds: Sequence[int]) -> li
         tensors[-1].copy_(torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)])
     counts = [condensed_words(len(data)) for data in buffers]
     into = torch.full((sum(counts) + 2,), -1)
-    by_kernel.condense(_launcher(), tensors, seeds, into, 1)
+    backend.condense_by_kernel(_launcher(), tensors, seeds, into, 1)
     if into[0] != -1 or into[-1] != -1:
         raise AssertionError("something was written beside what is condensed")
     words = into[1:-1].split(counts)
@@ -61,16 +62,17 @@ def agrees() -> bool:
 
     import torch
 
-    from rltrace.record.device import by_kernel, choice
+    from rltrace.recorder.digests import backend
 
-    return choice.agrees(partial(by_kernel.condense, _launcher()), torch.device("cpu"))
+    return backend.agrees(partial(backend.condense_by_kernel, _launcher()), torch.device("cpu"))
 
 
 def condensed_at_the_end(data: bytes, seed: int) -> int:
     """In that process: the digest of a tensor that ends where the memory of the process does."""
     import torch
 
-    from rltrace.record.device import by_kernel, condensed_words, finished
+    from rltrace.recorder.digests import backend
+    from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
     room = -(-len(data) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, room + mmap.PAGESIZE)
@@ -80,15 +82,15 @@ def condensed_at_the_end(data: bytes, seed: int) -> int:
     if ctypes.CDLL(None).mprotect(end, ctypes.c_size_t(mmap.PAGESIZE), 0):
         raise AssertionError("the memory behind the tensor can still be read")
     into = torch.zeros(condensed_words(len(data)), dtype=torch.int64)
-    by_kernel.condense(_launcher(), [tensor], [seed], into, 0)
+    backend.condense_by_kernel(_launcher(), [tensor], [seed], into, 0)
     return finished(into.numpy(), len(data), seed)
 
 
 def _launcher() -> Any:
     import torch
 
-    from rltrace.digest.gpu.compiling import SIGNATURES, Binaries, Binary
-    from rltrace.record.device.launching import Launcher, constants
+    from rltrace.digest.gpu.compile import SIGNATURES, Binaries, Binary
+    from rltrace.recorder.digests.backend import Launcher, constants
 
     torch._C._StaticCudaLauncher = StandIn  # type: ignore[misc, assignment]
     torch._C._cuda_getDevice = lambda: 0

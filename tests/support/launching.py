@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rltrace.record.kernels import cycles, kineto
-from rltrace.record.kernels.profiled import BRACKET, Event
+from rltrace.recorder.profiler import cycles, kineto
+from rltrace.recorder.profiler.launch_matching import BRACKET, ProfilerEvent
 
 KERNELS = {
     "aten::addmm": ("ampere_sgemm_32x32_sliced1x4_tn", "void splitKreduce_kernel<32, 16, float>(float)"),
@@ -28,19 +28,19 @@ KERNELS = {
 }
 """What each innermost op launches here."""
 
-Kernels = Callable[[Event], Iterable[str]]
+Kernels = Callable[[ProfilerEvent], Iterable[str]]
 
 
-def by_name(event: Event) -> Iterable[str]:
+def by_name(event: ProfilerEvent) -> Iterable[str]:
     return KERNELS.get(event.name, ())
 
 
-def with_device(events: list[Event], kernels: Kernels = by_name) -> list[Event]:
+def with_device(events: list[ProfilerEvent], kernels: Kernels = by_name) -> list[ProfilerEvent]:
     """These events of a host, and what they would have launched; the device runs late, and in another order."""
     return [*events, *_launched(events, kernels)]
 
 
-def _launched(events: list[Event], kernels: Kernels) -> Iterator[Event]:
+def _launched(events: list[ProfilerEvent], kernels: Kernels) -> Iterator[ProfilerEvent]:
     numbers = count(1)
     last = max((event.end for event in events), default=0)
     begun = sorted(events, key=lambda event: (event.start, -event.end))
@@ -51,9 +51,11 @@ def _launched(events: list[Event], kernels: Kernels) -> Iterator[Event]:
             n = next(numbers)
             moves = name.startswith("Mem")
             call = "cudaMemcpyAsync" if moves else "cudaLaunchKernel"
-            yield Event(call, event.start, event.start, event.thread, n, event.correlation, runtime=True)
+            yield ProfilerEvent(call, event.start, event.start, event.thread, n, event.correlation, runtime=True)
             grid = ((n % 7 + 1, 1, 1), (128, 1, 1)) if not moves else ((), ())
-            yield Event(name, last + 10 * (n ^ 5), last + 10 * (n ^ 5) + 3, 0, n, event.correlation, True, *grid)
+            yield ProfilerEvent(
+                name, last + 10 * (n ^ 5), last + 10 * (n ^ 5) + 3, 0, n, event.correlation, True, *grid
+            )
 
 
 class _Module:
@@ -79,7 +81,7 @@ def pretend(
     """
     real = kineto.events_of
 
-    def events_of(result: Any) -> list[Event]:
+    def events_of(result: Any) -> list[ProfilerEvent]:
         events = real(result)
         return events if kernels is None else with_device(events, kernels)
 

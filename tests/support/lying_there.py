@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from rltrace.record import session as sessions
-from rltrace.record.process import ProcessState
-from rltrace.record.readback import Graphs, ReadBack
+from rltrace.recorder.core.process_state import ProcessState
+from rltrace.recorder.digests.cuda_graphs import Graphs
+from rltrace.recorder.digests.readback import ReadBack
+from rltrace.recorder.session import session as sessions
 
 GARBAGE = -0x1234567812345678
 

@@ -15,9 +15,10 @@ import pytest
 from tampering import Files
 from xxhash import xxh3_128_digest
 
-from rltrace.trace import codec, reader
-from rltrace.trace.arrays import ArraySpec
-from rltrace.trace.files import UnreadableError
+from rltrace.trace.format import arrays
+from rltrace.trace.format.arrays import ArraySpec
+from rltrace.trace.format.files import UnreadableError
+from rltrace.trace.read import reader
 
 
 class Memory:
@@ -65,7 +66,7 @@ def in_memory(folders: dict[Path, Memory]) -> Iterator[None]:
 @contextmanager
 def coding_once() -> Iterator[None]:
     """The same chunk is encoded once and decoded once."""
-    encode, decode = codec.encode, codec.decode
+    encode, decode = arrays.encode, arrays.decode
     encoded: dict[object, bytes] = {}
     decoded: dict[object, np.ndarray] = {}
 
@@ -83,6 +84,6 @@ def coding_once() -> Iterator[None]:
         return decoded[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "encode", encode_once)
-        patch.setattr(codec, "decode", decode_once)
+        patch.setattr(arrays, "encode", encode_once)
+        patch.setattr(arrays, "decode", decode_once)
         yield

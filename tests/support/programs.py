@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrace.testing import In, TraceBuilder, digest
-from rltrace.trace.schema import Origin, RowFlag
+from rltrace.trace.format.schema import Origin, RowFlag
 
 KERNEL = {"library": "ATen", "isa": "AVX2", "threads": 4}
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import rltrace
-from rltrace.trace.prefix import row_hashes
-from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace, open_trace
-from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Column, Kind, Origin, Phase, RowFlag, Step
+from rltrace.trace.format.row_hashes import row_hashes
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Step
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.stream import StreamTrace
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import rltrace
-from rltrace.follow.account import Account
-from rltrace.follow.start import replay_block
-from rltrace.trace.reader import open_trace
+from rltrace.replay.report import Account
+from rltrace.replay.start import replay_block
+from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], Any]
 """Called with whether it is the second run, B."""

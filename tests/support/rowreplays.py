@@ -11,9 +11,9 @@ import mixture
 import torch
 from mixture import Policy, Rollout, Trained, train
 
-from rltrace.follow.rows.start import rows_block
-from rltrace.follow.rows.tally import ModuleRows, RowAccount
-from rltrace.trace.reader import open_trace
+from rltrace.parity.patching.start import rows_block
+from rltrace.parity.patching.tally import ModuleRows, RowAccount
+from rltrace.trace.read.reader import open_trace
 
 NOISE = 0.2
 """Added to the trainer's router: it chooses other experts."""

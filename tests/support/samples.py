@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rltrace.testing import TraceBuilder
-from rltrace.trace.births import write_birth
+from rltrace.trace.format.process_start import write_birth
 
 
 def small_trace(path: Path, noise: str = "") -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import ProcessTrace, open_trace
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
 
 OVERFLOW, GOOD = True, False
 

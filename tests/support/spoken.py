@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.parity.effects.logprobs import Policy
-from rltrace.parity.rows.forwards import forwards_of
-from rltrace.parity.rows.grids import token_grids
-from rltrace.parity.rows.keying import Keying
-from rltrace.parity.rows.pairing import partners
-from rltrace.parity.stretch import Stretch
-from rltrace.trace.tensor_rows import KeptRows, ModuleCall, Part
-from rltrace.trace.values import Value
+from rltrace.parity.call_range import CallRange
+from rltrace.parity.impact.logprobs import Policy
+from rltrace.parity.matching.forward_passes import forwards_of
+from rltrace.parity.matching.row_keying import Keying
+from rltrace.parity.matching.row_pairs import partners
+from rltrace.parity.matching.token_grids import token_grids
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
+from rltrace.trace.read.values import Value
 
 VOCABULARY = 13
 PAD = 12
@@ -75,7 +75,7 @@ class Spoken:
         given = [self.kept(Part.INPUT, name, array) for name, array in inputs.items()]
         kept = slice(0 if last is None else tokens.shape[1] - last, None)
         root, begun = len(self.calls), self.row
-        inner: list[tuple[str, tuple[KeptRows, ...]]] = [
+        inner: list[tuple[str, tuple[ActivationRows, ...]]] = [
             ("embed", (self.kept(Part.INPUT, "input", tokens), self._gives("", prefixes, lambda p: logits(p)[:4])))
         ]
         inner += [(module, (self._gives(name, prefixes, give),)) for module, name, give in extra]
@@ -95,7 +95,9 @@ class Spoken:
             found.append(tuple(past) if counted else (-1 & 0xFFFF, token))
         return found
 
-    def _gives(self, name: str, prefixes: list[list[tuple[int, ...]]], give: Callable[..., NDArray[Any]]) -> KeptRows:
+    def _gives(
+        self, name: str, prefixes: list[list[tuple[int, ...]]], give: Callable[..., NDArray[Any]]
+    ) -> ActivationRows:
         return self.kept(Part.OUTPUT, name, np.array([[give(prefix) for prefix in row] for row in prefixes]))
 
     def call(
@@ -106,24 +108,24 @@ class Spoken:
         kind: str,
         first: int,
         end: int,
-        tensors: tuple[KeptRows, ...],
+        tensors: tuple[ActivationRows, ...],
     ) -> None:
         self.calls.append(ModuleCall(number, parent, module, kind, self.step, "other", False, first, end, tensors))
 
-    def kept(self, part: Part, name: str, array: NDArray[Any]) -> KeptRows:
+    def kept(self, part: Part, name: str, array: NDArray[Any]) -> ActivationRows:
         dtype, rows = str(array.dtype), array.reshape(-1, array.shape[-1])
         whole = digest_buffer(array.tobytes(), seed_of(dtype, array.shape))
         if self.keep or array.dtype.kind == "i":
             self.values[whole] = Value(whole, dtype, array.shape, memoryview(array.tobytes()))
         digests = [digest_buffer(row.tobytes(), seed_of(dtype, row.shape)) for row in rows]
         shape = array.shape[:-1]
-        return KeptRows(
+        return ActivationRows(
             part, name, dtype, array.shape, tuple(range(len(shape))), np.array(digests, np.uint64).reshape(shape), whole
         )
 
     @property
-    def stretch(self) -> Stretch:
-        return Stretch(self.side, tuple(self.calls), find=self.values.get)
+    def stretch(self) -> CallRange:
+        return CallRange(self.side, tuple(self.calls), find=self.values.get)
 
 
 def policies(a: Spoken, b: Spoken) -> tuple[Policy, Policy]:

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from recorded import Recorded, Row
 
-from rltrace.trace.schema import Kind
+from rltrace.trace.format.schema import Kind
 
 EVENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP)
 

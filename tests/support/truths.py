@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from programs import Do, Done, Machine
 
-from rltrace.diff.model import Cause
+from rltrace.diff.base.model import Cause
 from scripts import Item
 
 

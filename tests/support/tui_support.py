@@ -11,20 +11,20 @@ from typing import Any
 from programs import Do
 from textual.pilot import Pilot
 
-from rltrace.diff.model import Pair, Site
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word
-from rltrace_tui.app import RltraceApp
+from rltrace.diff.base.model import Pair, Site
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace_tui.base import BaseApp
-from rltrace_tui.single import ShowApp
+from rltrace_tui.diff_app import DiffApp
+from rltrace_tui.trace_app import TraceApp
 
-Play = Callable[[Pilot[Any], RltraceApp], Awaitable[None]]
-See = Callable[[Pilot[Any], ShowApp], Awaitable[None]]
+Play = Callable[[Pilot[Any], DiffApp], Awaitable[None]]
+See = Callable[[Pilot[Any], TraceApp], Awaitable[None]]
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
 """Another kernel than the one that the programs of the tests run on."""
 
 
-OUTCOME = Outcome(
-    Word.CONFIRMED,
+OUTCOME = ExperimentResult(
+    Outcome.CONFIRMED,
     "all four arms came out as a cause would have it",
     "a.zarr",
     "b.zarr",
@@ -54,11 +54,11 @@ def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:
     return [replace(do, kernel=OTHER) if k == places[nth] else do for k, do in enumerate(program)]
 
 
-def play(a: Path, b: Path, scene: Play, size: tuple[int, int] = (80, 24), **how: Any) -> RltraceApp:
+def play(a: Path, b: Path, scene: Play, size: tuple[int, int] = (80, 24), **how: Any) -> DiffApp:
     """Run the application on two traces, let the search end, and play ``scene``; returns the application."""
 
-    async def run() -> RltraceApp:
-        app = RltraceApp(a, b, **how)
+    async def run() -> DiffApp:
+        app = DiffApp(a, b, **how)
         async with app.run_test(size=size) as pilot:
             await settled(pilot, app)
             await scene(pilot, app)
@@ -67,11 +67,11 @@ def play(a: Path, b: Path, scene: Play, size: tuple[int, int] = (80, 24), **how:
     return asyncio.run(run())
 
 
-def see_one(trace: Path, scene: See, size: tuple[int, int] = (80, 24)) -> ShowApp:
+def see_one(trace: Path, scene: See, size: tuple[int, int] = (80, 24)) -> TraceApp:
     """The same with the application on one trace."""
 
-    async def run() -> ShowApp:
-        app = ShowApp(trace)
+    async def run() -> TraceApp:
+        app = TraceApp(trace)
         async with app.run_test(size=size) as pilot:
             await settled(pilot, app)
             await scene(pilot, app)

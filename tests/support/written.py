@@ -16,13 +16,14 @@ import pytest
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.trace.chains import chain_digests
-from rltrace.trace.prefix import row_hashes
-from rltrace.trace.reader import ProcessTrace, StreamTrace, Trace
-from rltrace.trace.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.schema import GENERATORS, TABLES, Step
-from rltrace.trace.tables import KeyTables
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.format.row_hashes import chain_digests, row_hashes
+from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.format.schema import GENERATORS, TABLES, Step
+from rltrace.trace.format.tables import KeyTables
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.write.writer import ProcessWriter
 
 SECTIONS = ("columns", "links", "integers", "floats", "digests")
 

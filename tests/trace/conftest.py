@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
-from rltrace.trace.rows import Rows
-from rltrace.trace.writer import ProcessWriter, create_trace
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.write.writer import ProcessWriter
 
 Script = Callable[..., "subprocess.Popen[str]"]
 

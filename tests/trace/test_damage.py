@@ -17,8 +17,8 @@ import pytest
 
 from rltrace.errors import HoleError, RltraceError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import Trace, open_trace
-from rltrace.trace.verify import verify
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.tools.verify import verify
 
 SECTIONS = ("columns", "links", "integers", "floats", "digests")
 Content = dict[str, Any]

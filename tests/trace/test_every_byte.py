@@ -19,13 +19,13 @@ from tampering import SPECS, Files, bases, load, records
 from written import WrittenProcess, check, followed
 
 from rltrace.errors import RltraceError
-from rltrace.trace.births import parse_birth
-from rltrace.trace.chunks import Counter, read_chunk
-from rltrace.trace.files import UnreadableError
-from rltrace.trace.journal import parse_journal
-from rltrace.trace.reader import open_trace
-from rltrace.trace.root import name_file
-from rltrace.trace.segment import ChunkFile
+from rltrace.trace.format.files import UnreadableError
+from rltrace.trace.format.journal import parse_journal
+from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.root import name_file
+from rltrace.trace.format.rows import ChunkFile
+from rltrace.trace.read.chunks import Counter, read_chunk
+from rltrace.trace.read.reader import open_trace
 
 EVERY_BYTE = bool(os.environ.get("RLTRACE_EVERY_BYTE"))
 

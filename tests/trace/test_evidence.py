@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.judging.kernels import is_another_grid, kernel_differences, seen_alike
-from rltrace.trace.evidence import geometry_text, kernel_text, kernel_texts, launches
+from rltrace.diff.base.kernels import is_another_grid, kernel_differences, seen_alike
+from rltrace.trace.kernels.evidence import geometry_text, kernel_text, kernel_texts, launches
 
 GUESS = {"library": "oneDNN", "isa": "auto", "threads": 2}
 ATEN = {"library": "ATen", "isa": "AVX2", "threads": 2}
@@ -46,7 +46,8 @@ def test_in_words(evidence: dict[str, object], text: str | None) -> None:
             JIT,
             {**JIT, "names": [], "reported": []},
             [
-                "kernels oneDNN reorder jit:uni + oneDNN eltwise jit:avx2 against (neither oneDNN nor MKL reports anything)"
+                "kernels oneDNN reorder jit:uni + oneDNN eltwise jit:avx2 against"
+                " (neither oneDNN nor MKL reports anything)"
             ],
         ),
         (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.trace.journal import MAGIC, JournalWriter, frame, parse_journal
+from rltrace.trace.format.journal import MAGIC, JournalWriter, frame, parse_journal
 
 RECORDS = [{"type": "birth", "name": "rank0/main"}, {"type": "facts", "facts": {"a": 1}}, {"type": "end", "n": 3}]
 
@@ -108,7 +108,7 @@ def test_never_raises(data: bytes) -> None:
 
 def test_deep_nesting_is_no_record() -> None:
     """A frame of absurdly nested JSON is named, not a crash."""
-    from rltrace.trace.journal import chain
+    from rltrace.trace.format.journal import chain
 
     payload = b'{"type":' + b"[" * 100_000
     data = MAGIC + len(payload).to_bytes(4, "little") + payload + chain(0, payload).to_bytes(8, "little")

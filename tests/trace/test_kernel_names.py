@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.judging.kernels import kernel_differences
-from rltrace.record.kernels.demangled import whole_name
-from rltrace.trace.evidence import kernel_text
-from rltrace.trace.kernel_names import LONGEST, in_words, read_name
+from rltrace.diff.base.kernels import kernel_differences
+from rltrace.recorder.profiler.launch_matching import whole_name
+from rltrace.trace.kernels.evidence import kernel_text
+from rltrace.trace.kernels.names import LONGEST, in_words, read_name
 
 TF32 = (
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>"

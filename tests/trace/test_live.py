@@ -12,12 +12,13 @@ import pytest
 
 from rltrace.commands.main import main
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace import reader
-from rltrace.trace.births import write_birth
-from rltrace.trace.journal import Journal
-from rltrace.trace.reader import open_trace
-from rltrace.trace.verify import verify
-from rltrace.trace.writer import ProcessWriter, create_trace
+from rltrace.trace.format.journal import Journal
+from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.read import reader
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.writer import ProcessWriter
 
 ROWS = 40
 
@@ -136,7 +137,7 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 tell("commit")
             return trace
 
-        monkeypatch.setattr("rltrace.trace.verify.open_trace", open_and_go_on)
+        monkeypatch.setattr("rltrace.trace.read.reader.open_trace", open_and_go_on)
         found = verify(tmp_path / "t")
     assert found.damage == ()
     assert not [note for note in found.notes if "never committed" in note]

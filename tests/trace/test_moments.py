@@ -21,13 +21,15 @@ from memory import coding_once
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.errors import NotATraceError, RecordError
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.reader import open_trace
-from rltrace.trace.rows import StepRecord, TableEntry
-from rltrace.trace.schema import Step, ValueKind
-from rltrace.trace.valuepack import NewValue, NewValues
-from rltrace.trace.valuerecords import Asked
-from rltrace.trace.verify import verify
-from rltrace.trace.writer import ProcessWriter, create_trace, end_launch, write_birth
+from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.records import ValueRequest
+from rltrace.trace.format.root import create_trace, end_launch
+from rltrace.trace.format.rows import StepRecord, TableEntry
+from rltrace.trace.format.schema import Step, ValueKind
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.packers import NewValue, NewValues
+from rltrace.trace.write.writer import ProcessWriter
 
 SECTIONS = ("columns", "links", "integers", "floats", "digests")
 BATCHES = (3, 1, 5)
@@ -103,7 +105,7 @@ class Program:
         birth = {**self.birth, "token": write_birth(self.path, self.birth)}
         writer = ProcessWriter.open(self.path, birth)
         writer.facts("op", "testing", {"cpu": "x"})
-        writer.keeps(Asked(("all",), False, 1 << 20))
+        writer.keeps(ValueRequest(("all",), False, 1 << 20))
         stream = writer.stream("rank0/main")
         for number, size in enumerate(BATCHES):
             self.at_most = self.rows + size

@@ -14,10 +14,12 @@ import tampering
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
-from rltrace.trace.journal import Record
-from rltrace.trace.reader import open_trace
-from rltrace.trace.rows import Rows
-from rltrace.trace.writer import ProcessWriter, create_trace, write_birth
+from rltrace.trace.format.journal import Record
+from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.write.writer import ProcessWriter
 
 
 def rewrite(log: Path, change: Callable[[Record], Record | None]) -> None:
@@ -277,8 +279,8 @@ def test_a_link_to_a_trace_opens(written: tuple[Path, Rows], tmp_path: Path) -> 
 def test_reading_imports_neither_zarr_nor_torch(written: tuple[Path, Rows]) -> None:
     """Opening and reading a trace takes NumPy and the codecs alone."""
     code = (
-        "import sys; from rltrace.trace.reader import open_trace; from rltrace.trace.verify import verify;"
-        "import rltrace.trace.slice;"
+        "import sys; from rltrace.trace.read.reader import open_trace; from rltrace.trace.tools.verify import verify;"
+        "import rltrace.trace.tools.slice;"
         "p = open_trace(sys.argv[1]).processes[0]; p.streams[0].read(0, 5); verify(sys.argv[1]);"
         "print(sorted({'zarr', 'torch'} & set(sys.modules)))"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.trace.reader import open_trace
-from rltrace.trace.root import create_trace, end_launch
+from rltrace.trace.format.root import create_trace, end_launch
+from rltrace.trace.read.reader import open_trace
 
 LAUNCH = {"command": ["python", "train.py"], "cwd": "~", "host": "h", "options": {"level": "op"}}
 

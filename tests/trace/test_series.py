@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import ProcessTrace, open_trace
-from rltrace.trace.schema import SAMPLE_CHUNK, Sample
-from rltrace.trace.slice import slice_trace
-from rltrace.trace.verify import verify
+from rltrace.trace.format.schema import SAMPLE_CHUNK, Sample
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.slice import slice_trace
+from rltrace.trace.tools.verify import verify
 
 
 def write(path: Path, commits: list[int], end: str = "complete") -> Path:

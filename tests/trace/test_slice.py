@@ -10,10 +10,10 @@ from tampering import load, rewrite, store
 
 from rltrace.errors import DamagedTraceError, HoleError, LeftOutError, UsageError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import Step
-from rltrace.trace.slice import slice_trace
-from rltrace.trace.verify import verify
+from rltrace.trace.format.schema import Step
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.slice import slice_trace
+from rltrace.trace.tools.verify import verify
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from tampering import Files, load
 from written import WrittenProcess, check, followed
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
+from rltrace.diff.base.model import Verdict
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.reader import open_trace
+from rltrace.trace.read.reader import open_trace
 
 
 @dataclass

@@ -16,13 +16,12 @@ from samples import small_trace
 from rltrace.commands.main import main
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.births import note_failure, write_birth
-from rltrace.trace.files import Folder, UnreadableError
-from rltrace.trace.journal import HEAD, LONGEST, MAGIC, chain, frame, parse_journal
-from rltrace.trace.plain import MOST_AT_ONCE, Budget, has_control, printable
-from rltrace.trace.reader import open_trace
-from rltrace.trace.root import is_trace
-from rltrace.trace.tables import parse_tables
+from rltrace.trace.format.files import MOST_AT_ONCE, Folder, UnreadableError, ValueBudget, has_control, printable
+from rltrace.trace.format.journal import HEAD, LONGEST, MAGIC, chain, frame, parse_journal
+from rltrace.trace.format.process_start import note_failure, write_birth
+from rltrace.trace.format.root import is_trace
+from rltrace.trace.format.tables import parse_tables
+from rltrace.trace.read.reader import open_trace
 
 
 def framed(payload: bytes, previous: int = 0) -> bytes:
@@ -58,7 +57,7 @@ def test_a_record_of_millions_of_values(bomb: bytes) -> None:
 
 def test_many_large_records() -> None:
     """Each is small enough; of all of them so many are taken."""
-    budget = Budget(1000)
+    budget = ValueBudget(1000)
     assert [len(budget.load(b"[" + b"0," * 98 + b"0]")) for _ in range(9)] == [99] * 9
     with pytest.raises(ValueError, match="exceeds the limit of a reader"):
         [budget.load(b"[" + b"0," * 98 + b"0]") for _ in range(9)]

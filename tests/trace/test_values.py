@@ -15,14 +15,14 @@ from tampering import Files, load, replace_chunk, rewrite, store
 from rltrace.digest import reference, seed_of
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.testing import TraceBuilder
-from rltrace.trace import codec
-from rltrace.trace.arrays import VALUE_INDEX
-from rltrace.trace.journal import parse_journal
-from rltrace.trace.reader import open_trace
-from rltrace.trace.schema import VALUE_CHUNK, Held, ValueKind
-from rltrace.trace.slice import slice_trace
-from rltrace.trace.values import GENERATOR, Value, Values
-from rltrace.trace.verify import verify
+from rltrace.trace.format import arrays
+from rltrace.trace.format.arrays import VALUE_INDEX
+from rltrace.trace.format.journal import parse_journal
+from rltrace.trace.format.schema import VALUE_CHUNK, ValueIndex, ValueKind
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.read.values import GENERATOR, Value, Values
+from rltrace.trace.tools.slice import slice_trace
+from rltrace.trace.tools.verify import verify
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "float64", "complex64", "complex128"]
 
@@ -202,34 +202,34 @@ def test_one_chunk_in_place_of_another(small: tuple[Path, dict[int, np.ndarray]]
 @pytest.mark.parametrize(
     ("column", "number"),
     [
-        (Held.KIND, 77),
-        (Held.LAYOUT, 1 << 40),
-        (Held.OFFSET, 1 << 60),
-        (Held.OFFSET, 4),
-        (Held.LENGTH, 1 << 60),
-        (Held.LENGTH, 23),
-        (Held.LENGTH, 0),
-        (Held.DIGEST, 5),
+        (ValueIndex.KIND, 77),
+        (ValueIndex.LAYOUT, 1 << 40),
+        (ValueIndex.OFFSET, 1 << 60),
+        (ValueIndex.OFFSET, 4),
+        (ValueIndex.LENGTH, 1 << 60),
+        (ValueIndex.LENGTH, 23),
+        (ValueIndex.LENGTH, 0),
+        (ValueIndex.DIGEST, 5),
     ],
 )
-def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: Held, number: int) -> None:
+def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: ValueIndex, number: int) -> None:
     """A row that every checksum confirms and that is not true leads to no other value, and to no memory taken."""
     path, kept = small
     files: Files = load(path)
     key = "values/index/c.0.0"
-    stored = codec.decode(VALUE_INDEX, files[f"processes/0/{key}"]).copy()
+    stored = arrays.decode(VALUE_INDEX, files[f"processes/0/{key}"]).copy()
     stored[column, :6] = number
     store(replace_chunk(files, "processes/0/", key, stored), path)
-    if column is Held.DIGEST:
+    if column is ValueIndex.DIGEST:
         with pytest.raises(HoleError, match=f"{5:016x}"):
             values_of(path).get(5)
         kept = {digest: array for i, (digest, array) in enumerate(kept.items()) if i >= 3}
         assert reads_right(values_of(path), kept, "lie") == 3
-    elif column is Held.KIND:
+    elif column is ValueIndex.KIND:
         assert reads_right(values_of(path), kept, "lie") in (3, 6)
     else:
         assert reads_right(values_of(path), kept, "lie") == 3
-    assert verify(path).ok == (column is Held.KIND)
+    assert verify(path).ok == (column is ValueIndex.KIND)
 
 
 def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -> None:

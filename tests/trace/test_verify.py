@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.journal import JournalWriter, parse_journal
-from rltrace.trace.rows import Rows
-from rltrace.trace.schema import Step
-from rltrace.trace.verify import verify
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.format.journal import JournalWriter, parse_journal
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import Step
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.writer import ProcessWriter
 
 
 def test_a_whole_trace(sample: Path) -> None:
@@ -67,12 +67,12 @@ def test_a_chain_that_lies(written: tuple[Path, Rows]) -> None:
 
 def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A steps array that is valid in itself and tells other digests than the rows have is found out."""
-    from rltrace.trace import waiting
-    from rltrace.trace.rows import StepRecord
+    from rltrace.trace.format.rows import StepRecord
+    from rltrace.trace.write import packers
 
-    whole = waiting._fill
+    whole = packers._fill
     monkeypatch.setattr(
-        waiting, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * (len(Step) - 9)
+        packers, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * (len(Step) - 9)
     )
     writer = ProcessWriter.open(trace, {"name": "main"})
     writer.stream("main")

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from rltrace.errors import RecordError
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.chains import chain_digests
-from rltrace.trace.prefix import row_hashes
-from rltrace.trace.reader import open_trace
-from rltrace.trace.rows import Rows, StepRecord, TableEntry
-from rltrace.trace.schema import SEGMENT_CELLS, SEGMENT_ROWS, Column, Step, StepFlag
-from rltrace.trace.verify import verify
-from rltrace.trace.writer import ProcessWriter, create_trace
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.row_hashes import chain_digests, row_hashes
+from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.format.schema import SEGMENT_CELLS, SEGMENT_ROWS, Column, Step, StepFlag
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.writer import ProcessWriter
 
 SECTIONS = ("columns", "links", "integers", "floats", "digests")
 
@@ -186,7 +186,7 @@ RACER = """
 import sys
 from pathlib import Path
 from rltrace.testing import plain_entries
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.write.writer import ProcessWriter
 for line in sys.stdin:
     writer = ProcessWriter.open(Path(line.strip()), {"name": "rank0/main"})
     writer.stream(writer.name)
@@ -218,7 +218,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.write.writer import ProcessWriter
 writer = ProcessWriter.open(Path(sys.argv[1]), {"name": "rank0/main"})
 writer.stream("rank0/main")
 writer.commit(0, None, plain_entries())
@@ -256,7 +256,7 @@ from pathlib import Path
 import numpy as np
 from rltrace.errors import RecordError
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.write.writer import ProcessWriter
 writer = ProcessWriter.open(Path(sys.argv[1]), {"name": "rank0/main"})
 writer.stream("rank0/main")
 writer.commit(0, random_rows(np.random.default_rng(0), 0, 50), plain_entries())
@@ -347,7 +347,7 @@ import atexit, sys
 from pathlib import Path
 import numpy as np
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.write.writer import ProcessWriter
 writer = ProcessWriter.open(Path(sys.argv[1]), {"name": "rank0/main"})
 class Last:
     def __del__(self):
@@ -399,8 +399,8 @@ from pathlib import Path
 import numpy as np
 from dataclasses import replace
 from rltrace.testing import plain_entries, random_rows
-from rltrace.trace.reader import open_trace
-from rltrace.trace.writer import ProcessWriter
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.write.writer import ProcessWriter
 def resident():
     return int(next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmRSS")).split()[1])
 writer = ProcessWriter.open(Path(sys.argv[1]), {"name": "main"})

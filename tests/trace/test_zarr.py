@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from rltrace.trace.reader import open_trace
-from rltrace.trace.rows import Rows
-from rltrace.trace.schema import SEGMENT_CELLS, SEGMENT_ROWS, Step
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import SEGMENT_CELLS, SEGMENT_ROWS, Step
+from rltrace.trace.read.reader import open_trace
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "trace-format.md"
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from rltrace.diff.alone import OwnStep, OwnSteps
-from rltrace.diff.model import Probe
-from rltrace.diff.numbers.timeline import StepState, Timeline
+from rltrace.diff.base.model import Probe
+from rltrace.diff.display.single_trace import OwnStep, OwnSteps
+from rltrace.diff.metrics.timeline import StepState, Timeline
 from rltrace_tui import charts
 
 

@@ -13,27 +13,27 @@ from textual.pilot import Pilot
 from tui_support import play, press, screen_text, settled
 
 from rltrace.diff import compare
-from rltrace.diff.model import Verdict
-from rltrace.diff.pairing import Relation
-from rltrace_tui.app import ProbeMade, RltraceApp, SearchDone
+from rltrace.diff.base.model import Verdict
+from rltrace.diff.display.row_pairs import Relation
+from rltrace_tui.diff_app import DiffApp, ProbeMade, SearchDone
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.help import HelpScreen
-from rltrace_tui.op import OpScreen
-from rltrace_tui.ops import OpsScreen
+from rltrace_tui.op_screen import OpScreen
+from rltrace_tui.ops_screen import OpsScreen
 from rltrace_tui.pane import Pane
 
 Parted = tuple[Path, Path]
 Scene = Pilot[Any]
 
 
-def pane(app: RltraceApp, name: str) -> str:
+def pane(app: DiffApp, name: str) -> str:
     return app.overview.query_one(f"#{name}", Pane).text
 
 
 def test_first_screen_answers_without_a_key(parted: Parted) -> None:
     """Where, what kind, because of what, what differs in the environment: what ``compare`` found, in words."""
 
-    async def scene(_: Scene, app: RltraceApp) -> None:
+    async def scene(_: Scene, app: DiffApp) -> None:
         found = compare(*parted).decisive
         assert found is not None and found.site is not None
         verdict = pane(app, "verdict")
@@ -51,16 +51,16 @@ def test_search_is_watched_as_it_happens(parted: Parted, monkeypatch: pytest.Mon
     """The real probes arrive as messages before the verdict does, and the same ones the comparison returns."""
     told: list[object] = []
     for kind, name in ((ProbeMade, "on_probe_made"), (SearchDone, "on_search_done")):
-        handler = getattr(RltraceApp, name)
+        handler = getattr(DiffApp, name)
 
-        def watched(self: RltraceApp, message: object, handler: Any = handler) -> None:
+        def watched(self: DiffApp, message: object, handler: Any = handler) -> None:
             told.append(message)
             handler(self, message)
 
-        monkeypatch.setattr(RltraceApp, name, watched)
+        monkeypatch.setattr(DiffApp, name, watched)
         assert kind
 
-    async def scene(_: Scene, app: RltraceApp) -> None:
+    async def scene(_: Scene, app: DiffApp) -> None:
         assert "same values" in pane(app, "search")
 
     app = play(*parted, scene)
@@ -72,7 +72,7 @@ def test_search_is_watched_as_it_happens(parted: Parted, monkeypatch: pytest.Mon
 def test_enter_shows_the_op_and_walks_upstream_and_back(parted: Parted) -> None:
     """Enter: the op of the verdict; Enter on an input: the op that made it; Backspace: back."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "enter")
         assert isinstance(app.screen, OpScreen)
         start = app.screen._at
@@ -100,7 +100,7 @@ def test_walk_passes_over_copies(record: Callable[..., Machine]) -> None:
     ]
     a, b = record(program), record([*program[:4], Do("aten.sum.default", ("z",), "s", 5, noise="other")])
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "3", "enter")
         assert isinstance(app.screen, OpScreen)
         assert app.screen._at == (1, 1)
@@ -111,7 +111,7 @@ def test_walk_passes_over_copies(record: Callable[..., Machine]) -> None:
 def test_ops_open_at_the_origin(parted: Parted) -> None:
     """Key 2: the cursor stands on the finding, what is identical before it is one fold."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         found = app.work.shown
         line = app.ops.list.line
@@ -128,7 +128,7 @@ def test_next_origin_passes_over_receivers(record: Callable[..., Machine]) -> No
     changed = other_kernels(training(), [("aten.mm.default", 2), ("aten.rand.default", 6)])
     a, b = record(training()), record(changed)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         start = app.ops.list.line
         await press(pilot, app, "n")
@@ -152,7 +152,7 @@ def other_kernels(program: list[Do], changed: list[tuple[str, int]]) -> list[Do]
 def test_find_and_go(parted: Parted) -> None:
     """/ goes to the next op that a selector finds, g to a row of either side or to a step."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2", "home", "slash", *"op=aten.add_", "enter")
         line = app.ops.list.line
         assert line is not None and line.a is not None
@@ -173,7 +173,7 @@ def test_find_and_go(parted: Parted) -> None:
     play(*parted, scene)
 
 
-def cursor_text(app: RltraceApp) -> str:
+def cursor_text(app: DiffApp) -> str:
     oplist = app.ops.list
     return oplist.render_line(oplist.cursor - oplist.scroll_offset.y).text
 
@@ -181,7 +181,7 @@ def cursor_text(app: RltraceApp) -> str:
 def test_cursor_moves_and_the_list_follows(parted: Parted) -> None:
     """Arrows, pages, Home and End move the cursor, never the list alone; the line of the cursor is always in view."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2", "home")
         oplist = app.ops.list
         assert oplist.cursor == 0
@@ -204,7 +204,7 @@ def test_cursor_moves_and_the_list_follows(parted: Parted) -> None:
 def test_folds_open_and_close(parted: Parted) -> None:
     """Space opens a fold into its rows and folds them again; nothing else moves."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2", "home")
         browser = app.ops.list.browser
         assert browser is not None
@@ -220,7 +220,7 @@ def test_folds_open_and_close(parted: Parted) -> None:
 def test_receivers_hide(parted: Parted) -> None:
     """i leaves out what only passes a difference on, and puts it back."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         browser = app.ops.list.browser
         assert browser is not None
@@ -237,7 +237,7 @@ def test_receivers_hide(parted: Parted) -> None:
 def test_copies(parted: Parted) -> None:
     """y puts into the clipboard what is under the cursor: the report, a line, an op."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "y")
         assert app.clipboard.startswith("DIVERGED")
         await press(pilot, app, "2", "y")
@@ -253,7 +253,7 @@ def test_curves_are_picked(record: Callable[..., Machine]) -> None:
     more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
     a, b = record(more), record(other_kernels(more, [("aten.mm.default", 2)]))
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         assert "1/2  diverges at step 1" in pane(app, "timeline")
         await press(pilot, app, "right_square_bracket")
         assert "2/2" in pane(app, "timeline")
@@ -267,7 +267,7 @@ READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.app
 def test_help_explains_the_focused_part(parted: Parted) -> None:
     """? says what the pane shows and which keys work; Escape closes it."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "question_mark")
         assert isinstance(app.screen, HelpScreen)
         assert any("where the two runs first differ" in line for line in screen_text(app))
@@ -281,7 +281,7 @@ def test_help_explains_the_focused_part(parted: Parted) -> None:
 def test_any_size(parted: Parted, size: tuple[int, int]) -> None:
     """Every screen draws at every size that is promised, and nothing is wider than the terminal."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         for keys in ((), ("2",), ("enter",)):
             await press(pilot, app, *keys)
             lines = screen_text(app)
@@ -294,7 +294,7 @@ def test_any_size(parted: Parted, size: tuple[int, int]) -> None:
 def test_resize_goes_with_the_terminal(parted: Parted) -> None:
     """A terminal that shrinks says what it needs, and shows everything again when it has grown."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await pilot.resize_terminal(40, 10)
         await settled(pilot, app)
         shown = [line.strip() for line in screen_text(app) if line.strip()]
@@ -309,7 +309,7 @@ def test_resize_goes_with_the_terminal(parted: Parted) -> None:
 def test_every_theme_draws(parted: Parted) -> None:
     """Colours are the theme's variables: each theme has them, those of the terminal's own colours included."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         assert any(name.startswith("ansi") for name in app.available_themes)
         for theme in app.available_themes:
@@ -325,7 +325,7 @@ def test_identical(record: Callable[..., Machine]) -> None:
     """Two equal runs: the verdict, one fold, no op to go to."""
     a, b = record(training()), record(training())
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         assert "IDENTICAL" in pane(app, "verdict")
         await press(pilot, app, "3")
         assert app.screen is app.overview
@@ -343,7 +343,7 @@ def test_one_sided_ops(record: Callable[..., Machine]) -> None:
     logged = [x for do in training(2) for x in ([do, log] if do.name == "aten.sub.Tensor" else [do])]
     a, b = record(training(2)), record(logged)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         line, browser = app.ops.list.line, app.ops.list.browser
         assert line is not None and browser is not None
@@ -359,7 +359,7 @@ def test_unfinished(record: Callable[..., Machine]) -> None:
     """A killed run is equal so far, and the screen says so."""
     a, b = record(training(2), state="killed"), record(training(4))
 
-    async def scene(_: Scene, app: RltraceApp) -> None:
+    async def scene(_: Scene, app: DiffApp) -> None:
         assert "UNKNOWN" in pane(app, "verdict") and "killed" in pane(app, "verdict")
 
     play(a.path, b.path, scene)
@@ -374,7 +374,7 @@ def test_damaged(record: Callable[..., Machine]) -> None:
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         assert "UNKNOWN" in pane(app, "verdict") and "damage" in pane(app, "verdict")
         await press(pilot, app, "2", "space", "n")
         assert not isinstance(app.screen, FailureScreen) and app.failure is None
@@ -387,7 +387,7 @@ def test_step_level(record: Callable[..., Machine]) -> None:
     a = record(training(), level="step")
     b = record(other_kernels(training(), [("aten.mm.default", 2)]), level="step")
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         assert "DIVERGED  step 1" in pane(app, "verdict")
         await press(pilot, app, "2", "3")
         assert app.screen is app.overview
@@ -401,9 +401,9 @@ def test_failure_is_readable(parted: Parted, monkeypatch: pytest.MonkeyPatch) ->
     def broken(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error", "a.zarr")
 
-    monkeypatch.setattr("rltrace_tui.work.compare", broken)
+    monkeypatch.setattr("rltrace_tui.data.compare", broken)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         assert isinstance(app.screen, FailureScreen)
         assert any("Input/output error: a.zarr" in line for line in screen_text(app))
         await press(pilot, app, "escape")
@@ -418,9 +418,9 @@ def test_failure_among_the_ops_is_readable(parted: Parted, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise OSError(5, "Input/output error", "a.zarr")
 
-    monkeypatch.setattr("rltrace.diff.browse.Browser.reveal", broken)
+    monkeypatch.setattr("rltrace.diff.display.browser.Browser.reveal", broken)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         assert isinstance(app.screen, FailureScreen)
         await press(pilot, app, "escape", "1")
@@ -433,7 +433,7 @@ def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch
     """Escape ends a search at its next probe: no verdict, and the screen says why."""
     from threading import Event
 
-    from rltrace_tui import work
+    from rltrace_tui import data as work
 
     begun, pressed = Event(), Event()
     real = work.compare
@@ -449,7 +449,7 @@ def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(work, "compare", slow)
 
     async def run() -> None:
-        app = RltraceApp(*parted)
+        app = DiffApp(*parted)
         async with app.run_test(size=(80, 24)) as pilot:
             while not begun.is_set():
                 await pilot.pause()
@@ -470,7 +470,7 @@ def test_escape_stops_the_search(parted: Parted, monkeypatch: pytest.MonkeyPatch
 def test_quit_returns_the_comparison(parted: Parted) -> None:
     """q ends the application with what was found: the exit status follows from it."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await pilot.press("q")
 
     returned = play(*parted, scene).return_value
@@ -481,7 +481,7 @@ def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> None:
     """The rank where it began has the first screen; the other one's first difference is shown as received."""
     a, b = reducing(tmp_path / "a"), reducing(tmp_path / "b", 4)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         assert "op 16  step 4" in pane(app, "verdict")
         await press(pilot, app, "2")
         assert app.ops.list.stream is not None and app.ops.list.stream.name == "rank1/main"

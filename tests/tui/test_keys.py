@@ -12,28 +12,27 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from tui_support import other_kernel, play, press, screen_text, see_one, settled
 
-from rltrace.diff.pairing import Relation
-from rltrace_tui.app import RltraceApp
-from rltrace_tui.cells import Cells
-from rltrace_tui.choices import Choices
-from rltrace_tui.op import OpScreen
-from rltrace_tui.picker import Picker
+from rltrace.diff.display.row_pairs import Relation
+from rltrace_tui.diff_app import DiffApp
+from rltrace_tui.op_screen import OpScreen
+from rltrace_tui.option_list import Choices, Picker
 from rltrace_tui.prompt import Prompt, under_the_answer
-from rltrace_tui.single import ShowApp
+from rltrace_tui.row_cache import RowCache
+from rltrace_tui.trace_app import TraceApp
 
 Parted = tuple[Path, Path]
 Scene = Pilot[Any]
 Record = Callable[..., Machine]
 
 
-def told(app: RltraceApp | ShowApp) -> str:
+def told(app: DiffApp | TraceApp) -> str:
     return " | ".join(n.message for n in app._notifications)
 
 
 def test_filter_by_selector_and_phase(parted: Parted) -> None:
     """w leaves only what a selector finds, on both sides, and says so; n and / stay within it; empty shows all."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         browser = app.ops.list.browser
         assert browser is not None
@@ -63,7 +62,7 @@ def test_filter_by_selector_and_phase(parted: Parted) -> None:
 def test_a_mistake_is_shown_under_its_character(parted: Parted) -> None:
     """A selector that cannot be read is not taken: the caret stands under the character, and it can be mended."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2", "slash", *"op=mm,modul=x", "enter")
         lines = screen_text(app)
         at = next(k for k, line in enumerate(lines) if "op=mm,modul=x" in line)
@@ -91,7 +90,7 @@ def test_export_keeps_what_is_there(parted: Parted, monkeypatch: pytest.MonkeyPa
     folder = parted[0].parent
     monkeypatch.chdir(folder)
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "e", "enter")
         text = (folder / "a-b.md").read_text()
         assert "aten.mm.default" in text and "written: a-b.md" in told(app)
@@ -107,7 +106,7 @@ def test_dimmed_keys_say_why(record: Record) -> None:
     """Two equal runs: no op to inspect, no curve to pick, no other stream; each key says so and does nothing."""
     a, b = record(training(1)), record(training(1))
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "enter", "right_square_bracket", "2", "s", "full_stop")
         assert "the verdict names no op" in told(app) and "there is only one curve" in told(app)
         assert "there is only one stream of ops" in told(app) and "there is no search yet" in told(app)
@@ -127,7 +126,7 @@ def test_streams_are_picked_from_a_list(tmp_path: Path) -> None:
         for k in range(3):
             stream.op("aten.mm.default", outputs=[f"{name}{k}"])
 
-    async def scene(pilot: Scene, app: ShowApp) -> None:
+    async def scene(pilot: Scene, app: TraceApp) -> None:
         await press(pilot, app, "2", "w", *"relu", "enter", "s")
         assert any("thread:loader   3 ops" in line for line in screen_text(app))
         await press(pilot, app, "down", "enter")
@@ -140,7 +139,7 @@ def test_streams_are_picked_from_a_list(tmp_path: Path) -> None:
 def test_an_op_among_its_neighbours_before_the_list_was_seen(parted: Parted) -> None:
     """l from the op of the verdict, before the list was ever open: the list opens there."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "3")
         assert isinstance(app.screen, OpScreen)
         await press(pilot, app, "l")
@@ -158,17 +157,17 @@ def test_drawing_reads_nothing(parted: Parted, monkeypatch: pytest.MonkeyPatch) 
     from threading import Event
 
     read, looked = Event(), Event()
-    real = Cells.fill
+    real = RowCache.fill
 
-    def held(self: Cells, *given: Any, **how: Any) -> None:
+    def held(self: RowCache, *given: Any, **how: Any) -> None:
         looked.set()
         assert read.wait(30)
         real(self, *given, **how)
 
-    monkeypatch.setattr(Cells, "fill", held)
+    monkeypatch.setattr(RowCache, "fill", held)
 
     async def run() -> None:
-        app = RltraceApp(*parted)
+        app = DiffApp(*parted)
         async with app.run_test(size=(80, 24)) as pilot:
             await settled(pilot, app)
             await pilot.press("2")
@@ -189,14 +188,14 @@ def test_drawing_reads_nothing(parted: Parted, monkeypatch: pytest.MonkeyPatch) 
 def test_the_op_under_the_cursor_is_previewed_where_there_is_room(parted: Parted) -> None:
     """On a wide, high terminal a panel follows the cursor; on a small one it is not there and reads nothing."""
 
-    async def wide(pilot: Scene, app: RltraceApp) -> None:
+    async def wide(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         preview = app.ops.query_one("#preview")
         while "AVX512" not in str(getattr(preview, "text", "")):
             await pilot.pause(0.02)
         assert "aten.mm" in str(preview.border_title)
 
-    async def small(pilot: Scene, app: RltraceApp) -> None:
+    async def small(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2")
         assert not app.ops.query_one("#preview").display
 
@@ -208,7 +207,7 @@ def test_hidden_receivers_and_the_way_there(record: Record) -> None:
     """With receivers hidden, going to one says that it is hidden and shows the next row."""
     a, b = record(training()), record(other_kernel(training(), "aten.mm.default", 2))
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "2", "i", "g", *"26", "enter")
         assert "hidden here" in told(app)
         assert "propagated hidden" in str(app.ops.query_one("#head", Static).render())
@@ -219,7 +218,7 @@ def test_hidden_receivers_and_the_way_there(record: Record) -> None:
 def test_every_key_has_an_id_and_says_what_it_does(parted: Parted) -> None:
     """On every screen, each binding of ours has an id, by which a keymap can move it, and a tooltip."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         for key in ("1", "2", "3", "4", "question_mark"):
             await press(pilot, app, key)
             own = [app, app.screen, *app.screen.query("OpList"), *app.screen.query("Prompt")]
@@ -243,7 +242,7 @@ def test_curves_are_chosen_from_a_list(record: Record) -> None:
     more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
     a, b = record(more), record(other_kernel(more, "aten.mm.default", 2))
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "c")
         assert isinstance(app.screen, Picker)
         await press(pilot, app, "down", "enter")
@@ -255,7 +254,7 @@ def test_curves_are_chosen_from_a_list(record: Record) -> None:
 def test_paging_where_nothing_is_laid_out(parted: Parted) -> None:
     """Inputs that were put in while the terminal is too small to show them: page keys do no harm."""
 
-    async def scene(pilot: Scene, app: RltraceApp) -> None:
+    async def scene(pilot: Scene, app: DiffApp) -> None:
         await press(pilot, app, "3")
         assert isinstance(app.screen, OpScreen)
         await pilot.resize_terminal(50, 10)

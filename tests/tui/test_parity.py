@@ -12,17 +12,17 @@ from spoken_traces import spoken_traces
 from textual.pilot import Pilot
 from tui_support import press, screen_text, settled
 
-from rltrace.diff.view import StreamView
+from rltrace.diff.base.view import StreamView
 from rltrace.errors import UsageError
 from rltrace.parity.compare import compare
-from rltrace.parity.opening import open_stretches, parse_given
-from rltrace.report.compare import render_parity
-from rltrace.trace.reader import open_trace
+from rltrace.parity.inputs import open_stretches, parse_given
+from rltrace.parity.report.text import render_parity
+from rltrace.trace.read.reader import open_trace
 from rltrace_tui.failure import FailureScreen
-from rltrace_tui.module import ModuleScreen
-from rltrace_tui.op import OpScreen
-from rltrace_tui.parity import ParityApp
-from rltrace_tui.paritywork import Find, Found
+from rltrace_tui.module_screen import ModuleScreen
+from rltrace_tui.op_screen import OpScreen
+from rltrace_tui.parity_app import ParityApp
+from rltrace_tui.parity_data import Find, ParityData
 
 from .test_screens import SIZES, expect_all, look
 
@@ -30,7 +30,7 @@ Play = Callable[[Pilot[Any], ParityApp], Awaitable[None]]
 KEYS = {"parity": ("1",), "parity-module": ("enter",), "parity-op": ("enter",)}
 
 
-def compared(a: Path, b: Path) -> Found:
+def compared(a: Path, b: Path) -> ParityData:
     """What the command hands over."""
     found = compare(*open_stretches(parse_given(str(a), (), "a"), parse_given(str(b), (), "b")))
     views = []
@@ -39,7 +39,7 @@ def compared(a: Path, b: Path) -> Found:
         assert recorded is not None
         views.append(StreamView(recorded.process, recorded.stream))
     report = render_parity(found.parity)
-    return Found(found.parity, (), (views[0], views[1]), (open_trace(a), open_trace(b)), report, ("Gap\n  none",))
+    return ParityData(found.parity, (), (views[0], views[1]), (open_trace(a), open_trace(b)), report, ("Gap\n  none",))
 
 
 def see(find: Find, scene: Play, size: tuple[int, int] = (80, 24)) -> ParityApp:
@@ -130,7 +130,7 @@ def test_two_that_are_equal(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_becomes_a_screen() -> None:
     """A failure is told in a sentence, and the overview says that there is no result."""
 
-    def broken() -> Found:
+    def broken() -> ParityData:
         raise UsageError("the two share no token")
 
     async def scene(pilot: Pilot[Any], app: ParityApp) -> None:

@@ -14,9 +14,9 @@ from tui_support import OUTCOME, play, press, screen_text, see_one, settled
 
 from rltrace.experiment.outcome import outcome_path, write_outcome
 from rltrace.report.info import describe
-from rltrace_tui.app import RltraceApp
 from rltrace_tui.base import BaseApp
-from rltrace_tui.single import ShowApp
+from rltrace_tui.diff_app import DiffApp
+from rltrace_tui.trace_app import TraceApp
 
 SETTLED = {
     "created": "2026-11-21 14:15:42+00:00",
@@ -38,7 +38,7 @@ def test_screens(parted: tuple[Path, Path], size: tuple[int, int], monkeypatch: 
     write_outcome(outcome_path(Path("a.zarr"), Path("b.zarr")), OUTCOME)
     seen: dict[str, list[str]] = {}
 
-    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
         await look(pilot, app, PAIR, seen)
 
     play(Path("a.zarr"), Path("b.zarr"), scene, size=size)
@@ -51,10 +51,10 @@ def test_screens_of_one_trace(
 ) -> None:
     """The same of one trace."""
     monkeypatch.chdir(record(training()).path.parent)
-    monkeypatch.setattr("rltrace_tui.work.describe", lambda trace: {**describe(trace), **SETTLED})
+    monkeypatch.setattr("rltrace.report.info.describe", lambda trace: {**describe(trace), **SETTLED})
     seen: dict[str, list[str]] = {}
 
-    async def scene(pilot: Pilot[Any], app: ShowApp) -> None:
+    async def scene(pilot: Pilot[Any], app: TraceApp) -> None:
         await look(pilot, app, ONE, seen)
 
     see_one(Path("a.zarr"), scene, size=size)
@@ -67,7 +67,7 @@ def test_values_screen(valued: tuple[Path, Path], size: tuple[int, int], monkeyp
     monkeypatch.chdir(valued[0].parent)
     seen: dict[str, list[str]] = {}
 
-    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
         await look(pilot, app, {"values": ("3", "v")}, seen)
 
     play(Path("a.zarr"), Path("b.zarr"), scene, size=size)
@@ -97,7 +97,7 @@ def test_step_level_screen(record: Callable[..., Machine], monkeypatch: pytest.M
     record(other_kernel(training(), "aten.mm.default", 2), level="step")
     monkeypatch.chdir(a.path.parent)
 
-    async def scene(_: Pilot[Any], app: RltraceApp) -> None:
+    async def scene(_: Pilot[Any], app: DiffApp) -> None:
         expect("steps-80x24.txt", screen_text(app))
 
     play(Path("a.zarr"), Path("b.zarr"), scene)

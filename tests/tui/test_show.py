@@ -13,12 +13,13 @@ from textual.pilot import Pilot
 from tui_support import press, screen_text, see_one
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
-from rltrace.trace.births import write_birth
-from rltrace.trace.writer import ProcessWriter, create_trace
+from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.write.writer import ProcessWriter
 from rltrace_tui.failure import FailureScreen
-from rltrace_tui.op import OpScreen
+from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.pane import Pane
-from rltrace_tui.single import ShowApp
+from rltrace_tui.trace_app import TraceApp
 
 Record = Callable[..., Machine]
 Scene = Pilot[Any]
@@ -28,7 +29,7 @@ def test_one_trace(record: Record) -> None:
     """The first screen tells what was recorded; ops lie folded step by step; Enter opens one and walks up, and back."""
     a = record(training())
 
-    async def scene(pilot: Scene, app: ShowApp) -> None:
+    async def scene(pilot: Scene, app: TraceApp) -> None:
         told = app.overview.query_one("#trace", Pane).text
         assert f"ops       {a.trace.main.stream().rows:,}" in told and "complete" in told
         steps = app.overview.query_one("#timeline", Pane).text
@@ -54,7 +55,7 @@ def test_one_trace(record: Record) -> None:
 def test_what_needs_two_traces_says_so(record: Record) -> None:
     """Keys that make no sense for one trace are dimmed, and pressed they say why; nothing breaks."""
 
-    async def scene(pilot: Scene, app: ShowApp) -> None:
+    async def scene(pilot: Scene, app: TraceApp) -> None:
         for key, why in (("3", "one trace has no verdict"), ("4", "an experiment needs two traces")):
             await press(pilot, app, key)
             assert any(why in n.message for n in app._notifications), key
@@ -68,12 +69,12 @@ def test_what_needs_two_traces_says_so(record: Record) -> None:
 def test_without_ops_or_steps(record: Record, tmp_path: Path) -> None:
     """A trace of step digests has no ops to show, and a program without an optimizer no steps: both are told."""
 
-    async def step_level(pilot: Scene, app: ShowApp) -> None:
+    async def step_level(pilot: Scene, app: TraceApp) -> None:
         await press(pilot, app, "2")
         assert app.screen is app.overview
         assert any("recorded with --level step" in n.message for n in app._notifications)
 
-    async def stepless(pilot: Scene, app: ShowApp) -> None:
+    async def stepless(pilot: Scene, app: TraceApp) -> None:
         assert "made no optimizer step" in app.overview.query_one("#timeline", Pane).text
         await press(pilot, app, "2")
         assert app.ops.list.cell is not None and "aten.randn" in app.ops.list.cell.text
@@ -92,7 +93,7 @@ def test_damage(record: Record) -> None:
     data[len(data) // 2] ^= 1
     chunk.write_bytes(data)
 
-    async def scene(pilot: Scene, app: ShowApp) -> None:
+    async def scene(pilot: Scene, app: TraceApp) -> None:
         await press(pilot, app, "2", "space", "down")
         assert app.ops.list.cell is not None and "cannot be read" in app.ops.list.cell.text
         await press(pilot, app, "enter")
@@ -107,7 +108,7 @@ def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
     a = record(training())
     moved = tmp_path / "elsewhere.zarr"
 
-    async def scene(_: Scene, app: ShowApp) -> None:
+    async def scene(_: Scene, app: TraceApp) -> None:
         assert isinstance(app.screen, FailureScreen)
         assert any("no such file" in line for line in screen_text(app))
 
@@ -124,7 +125,7 @@ def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
     stream = writer.stream("rank0/main")
     writer.commit(stream, random_rows(np.random.default_rng(0), 0, 40), plain_entries())
 
-    async def scene(pilot: Scene, app: ShowApp) -> None:
+    async def scene(pilot: Scene, app: TraceApp) -> None:
         told = " ".join(app.overview.query_one("#trace", Pane).text.split())
         assert "RUNNING" in screen_text(app)[0]
         assert "ops 40" in told and "running after op 40" in told

@@ -12,19 +12,19 @@ import pytest
 from textual.pilot import Pilot
 from tui_support import play, press
 
-from rltrace.diff.model import Pair
-from rltrace.diff.numbers.distances import Bin, measure
-from rltrace.report.values import OpValues, ValuePair
-from rltrace_tui import opwords
-from rltrace_tui.app import RltraceApp
-from rltrace_tui.op import OpScreen
+from rltrace.diff.base.model import Pair
+from rltrace.diff.metrics.distances import Bin, measure
+from rltrace.query.values import OpValues, ValuePair
+from rltrace_tui import op_text
+from rltrace_tui.diff_app import DiffApp
+from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.pane import Pane
 
 
 def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
     """The finding's op shows how many values differ, how far, a histogram, and the elements in decimal and hex."""
 
-    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
         await press(pilot, app, "3", "v")
         assert isinstance(app.screen, OpScreen)
         text = app.screen.query_one("#values", Pane).text
@@ -42,7 +42,7 @@ def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
 def test_how_to_record_them(parted: tuple[Path, Path]) -> None:
     """Where none were recorded, the commands that would are shown, and copied on one line each."""
 
-    async def scene(pilot: Pilot[Any], app: RltraceApp) -> None:
+    async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
         await press(pilot, app, "3", "y")
         commands = [line for line in app.clipboard.splitlines() if "--values op=aten.mm.default" in line]
         assert len(commands) == 2 and all(line.rstrip().endswith("-- python train.py") for line in commands)
@@ -57,8 +57,8 @@ def test_a_histogram_fits_whatever_it_holds(width: int) -> None:
     a = generator.standard_normal(5_000)
     b = np.where(generator.random(5_000) < 0.5, a * (1 + 10.0 ** -generator.integers(1, 16, 5_000)), -a)
     told = measure("float64", a, b)
-    lines = [line.plain for line in opwords.histogram_lines(told, width)]
-    assert 1 <= len(lines) <= opwords.MOST_BINS
+    lines = [line.plain for line in op_text.histogram_lines(told, width)]
+    assert 1 <= len(lines) <= op_text.MOST_BINS
     assert sum(int(line.rsplit(" ", 1)[1].replace(",", "")) for line in lines) == sum(x.count for x in told.histogram)
     assert max(map(len, lines)) <= max(width, 46)
 
@@ -66,8 +66,8 @@ def test_a_histogram_fits_whatever_it_holds(width: int) -> None:
 def test_merged_bins() -> None:
     """Neighbouring bins are added up where there are too many, and empty ones below the first are left out."""
     bins = [Bin(1 << k, (2 << k) - 1, k) for k in range(20)]
-    merged = opwords.merged(bins)
-    assert len(merged) <= opwords.MOST_BINS
+    merged = op_text.merged(bins)
+    assert len(merged) <= op_text.MOST_BINS
     assert sum(x.count for x in merged) == sum(x.count for x in bins) and merged[0].low == 2
     assert all(x.high + 1 == y.low for x, y in pairwise(merged))
 
@@ -77,7 +77,7 @@ def test_what_differs_comes_first() -> None:
     equal = ValuePair("output 0", Pair("float64[50]", "float64[50]"), True, None, (), "")
     told = measure("float64", np.zeros(50), np.ones(50))
     pairs = tuple(replace(equal, what=f"output {k}", equal=False, distances=told) for k in (1, 2))
-    lines = [line.plain for line in opwords.values_lines(OpValues((equal, *pairs), True), (), 80)]
+    lines = [line.plain for line in op_text.values_lines(OpValues((equal, *pairs), True), (), 80)]
     heads = [line for line in lines if "output" in line]
     assert [head.split()[:3] for head in heads] == [["≠", "output", "1"], ["≠", "output", "2"], ["=", "output", "0"]]
-    assert sum("3ff0000000000000" in line for line in lines) == 2 * opwords.MOST_ELEMENTS
+    assert sum("3ff0000000000000" in line for line in lines) == 2 * op_text.MOST_ELEMENTS

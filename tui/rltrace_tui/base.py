@@ -16,12 +16,12 @@ from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 
+from rltrace_tui.app_protocol import KeyGuard, why_not
+from rltrace_tui.data import DataSource
 from rltrace_tui.failure import FailureScreen
 from rltrace_tui.help import HelpScreen
-from rltrace_tui.host import Reasoned, why_not
-from rltrace_tui.op import OpScreen
-from rltrace_tui.ops import OpsScreen
-from rltrace_tui.work import Source
+from rltrace_tui.op_screen import OpScreen
+from rltrace_tui.ops_screen import OpsScreen
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Failed(Message):
         self.error = error
 
 
-class Written(Message):
+class FileWritten(Message):
     """A file was written."""
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class Written(Message):
         self.path = path
 
 
-class BaseApp(Reasoned, App[T], Generic[T]):
+class BaseApp(KeyGuard, App[T], Generic[T]):
     """Overview, Ops, Op, and what is common to them."""
 
     TITLE = "rltrace"
@@ -61,7 +61,7 @@ class BaseApp(Reasoned, App[T], Generic[T]):
         Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave; running programs are not affected"),
     ]
 
-    def __init__(self, source: Source, overview: Screen[None]) -> None:
+    def __init__(self, source: DataSource, overview: Screen[None]) -> None:
         super().__init__()
         self.source = source
         self.overview: Screen[None] = overview
@@ -190,7 +190,7 @@ class BaseApp(Reasoned, App[T], Generic[T]):
         except Exception as error:  # a worker's failure is told, never raised
             self.post_message(Failed(error))
             return
-        self.post_message(Written(path))
+        self.post_message(FileWritten(path))
 
-    def on_written(self, message: Written) -> None:
+    def on_written(self, message: FileWritten) -> None:
         self.notify(f"written: {message.path}")

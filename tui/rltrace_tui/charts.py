@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.alone import OwnSteps
-from rltrace.diff.model import Probe
-from rltrace.diff.numbers.timeline import Curve, StepState, Timeline
+from rltrace.diff.base.model import Probe
+from rltrace.diff.display.single_trace import OwnSteps
+from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
 
 STATES = {
     StepState.SAME: "=",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from textual.screen import Screen
 
-from rltrace.diff.numbers.timeline import Curve
-from rltrace_tui import charts, words
+from rltrace.diff.metrics.timeline import Curve
+from rltrace_tui import charts, diff_text
+from rltrace_tui.option_list import Picker
 from rltrace_tui.pane import Pane
-from rltrace_tui.picker import Picker
 
 
 class Curves:
@@ -37,19 +37,19 @@ class Curves:
         assert self.all
         return Picker("Curve", [title(curve) for curve in self.all], self.at)
 
-    def lines(self, steps: int, width: int, height: int) -> words.Lines:
+    def lines(self, steps: int, width: int, height: int) -> diff_text.Lines:
         """The chosen curve within so many lines, over as many steps as the timeline above has, or more."""
         if self.all is None:
-            return [words.plain("reading the curves …", "$text-muted")]
+            return [diff_text.plain("reading the curves …", "$text-muted")]
         if not self.all:
-            return [words.plain("No scalar was logged (.item()).", "$text-muted")]
+            return [diff_text.plain("No scalar was logged (.item()).", "$text-muted")]
         curve = self.all[self.at]
         steps = max([steps, *(step + 1 for step, _ in (*curve.a[-1:], *curve.b[-1:]))])
         head = f"{self.at + 1}/{len(self.all)}  {title(curve)}"
         sides = 2 if curve.b else 1
         return [
             *charts.curve_lines(curve, steps, width, max(1, (height - 1) // sides)),
-            words.plain(words.fit(head, width), "$text-muted"),
+            diff_text.plain(diff_text.fit(head, width), "$text-muted"),
         ]
 
 

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from rltrace_tui.host import why_not
+from rltrace_tui.app_protocol import why_not
 
 GENERAL = (
     "= equal   ≠ differs, and no input is known to   ~ differs, and so does an input (propagated difference)   ? "

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rltrace.errors import RltraceError
-from rltrace.experiment.confirm.horizon import Horizon
-from rltrace.trace.reader import Trace
+from rltrace.experiment.confirm.steps_covered import StepsCovered
+from rltrace.trace.read.reader import Trace
 
 SCHEMA = "rltrace.capture/1"
 ABOUT, TRACE = "capture.json", "control.zarr"
@@ -33,7 +33,7 @@ class CaptureError(RltraceError):
 
 
 @dataclass(frozen=True)
-class Captured:
+class CaptureInfo:
     """What a capture tells of itself."""
 
     subject: str
@@ -47,8 +47,8 @@ class Captured:
     """How often the control was run, and came out the same."""
 
     @property
-    def horizon(self) -> Horizon:
-        return Horizon(self.first, self.end)
+    def horizon(self) -> StepsCovered:
+        return StepsCovered(self.first, self.end)
 
 
 def identity_of(trace: Trace) -> str:
@@ -57,7 +57,7 @@ def identity_of(trace: Trace) -> str:
     return hashlib.sha256(launch.encode()).hexdigest()[:16]
 
 
-def write_capture(file: Path, about: Captured, trace: Path) -> None:
+def write_capture(file: Path, about: CaptureInfo, trace: Path) -> None:
     """Write the file in one go, readable by its owner alone. Raises CaptureError where that cannot be done."""
     beside = file.with_name(file.name + ".new")
     try:
@@ -79,13 +79,13 @@ def size_of(trace: Path) -> int:
     return sum(path.stat().st_size for path in _files(trace))
 
 
-def read_capture(file: Path) -> Captured:
+def read_capture(file: Path) -> CaptureInfo:
     """What a capture is of. Raises CaptureError."""
     with _opened(file) as archive:
         return _about(file, archive)
 
 
-def unpack(file: Path, folder: Path) -> Captured:
+def unpack(file: Path, folder: Path) -> CaptureInfo:
     """Put the captured trace at ``folder``, which must not be there. Raises CaptureError."""
     with _opened(file) as archive:
         about = _about(file, archive)
@@ -117,7 +117,7 @@ def _opened(file: Path) -> zipfile.ZipFile:
         raise CaptureError(f"{file} is no capture (rltrace capture writes one)") from None
 
 
-def _about(file: Path, archive: zipfile.ZipFile) -> Captured:
+def _about(file: Path, archive: zipfile.ZipFile) -> CaptureInfo:
     try:
         info = archive.getinfo(ABOUT)
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > LARGEST_ABOUT:
@@ -130,7 +130,7 @@ def _about(file: Path, archive: zipfile.ZipFile) -> Captured:
         raise CaptureError(f"{file} has the schema {schema!r}; this rltrace reads {SCHEMA}")
     try:
         first, end, runs = (int(found[name]) for name in ("first", "end", "runs"))
-        about = Captured(str(found["subject"]), str(found["path"]), first, end, runs)
+        about = CaptureInfo(str(found["subject"]), str(found["path"]), first, end, runs)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CaptureError(f"{file} is no complete capture: {error}") from None
     if not 0 <= first < end or runs < 1:

@@ -13,14 +13,14 @@ from pathlib import Path
 from rltrace import fingerprint
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
-from rltrace.experiment.confirm.bench import Side
+from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
 from rltrace.experiment.confirm.capture import CaptureError, identity_of, read_capture
-from rltrace.experiment.confirm.experiment import CONTROLS, Question
-from rltrace.experiment.confirm.horizon import parting_of
-from rltrace.experiment.folders import check_extent
-from rltrace.experiment.outcome import ArmName, ArmState, OriginClass, Outcome
-from rltrace.experiment.recipe import Recipe, other_machine, recipe_of
-from rltrace.trace.reader import Trace, open_trace
+from rltrace.experiment.confirm.run_cache import Side
+from rltrace.experiment.confirm.steps_covered import parting_of
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
+from rltrace.experiment.rerun_command import Recipe, other_machine, recipe_of
+from rltrace.experiment.workdir_copy import check_extent
+from rltrace.trace.read.reader import Trace, open_trace
 
 BOTH: frozenset[Side] = frozenset(("a", "b"))
 
@@ -35,7 +35,7 @@ class ByHand:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ConfirmOptions:
     """An experiment as it is asked for."""
 
     a: Path
@@ -48,7 +48,7 @@ class Asked:
     search: bool = True
     capture: Path | None = None
     """Of the other side's control, where only one side is run here."""
-    found: Outcome | None = None
+    found: ExperimentResult | None = None
     """What B's arms came to, where only A's are run here."""
     found_file: Path | None = None
 
@@ -72,7 +72,7 @@ class Prepared:
     """Name of the run that it stands for."""
 
 
-def prepare(asked: Asked) -> Prepared:
+def prepare(asked: ConfirmOptions) -> Prepared:
     """Raises UsageError, and what comparing the traces raises."""
     a, b = open_trace(asked.a), open_trace(asked.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
@@ -145,7 +145,7 @@ def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work:
         check_extent(found.folder, shared, work)
 
 
-def _check_capture(asked: Asked, side: Side, trace: Trace, question: Question) -> None:
+def _check_capture(asked: ConfirmOptions, side: Side, trace: Trace, question: Question) -> None:
     letter = side.upper()
     if asked.capture is None:
         raise UsageError(
@@ -162,7 +162,7 @@ def _check_capture(asked: Asked, side: Side, trace: Trace, question: Question) -
         )
 
 
-def _classes(found: Outcome | None, subject: Mapping[str, str], question: Question) -> tuple[OriginClass, ...]:
+def _classes(found: ExperimentResult | None, subject: Mapping[str, str], question: Question) -> tuple[OriginClass, ...]:
     if question.selectors:
         return ()
     if found is None:
@@ -176,3 +176,52 @@ def _classes(found: Outcome | None, subject: Mapping[str, str], question: Questi
     if arm is None or arm.state is not ArmState.AS_EXPECTED:
         raise UsageError("--found names no ops whose values turn B into A; there is nothing to mirror")
     return found.classes
+
+
+# --- join -------------------------------------------------------------------------------------------------------------
+#
+# Two outcomes of one experiment, of the arms that each machine could run, put together.
+#
+# Owns what has to be the same on both sides, and which arm counts where both tell of it.
+
+
+def join(one: ExperimentResult, other: ExperimentResult) -> ExperimentResult:
+    """The whole experiment. Raises UsageError where the two are not halves of one."""
+    for name, what in (("subject", "traces, or what --inject says,"), ("first_step", "steps"), ("end_step", "steps")):
+        if getattr(one, name) != getattr(other, name):
+            raise UsageError(f"these are outcomes of two experiments: their {what} are not the same")
+    if not one.subject:
+        raise UsageError("these outcomes do not say which traces they are of; run confirm --arms again")
+    if one.classes and other.classes and _kinds(one) != _kinds(other):
+        raise UsageError(
+            "A's arms injected B's values at other kinds of op than B's arms found: run A's again, with --found"
+        )
+    arms = tuple(_arm(a, b) for a, b in zip(one.arms, other.arms, strict=True))
+    states = {arm.state for arm in arms}
+    whole = one if any(found.matters is not None for found in one.classes) else other
+    classes = whole.classes or one.classes or other.classes
+    trials, flaky = one.trials + other.trials, one.flaky + other.flaky
+    both = replace(whole, arms=arms, classes=classes, advice=(), trials=trials, flaky=flaky)
+    failed = next((arm for arm in arms if arm.state is ArmState.FAILED), None)
+    if failed is not None:
+        return replace(both, word=Outcome.UNRESOLVED, because=failed.result)
+    settled = next((o for o in (one, other) if o.word in (Outcome.REFUTED, Outcome.UNRESOLVED, Outcome.PARTIAL)), None)
+    if settled is not None:
+        return replace(both, word=settled.word, because=settled.because)
+    if ArmState.RUNNING in states:
+        raise UsageError("one of these experiments is not finished; finish it first")
+    word, because = verdict_of(both)
+    return replace(both, word=word, because=because)
+
+
+def _kinds(outcome: ExperimentResult) -> set[tuple[str, bool | None]]:
+    """The kinds of op, and whether each is needed."""
+    return {(found.kind, found.matters) for found in outcome.classes}
+
+
+def _arm(a: Arm, b: Arm) -> Arm:
+    """The one that was run; where both were, the one that did not come out as expected."""
+    if a.name is not b.name:
+        raise UsageError("these outcomes list arms that this version does not know")
+    run = [arm for arm in (a, b) if arm.state is not ArmState.NOT_RUN]
+    return next((arm for arm in run if arm.state is not ArmState.AS_EXPECTED), run[0] if run else a)

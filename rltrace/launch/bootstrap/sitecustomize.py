@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 FOLDER = os.path.dirname(__file__)  # noqa: PTH120  pathlib is not loaded at this point, and stays so
 
 OPTIONS = "RLTRACE_RECORD"
-"""Variable with the options (``rltrace.record.options.VARIABLE``)."""
+"""Variable with the options (``rltrace.recorder.base.options.VARIABLE``)."""
 
 BIRTHS = "RLTRACE_BIRTHS"
-"""Variable with the folder for birth records (``rltrace.launch.environment.BIRTHS``)."""
+"""Variable with the folder for birth records (``rltrace.launch.command.BIRTHS``)."""
 
 HELPERS = ("resource_tracker", "forkserver", "spawn")
 """Modules of multiprocessing that it starts with ``python -c``."""
@@ -155,19 +155,19 @@ def _start_recorder(birth: Birth, options: str) -> None:
         if os.getpid() != birth.pid:  # forked since, by a helper that had not imported torch
             birth = Birth(birth.folder)
             birth.leave()
-        from rltrace.record.options import RecordOptions
+        from rltrace.recorder.base.options import RecordOptions
 
         asked = RecordOptions.from_environment({OPTIONS: options})
         if asked is None:
             return
         if asked.by_rows:
-            from rltrace.follow.rows.start import start
+            from rltrace.parity.patching.start import start
         elif asked.replay:
-            from rltrace.follow.start import start
+            from rltrace.replay.start import start
         elif asked.against:
-            from rltrace.follow.holding import start
+            from rltrace.live_diff.start import start
         else:
-            from rltrace.record.session import start
+            from rltrace.recorder.session.session import start
         start(asked, birth.token)
     except Exception as error:
         birth.note_failure(error)

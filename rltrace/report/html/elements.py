@@ -6,9 +6,12 @@ and ``on…`` attributes, links other than within the page) cannot be written at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from rltrace.diff.base.model import Pair, Site
+from rltrace.report.phrases import cut
 
 VOID = frozenset({"br", "hr", "input", "meta"})
 """HTML elements that have no end tag."""
@@ -94,3 +97,127 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+#
+# The small pieces that sections of a page are made of: facts, pairs, tables, places in the code.
+#
+# Owns how one thing looks wherever it stands. Decides nothing, reads nothing.
+
+
+WIDEST, LONGEST_COMMAND = 600, 4000
+"""Characters that are shown of a recorded text, and of a command, which cannot be run when it is cut."""
+
+MOST_FRAMES = 40
+"""Of a call stack; recursion can make it a thousand deep."""
+
+
+def code(text: str, class_: str | None = None) -> Element:
+    return el("code", cut(text, WIDEST), class_=class_)
+
+
+def muted(*content: Content) -> Element:
+    return el("span", content, class_="muted")
+
+
+def unseen(text: str) -> Element:
+    """Said to who listens, not shown to who sees."""
+    return el("span", text, class_="hidden")
+
+
+def section(name: str, title: str, *content: Content, class_: str | None = None) -> Element:
+    """A part of the page under a heading; ``name`` is what links lead to."""
+    return el(
+        "section",
+        el("h2", title, id=f"{name}-heading"),
+        content,
+        id=name,
+        class_=class_,
+        aria_labelledby=f"{name}-heading",
+    )
+
+
+def facts(*pairs: tuple[str, Content]) -> Element | None:
+    """Terms and what they are; a term without anything is left out, and so is a list without terms."""
+    shown = [(term, told) for term, told in pairs if told is not None and told != ""]
+    if not shown:
+        return None
+    return el("dl", [(el("dt", term), el("dd", told)) for term, told in shown])
+
+
+def side(name: str) -> Element:
+    """The letter of a side in its colour."""
+    return el("span", name, class_=f"tag-{name.lower()}")
+
+
+def both(pair: Pair[str]) -> Content:
+    """The same fact on both sides: once where it is equal, else one below the other; None: on neither."""
+    if pair.a is None and pair.b is None:
+        return None
+    if pair.a == pair.b:
+        return [code(pair.a or ""), muted(" on both sides")]
+    return [
+        el("div", side(name), " ", code(value) if value is not None else muted("–"))
+        for name, value in (("A", pair.a), ("B", pair.b))
+    ]
+
+
+def place(site: Site) -> Content:
+    """``train.py:12`` in ``train``."""
+    return [code(f"{site.file}:{site.line}"), muted(" in "), code(site.function)]
+
+
+def frames(stack: Sequence[Site]) -> Element:
+    """The call stack, opened on request; of a very deep one both ends."""
+    inner, outer = stack[: MOST_FRAMES // 2], stack[-MOST_FRAMES // 2 :]
+    shown = [*inner, None, *outer] if len(stack) > MOST_FRAMES else stack
+    left_out = f"… {len(stack) - MOST_FRAMES:,} more …"
+    listed = [
+        el("li", left_out, class_="muted")
+        if site is None
+        else el("li", place(site), code(site.source, "source") if site.source else None)
+        for site in shown
+    ]
+    title = f"Call stack, innermost first ({len(stack):,} frames)"
+    return el("details", el("summary", title), el("ul", listed, class_="frames"))
+
+
+def table(
+    head: Iterable[tuple[str, str | None]], rows: Iterable[Content], caption: str, class_: str | None = None
+) -> Element:
+    """``head``: heading and class of each column."""
+    columns = [el("th", text, scope="col", class_=look) for text, look in head]
+    body = el("table", el("caption", caption), el("thead", el("tr", columns)), el("tbody", rows), class_=class_)
+    return el("div", body, class_="scroll")
+
+
+def row(*cells: Content, class_: str | None = None, header: bool = True) -> Element:
+    """One row, each cell an element of its own or content for a plain one; ``header``: the first one names the row."""
+    made = [
+        cell
+        if isinstance(cell, Element) and cell.tag in ("td", "th")
+        else el("th", cell, scope="row")
+        if header and number == 0
+        else el("td", cell)
+        for number, cell in enumerate(cells)
+    ]
+    return el("tr", made, class_=class_)
+
+
+def number_cell(value: int | None) -> Element:
+    """A cell with a number, set right."""
+    return el("td", "" if value is None else f"{value:,}", class_="number")
+
+
+def commands(lines: Iterable[str]) -> Element:
+    """One below the other; where one is broken over several lines, those after its first stand in."""
+    return el("pre", [el("code", f"{cut(line, LONGEST_COMMAND)}\n", class_="command") for line in lines])
+
+
+IN_JSON, IN_TERMINAL = "rltrace diff --format json has all of them", "rltrace diff shows them in a terminal"
+
+
+def more(count: int, what: str, where: str = IN_JSON) -> Element | None:
+    """``… and 12 more facts``, and where they are to be had; None where all are shown."""
+    return el("p", f"… and {count:,} more {what} ({where})", class_="muted") if count > 0 else None

@@ -7,19 +7,128 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rltrace.diff.model import Cause, Comparison, Finding, Pair, Verdict
-from rltrace.report.html.elements import Content, Element, el
-from rltrace.report.html.parts import IN_TERMINAL, both, code, facts, frames, more, muted, place, row, section, table
-from rltrace.report.html.values import values_part
-from rltrace.report.material import Material, Source, shown_inputs
-from rltrace.report.oplist import OpInput, OpLine
-from rltrace.report.pair import OpPair, PairedInput
-from rltrace.report.telling import INPUTS, apart, before_it, noun, rows, sentence, shown_finding, titled_findings, when
+from rltrace.diff.base.model import Cause, Comparison, Finding, Pair, Verdict
+from rltrace.diff.metrics.distances import Bin, Distances, ElementPair
+from rltrace.query.op_pair import OpPair, PairedInput
+from rltrace.query.ops import OpInput, OpLine
+from rltrace.query.values import OpValues, ValuePair
+from rltrace.report.html.charts import bar
+from rltrace.report.html.elements import (
+    IN_TERMINAL,
+    Content,
+    Element,
+    both,
+    code,
+    commands,
+    el,
+    facts,
+    frames,
+    more,
+    muted,
+    number_cell,
+    place,
+    row,
+    section,
+    table,
+)
+from rltrace.report.page_data import InputSource, PageData, shown_inputs
+from rltrace.report.phrases import INPUTS, apart, before_it, noun, rows, sentence, shown_finding, titled_findings, when
+
+# --- values -----------------------------------------------------------------------------------------------------------
+#
+# The recorded values of the finding's op: how far the two sides lie apart, and where the most.
+#
+# Owns that part of the page. Measures nothing: the distances are given.
+
+
+MOST_WORST, MOST_PAIRS = 12, 16
+
+
+def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
+    """Each tensor of which something was kept; where nothing was, how to record it."""
+    if values is None or not values.pairs:
+        return None
+    if not values.any_kept and not values.asked:
+        return el(
+            "details",
+            el("summary", "Values were not recorded; these commands record those of this op"),
+            commands(to_record),
+        )
+    return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MOST_PAIRS]]]
+
+
+def _pair(pair: ValuePair) -> Content:
+    layout = pair.layout.a or pair.layout.b
+    name: list[Content] = [el("strong", pair.what), " ", code(layout) if layout else None, ": "]
+    if pair.distances is None:
+        return el("p", name, "equal on both sides" if pair.equal else pair.why or "not recorded")
+    found = pair.distances
+    return [
+        el("p", name, _value_facts(found), "."),
+        _histogram(pair.what, found) if found.histogram else None,
+        _worst(pair.what, found) if found.worst else None,
+    ]
+
+
+def _value_facts(found: Distances) -> str:
+    told = [f"{found.differing:,} of {found.elements:,} elements differ"]
+    if found.largest is not None:
+        told.append(f"by at most {found.largest:,} {found.unit}".rstrip())
+    if found.largest_absolute is not None:
+        told.append(f"|A - B| up to {found.largest_absolute:.3g}")
+    if found.largest_relative is not None:
+        told.append(f"relatively {found.largest_relative:.3g}")
+    counts = (
+        (found.zeros, "only in the sign of zero"),
+        (found.nans, "NaN on one side"),
+        (found.payloads, "NaN of other bits"),
+        (found.infinities, "infinite on a side"),
+    )
+    return ", ".join([*told, *(f"{count:,} {words}" for count, words in counts if count)])
+
+
+def _histogram(what: str, found: Distances) -> Content:
+    most = max(each.count for each in found.histogram)
+    head = ((f"distance, {found.unit}" if found.unit else "distance", None), ("elements", "number"), ("", "bar-cell"))
+    rows = [
+        row(code(_span(each)), number_cell(each.count), el("td", bar(each.count, most), class_="bar-cell"))
+        for each in found.histogram
+    ]
+    return table(head, rows, f"Distances of the elements of {what}", "histogram")
+
+
+def _span(each: Bin) -> str:
+    return f"{each.low:,}" if each.low == each.high else f"{each.low:,} – {each.high:,}"
+
+
+def _worst(what: str, found: Distances) -> Content:
+    head = (("element", None), ("A", None), ("B", None), ("A, bits", None), ("B, bits", None), ("apart", "number"))
+    shown = found.worst[:MOST_WORST]
+    listed = table(head, _elements(shown), f"The {len(shown):,} elements of {what} with the largest distances")
+    return el("details", el("summary", f"The elements of {what} with the largest distances"), listed)
+
+
+def _elements(worst: tuple[ElementPair, ...]) -> Iterator[Content]:
+    for each in worst:
+        distance = muted("none") if each.distance is None else f"{each.distance:,}"
+        place = f"[{', '.join(map(str, each.index))}]"
+        yield row(
+            code(place),
+            code(each.a),
+            code(each.b),
+            code(each.hex_a),
+            code(each.hex_b),
+            el("td", distance, class_="number"),
+        )
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
 
 MOST_OTHERS, MOST_STACKS, MOST_OUTPUTS, MOST_CELLS = 20, 3, 4, 8
 
 
-def finding_sections(material: Material) -> Iterator[Element]:
+def finding_sections(material: PageData) -> Iterator[Element]:
     """The finding that the verdict rests on, then the others."""
     comparison = material.comparison
     shown = shown_finding(comparison)
@@ -108,7 +217,7 @@ def _event(pair: OpPair) -> Content:
 COLUMNS = (("input", None), ("tensor", None), ("match", None), ("written by", None), ("digest here", None))
 
 
-def _op(pair: OpPair, sources: tuple[Source, ...]) -> Content:
+def _op(pair: OpPair, sources: tuple[InputSource, ...]) -> Content:
     made = {source.place: source for source in sources}
     are_read = any(side is not None and side.digest for given in pair.inputs for side in (given.a, given.b))
     head = COLUMNS if are_read else COLUMNS[:-1]
@@ -151,7 +260,7 @@ def _digests(pair: OpPair) -> Content:
     return [el("div", code(digest)) for digest in lines[0].outputs[:MOST_OUTPUTS]] or None
 
 
-def _input(pair: OpPair, given: PairedInput, source: Source | None) -> tuple[Content, ...]:
+def _input(pair: OpPair, given: PairedInput, source: InputSource | None) -> tuple[Content, ...]:
     return (
         f"{given.place}",
         _told(pair, Pair(*(None if side is None else side.layout or "?" for side in (given.a, given.b)))),
@@ -169,7 +278,7 @@ def _match(match: str) -> Content:
     )
 
 
-def _source(given: PairedInput, source: Source | None) -> Content:
+def _source(given: PairedInput, source: InputSource | None) -> Content:
     if source is not None:
         way = f" through {source.passed:,} views or copies" if source.passed else ""
         return [f"row {source.op.row:,} ", code(source.op.op), way, _at(source.op)]

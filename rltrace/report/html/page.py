@@ -14,17 +14,30 @@ from functools import cache
 from importlib.resources import files
 from itertools import islice
 
-from rltrace.diff.model import Comparison, Pair, ProcessSummary, Side, Verdict
-from rltrace.experiment.outcome import Outcome
-from rltrace.report.html.around import around_section
-from rltrace.report.html.course import curves_section, search_section, timeline_section
-from rltrace.report.html.elements import Content, Element, StyleSheet, el, render
-from rltrace.report.html.experiment import experiment_section
+from rltrace.diff.base.model import Comparison, Pair, ProcessSummary, Side, Verdict
+from rltrace.experiment.outcome import ExperimentResult
+from rltrace.report.html.confirm import experiment_section
+from rltrace.report.html.elements import (
+    Content,
+    Element,
+    StyleSheet,
+    code,
+    commands,
+    el,
+    facts,
+    more,
+    muted,
+    render,
+    row,
+    section,
+    side,
+    table,
+)
 from rltrace.report.html.finding import finding_sections
-from rltrace.report.html.parts import code, commands, facts, more, muted, row, section, side, table
-from rltrace.report.material import Material, Run
-from rltrace.report.outgoing import NOTHING, Asked, Outgoing, left_out
-from rltrace.report.telling import (
+from rltrace.report.html.ops import around_section
+from rltrace.report.html.timeline import curves_section, search_section, timeline_section
+from rltrace.report.page_data import LaunchSummary, PageData
+from rltrace.report.phrases import (
     HEADLINES,
     NO_FACT,
     SIGNS,
@@ -40,15 +53,18 @@ from rltrace.report.telling import (
     structure_remarks,
     told_text,
 )
+from rltrace.report.redaction import NOTHING, Disclosure, Redactor, left_out
 
 MOST, MOST_STREAMS = 100, 20
 
 
-def html_page(material: Material, asked: Asked = NOTHING, *, version: str = "", outcome: Outcome | None = None) -> str:
+def html_page(
+    material: PageData, asked: Disclosure = NOTHING, *, version: str = "", outcome: ExperimentResult | None = None
+) -> str:
     """The page, a whole document. Hides folders, the machine and command arguments unless ``asked``. ``outcome``: of an
     experiment on the two, where there was one.
     """
-    outgoing = Outgoing(asked, material.comparison.a.path, material.comparison.b.path)
+    outgoing = Redactor(asked, material.comparison.a.path, material.comparison.b.path)
     shown = replace(outgoing.of(material), to_record=tuple(outgoing.command(line) for line in material.to_record))
     runs = Pair(*(_launch(run, outgoing, asked) for run in (material.runs.a, material.runs.b)))
     experiment = None if outcome is None else experiment_section(outgoing.of(outcome))
@@ -85,7 +101,7 @@ def _head(title: str) -> Element:
 
 
 def _sections(
-    material: Material, runs: Pair[list[tuple[str, Content]]], experiment: Element | None
+    material: PageData, runs: Pair[list[tuple[str, Content]]], experiment: Element | None
 ) -> Iterator[Element | None]:
     comparison = material.comparison
     yield from finding_sections(material)
@@ -158,7 +174,7 @@ def _title(part: Element) -> Content:
     return heading.children
 
 
-def _footer(asked: Asked, version: str) -> Element:
+def _footer(asked: Disclosure, version: str) -> Element:
     made = f"Made by rltrace {version}".strip() + ". This page holds no script and loads nothing."
     return el("footer", el("p", left_out(asked)) if left_out(asked) else None, el("p", made))
 
@@ -207,7 +223,7 @@ def _environment(comparison: Comparison) -> Element | None:
     )
 
 
-def _launch(run: Run | None, outgoing: Outgoing, asked: Asked) -> list[tuple[str, Content]]:
+def _launch(run: LaunchSummary | None, outgoing: Redactor, asked: Disclosure) -> list[tuple[str, Content]]:
     """What may be told of a launch."""
     if run is None:
         return []

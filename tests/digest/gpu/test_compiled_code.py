@@ -16,14 +16,15 @@ from warp import Warp
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, reference
 from rltrace.digest.gpu import CHUNK_BYTES
-from rltrace.record.device import by_kernel, choice, condensed_words, finished
-from rltrace.record.device.launching import constants
+from rltrace.recorder.digests import backend
+from rltrace.recorder.digests.backend import constants
+from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 pytestmark = pytest.mark.skipif(not interpreted.HERE, reason="needs triton")
 
 COMPILE = """
 import json, sys
-from rltrace.digest.gpu.compiling import by_triton
+from rltrace.digest.gpu.compile import by_triton
 print(json.dumps({name: kernel.asm["ptx"] for name, kernel in by_triton(int(sys.argv[1])).items()}))
 """
 
@@ -62,7 +63,7 @@ def _digests(emulated: Emulated, buffers: list[bytes], seeds: list[int]) -> list
     tensors = [torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)] for data in buffers]
     counts = [condensed_words(len(data)) for data in buffers]
     into = torch.full((sum(counts) + 1,), -1)
-    by_kernel.condense(emulated, tensors, seeds, into, 0)
+    backend.condense_by_kernel(emulated, tensors, seeds, into, 0)
     assert into[-1] == -1
     parts = zip(into[:-1].split(counts), buffers, seeds, strict=True)
     return [finished(words.numpy(), len(data), seed) for words, data, seed in parts]
@@ -87,4 +88,4 @@ def test_random_tensors(emulated: Emulated, count: int) -> None:
 
 def test_they_agree_with_the_torch_operations(emulated: Emulated) -> None:
     """What a device is asked before its kernels are believed holds here, and no word is read across two."""
-    assert choice.agrees(partial(by_kernel.condense, emulated), torch.device("cpu"))
+    assert backend.agrees(partial(backend.condense_by_kernel, emulated), torch.device("cpu"))

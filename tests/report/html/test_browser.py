@@ -10,7 +10,7 @@ from browser import Browser, open_browser
 from pages import losses
 
 from rltrace.report.html.page import html_page
-from rltrace.report.material import gather
+from rltrace.report.page_data import gather
 
 A = [4.0, 2.0, 1.0, 3.0, 0.5, 0.25]
 B = [4.0, 2.0, 1.0, 3.5, 0.5, 1.25]

@@ -7,8 +7,8 @@ import math
 import pytest
 from pages import Node, parse
 
-from rltrace.diff.model import Probe
-from rltrace.diff.numbers.timeline import Curve, StepState, Timeline
+from rltrace.diff.base.model import Probe
+from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
 from rltrace.report.html.charts import apart_chart, curve_chart, lines, probes_chart, scale_of, spark, timeline_chart
 from rltrace.report.html.elements import Element, render
 

@@ -10,12 +10,12 @@ from comparisons import CASES
 from pages import parse
 
 from rltrace.commands.main import main
-from rltrace.diff.model import Pair, Site
+from rltrace.diff.base.model import Pair, Site
 from rltrace.experiment.confirm.capture import identity_of
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, OriginClass, Outcome, Word, write_outcome
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
 from rltrace.report.html.page import html_page
-from rltrace.report.material import gather
-from rltrace.trace.reader import open_trace
+from rltrace.report.page_data import gather
+from rltrace.trace.read.reader import open_trace
 
 KIND = OriginClass(
     "aten.mm.default",
@@ -30,7 +30,9 @@ KIND = OriginClass(
     max_ulp=12,
 )
 ARMS = tuple(Arm(name, ArmState.AS_EXPECTED, name.value, "as it should", "/home/someone/a.zarr") for name in ArmName)
-OUTCOME = Outcome(Word.CONFIRMED, "all of it fits", "a.zarr", "b.zarr", 0, 2, ARMS, (KIND,), trials=5, flaky=1)
+OUTCOME = ExperimentResult(
+    Outcome.CONFIRMED, "all of it fits", "a.zarr", "b.zarr", 0, 2, ARMS, (KIND,), trials=5, flaky=1
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +42,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASES["kernel"]()
 
 
-def of_these(outcome: Outcome = OUTCOME) -> Outcome:
+def of_these(outcome: ExperimentResult = OUTCOME) -> ExperimentResult:
     return replace(outcome, subject={side: identity_of(open_trace(f"{side}.zarr")) for side in "ab"})
 
 
-@pytest.mark.parametrize("word", [*Word, None])
-def test_section(word: Word | None) -> None:
+@pytest.mark.parametrize("word", [*Outcome, None])
+def test_section(word: Outcome | None) -> None:
     """The word, the horizon, every arm and kind of op; of one that is not finished, that it runs."""
     changed = replace(OUTCOME, word=word, because="" if word is None else OUTCOME.because)
     page = parse(html_page(gather("a.zarr", "b.zarr"), outcome=changed))

@@ -13,10 +13,10 @@ from comparisons import CASES
 from pages import Node, losses, parse
 from programs import Do, recorded, training
 
-from rltrace.diff.model import Pair
+from rltrace.diff.base.model import Pair
 from rltrace.report.html.page import html_page, policy, style_sheet
-from rltrace.report.material import Material, gather
-from rltrace.report.outgoing import Asked
+from rltrace.report.page_data import PageData, gather
+from rltrace.report.redaction import Disclosure
 from rltrace.testing import TraceBuilder
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def material(name: str) -> Material:
+def material(name: str) -> PageData:
     CASES[name]()
     return gather("a.zarr", "b.zarr")
 
@@ -117,7 +117,7 @@ def hostile(path: Path, noise: str) -> Path:
 
 def test_names_that_are_attacks() -> None:
     """A module, path, source line or thread that is called like a tag is shown, and is nothing but text."""
-    text = html_page(gather(hostile(Path("a.zarr"), ""), hostile(Path("b.zarr"), "n")), Asked(True, True))
+    text = html_page(gather(hostile(Path("a.zarr"), ""), hostile(Path("b.zarr"), "n")), Disclosure(True, True))
     page = parse(text)
     assert not {"script", "img"} & {node.tag for node in page.all()}
     assert not any("alert" in f"{key}" for node in page.all() for key in node.attributes)
@@ -269,7 +269,7 @@ def test_damage_is_told() -> None:
 def test_what_is_hidden_and_what_is_asked_for(here: Path) -> None:
     """Machine, folders and arguments are on the page only when asked for, and the page says what is left out."""
     found = material("steps")
-    for asked in (Asked(), Asked(host=True), Asked(arguments=True), Asked(True, True)):
+    for asked in (Disclosure(), Disclosure(host=True), Disclosure(arguments=True), Disclosure(True, True)):
         text = html_page(gather(here / "a.zarr", here / "b.zarr"), asked)
         assert (str(here) in text) == asked.host
         assert ("left out" in text) == (not (asked.host and asked.arguments))

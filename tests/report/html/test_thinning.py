@@ -7,8 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.numbers.timeline import StepState
-from rltrace.report.html.thinning import WORSE, apart, state_runs, stretches, thinned
+from rltrace.diff.metrics.timeline import StepState
+from rltrace.report.html.charts import WORSE, apart, state_runs, stretches, thinned
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
 

@@ -1,0 +1,35 @@
+"""What options of several verbs are written as: windows of steps, axes, sizes; refused with the text that was given."""
+
+from __future__ import annotations
+
+import re
+
+from rltrace.errors import UsageError
+from rltrace.recorder.base.options import check_axes
+
+
+def parse_steps(text: str) -> tuple[int, int | None]:
+    """``A:B`` as (first, end), half open; an open side is 0 or None. Raises UsageError."""
+    first, colon, end = (part.strip() for part in text.partition(":"))
+    if not colon or not all(part == "" or (part.isascii() and part.isdigit()) for part in (first, end)):
+        raise UsageError(f"--steps {text}: give A:B with step numbers from 0, as in 100:110, 100: or :10")
+    window = int(first or 0), int(end) if end else None
+    if window[1] is not None and window[1] <= window[0]:
+        raise UsageError(f"--steps {text} is empty; the second number is the first step that is left out")
+    return window
+
+
+def parse_axes(text: str) -> tuple[int, ...]:
+    """``0,1`` as numbers, ascending. Raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise UsageError(f"--row-axes {text}: give numbers of axes from 0, as in 0 or 0,1")
+    return check_axes(map(int, parts))
+
+
+def parse_size(option: str, text: str) -> int:
+    """``500MB``, ``1GiB``, ``1.5 G``, ``4096`` as bytes. Raises UsageError."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text, re.ASCII)
+    if found is None or (found[3] and not found[2]):
+        raise UsageError(f"{option} {text}: give a number of bytes, as in 500MB, 1GiB or 4096")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))

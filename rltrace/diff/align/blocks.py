@@ -1,0 +1,249 @@
+"""Which stretch of A belongs to which of B: steps matched by (optimizer, its own count), blocks between them.
+
+Owns step matching. A step's number never takes part: a program that makes one attempt more of another optimizer
+shifts every number after it. Works on the ``steps`` tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.sequences import Indices, Tokens, longest_increasing
+from rltrace.diff.base.tokens import mix
+from rltrace.diff.base.view import StreamView
+from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.read.process import ProcessTrace
+
+Steps = NDArray[np.uint64]
+"""Shape [n, len(Step)]."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of both sides that end with the same step, or that no step ends any more; adjacent equal steps are one."""
+
+    a0: int
+    a1: int
+    b0: int
+    b1: int
+    ended: bool
+    """An attempt of both sides ends the block; False: the programs ended first."""
+    same: bool
+    """The digests of its steps alone say that every row is equal."""
+    recorded: bool
+    """Both sides have its ops as rows."""
+    reordered: bool = False
+    """The digests of the step in any order alone say that both sides hold the same rows, in another order."""
+
+    @property
+    def told(self) -> bool:
+        """Whether digests alone tell all about it."""
+        return self.same or self.reordered
+
+
+def match_steps(a: ProcessTrace, a_steps: Steps, b: ProcessTrace, b_steps: Steps) -> tuple[Indices, Indices]:
+    """Places of the same attempts in two ``steps`` tables, ascending on both sides."""
+    keys_a, keys_b = attempt_keys(a, a_steps), attempt_keys(b, b_steps)
+    _, at_a, at_b = np.intersect1d(keys_a, keys_b, return_indices=True)
+    order = np.argsort(at_a)
+    at_a, at_b = at_a[order].astype(np.int64), at_b[order].astype(np.int64)
+    chosen = longest_increasing(at_b)
+    return at_a[chosen], at_b[chosen]
+
+
+def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
+    """All blocks of two streams, in order."""
+    at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
+    if not len(at_a):
+        yield _rest(a, b, (0, 0), (0, 0))
+        return
+    before_a, before_b = np.concatenate([[-1], at_a[:-1]]), np.concatenate([[-1], at_b[:-1]])
+    a1, b1 = _ends(a, at_a), _ends(b, at_b)
+    a0, b0 = _starts(a1), _starts(b1)
+    recorded = _recorded(a, before_a, at_a) & _recorded(b, before_b, at_b)
+    single = recorded & (at_a == before_a + 1) & (at_b == before_b + 1)
+    own_a, own_b = a.steps[at_a], b.steps[at_b]
+    same = single & (own_a[:, OWN] == own_b[:, OWN]).all(axis=1)
+    reordered = single & ~same & (a1 - a0 == b1 - b0) & _same_in_any_order(own_a, own_b)
+    follows = np.concatenate([[False], same[1:] & same[:-1]])
+    first = np.flatnonzero(~follows)
+    last = np.concatenate([first[1:] - 1, [len(at_a) - 1]])
+    columns = (a0[first], a1[last], b0[first], b1[last], same[first], recorded[first], reordered[first])
+    for x0, x1, y0, y1, is_same, is_recorded, is_reordered in zip(*(c.tolist() for c in columns), strict=True):
+        yield Block(x0, x1, y0, y1, True, is_same, is_recorded, is_reordered)
+    yield _rest(a, b, (int(a1[-1]), int(b1[-1])), (int(at_a[-1]) + 1, int(at_b[-1]) + 1))
+
+
+def first_block(a: StreamView, b: StreamView, base: int) -> Block | None:
+    """Rows ``base`` on up to the end of their step, found without reading all steps; None: that needs all of them.
+
+    The rows before ``base`` are equal, position by position, so both sides are in the same step there.
+    """
+    step_a, step_b = a.attempt_after(base), b.attempt_after(base)
+    if step_a is None or step_b is None:
+        return Block(base, a.rows, base, b.rows, False, False, True) if step_a is step_b else None
+    if attempt_keys(a.process, step_a[None])[0] != attempt_keys(b.process, step_b[None])[0]:
+        return None
+    recorded = bool(step_a[Step.FLAGS] & step_b[Step.FLAGS] & np.uint64(StepFlag.RECORDED))
+    return Block(base, int(step_a[Step.END_ROW]), base, int(step_b[Step.END_ROW]), True, False, recorded)
+
+
+def first_unequal_step(a: StreamView, b: StreamView) -> tuple[int, int] | None:
+    """Numbers of the first step that both sides recorded and whose own digests differ; None: there is none."""
+    at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
+    columns = [Step.STRUCTURE, Step.VALUES]
+    recorded = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) != 0
+    unequal = (a.steps[at_a][:, columns] != b.steps[at_b][:, columns]).any(axis=1)
+    found = np.flatnonzero(recorded & unequal)
+    if not len(found):
+        return None
+    k = int(found[0])
+    return int(a.steps[at_a[k], Step.STEP]), int(b.steps[at_b[k], Step.STEP])
+
+
+def same_in_any_order(a: StreamView, b: StreamView, block: Block) -> bool:
+    """Whether digests tell that what is left of the one step that ``block`` ends with holds the same rows.
+
+    What came of the step before the block has to be equal, position by position.
+    """
+    if not block.ended or block.a1 - block.a0 != block.b1 - block.b0:
+        return False
+    step_a, step_b = a.attempt_after(block.a0), b.attempt_after(block.b0)
+    if step_a is None or step_b is None or (step_a[Step.END_ROW], step_b[Step.END_ROW]) != (block.a1, block.b1):
+        return False
+    return block.recorded and bool(_same_in_any_order(step_a[None], step_b[None])[0])
+
+
+def _rest(a: StreamView, b: StreamView, start: tuple[int, int], steps: tuple[int, int]) -> Block:
+    """What follows the last matched step; where only one side went on to more steps, up to the end of its next one.
+
+    Steps that cannot be read are no sign of that.
+    """
+    a1, b1 = a.rows, b.rows
+    more_a, more_b = len(a.steps) - steps[0], len(b.steps) - steps[1]
+    if more_a and not more_b and b.process.has_all_steps:
+        a1 = int(a.steps[steps[0], Step.END_ROW])
+    if more_b and not more_a and a.process.has_all_steps:
+        b1 = int(b.steps[steps[1], Step.END_ROW])
+    recorded = recorded_at(a, step_after(a, steps[0])) and recorded_at(b, step_after(b, steps[1]))
+    return Block(start[0], a1, start[1], b1, False, False, recorded)
+
+
+def step_after(view: StreamView, place: int) -> int:
+    """Number of the step that attempt ``place`` of the stream ends, or would end."""
+    steps = view.steps
+    if place < len(steps):
+        return int(steps[place, Step.STEP])
+    numbers = view.process.steps[:, Step.STEP]
+    return int(numbers.max()) + 1 if len(numbers) else 0
+
+
+def recorded_at(view: StreamView, step: int) -> bool:
+    """Whether ops of step ``step`` became rows, as far as the process's windows tell."""
+    windows = view.process.windows
+    return not windows or any(first <= step and (end is None or step < end) for first, end in windows)
+
+
+OWN = [Step.STRUCTURE, Step.VALUES]
+"""Digests of a step's rows, in their order."""
+
+STATE = [Step.PARAMETERS, Step.GRADIENTS]
+
+
+def _same_in_any_order(a: Steps, b: Steps) -> NDArray[np.bool_]:
+    """Which steps hold the same rows in another order, and leave the same parameters behind as far as that is known."""
+    same = (a[:, Step.ANY_ORDER] == b[:, Step.ANY_ORDER]) & (a[:, Step.ANY_ORDER] != 0)
+    digested = (a[:, Step.FLAGS] & b[:, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
+    found: NDArray[np.bool_] = same & (~digested | (a[:, STATE] == b[:, STATE]).all(axis=1))
+    return found
+
+
+def _ends(view: StreamView, at: Indices) -> Indices:
+    ends: Indices = view.steps[at, Step.END_ROW].astype(np.int64)
+    return ends
+
+
+def _starts(ends: Indices) -> Indices:
+    return np.concatenate([[0], ends[:-1]])
+
+
+def _recorded(view: StreamView, before: Indices, at: Indices) -> NDArray[np.bool_]:
+    """Whether every attempt after ``before`` up to ``at`` has its ops as rows."""
+    left_out = np.concatenate([[0], np.cumsum((view.steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) == 0)])
+    recorded: NDArray[np.bool_] = left_out[at + 1] == left_out[before + 1]
+    return recorded
+
+
+def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:
+    """One token per attempt: which optimizer, and how many attempts it had made before."""
+    if not len(steps):
+        return np.empty(0, np.uint64)
+    optimizers = process.tables["optimizers"]
+    numbers = steps[:, Step.OPTIMIZER].astype(np.int64)
+    known = numbers < len(optimizers)
+    known[known] = optimizers.present[numbers[known]]
+    tokens = mix(np.full(len(steps), id(process), np.uint64), np.arange(len(steps), dtype=np.uint64))  # match nothing
+    tokens[known] = mix(optimizers.keys[numbers[known]], steps[known, Step.COUNT])
+    return tokens
+
+
+# --- route ------------------------------------------------------------------------------------------------------------
+#
+# In which portions two streams are walked from the row on where they part.
+#
+# Owns which blocks are taken together: many small steps at once, never more rows than a window has. Reads no row.
+
+
+WINDOW_ROWS = 1 << 16
+"""Rows of a side that are aligned at a time; a longer stretch is cut where both sides agree."""
+
+
+def portions(a: StreamView, b: StreamView, base: int, *, in_step: bool) -> Iterator[list[Block]]:
+    """Blocks in order, without the rows before ``base``; several where nothing but their rows tells about them.
+
+    ``in_step``: the rows of both sides stand at the same places up to ``base``. The first block comes by itself: more
+    often than not it is the only one that matters, and found without reading all steps.
+    """
+    start = (base, base)
+    first = first_block(a, b, base) if in_step else None
+    if first is not None:
+        yield [first]
+        if not first.ended:
+            return
+        start = (first.a1, first.b1)
+    portion: list[Block] = []
+    for block in _after(a, b, start):
+        plain = block.ended and block.recorded and not block.told
+        if portion and not (plain and _rows(portion[0], block) <= WINDOW_ROWS):
+            yield portion
+            portion = []
+        portion.append(block)
+        if not plain:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def _rows(first: Block, last: Block) -> int:
+    return max(last.a1 - first.a0, last.b1 - first.b0)
+
+
+def _after(a: StreamView, b: StreamView, start: tuple[int, int]) -> Iterator[Block]:
+    """Blocks without the rows before ``start``; one that this leaves with one side only is joined to the next."""
+    held: tuple[int, int] | None = None
+    every = list(blocks(a, b))
+    for number, block in enumerate(every):
+        a0, b0 = held or (max(block.a0, start[0]), max(block.b0, start[1]))
+        a1, b1 = max(block.a1, a0), max(block.b1, b0)
+        held = None
+        if (a0 == a1) != (b0 == b1) and number + 1 < len(every) and (block.a0 < start[0] or block.b0 < start[1]):
+            held = (a0, b0)
+        elif a0 < a1 or b0 < b1:
+            same = block.same and a0 - block.a0 == b0 - block.b0
+            reordered = block.reordered and (a0, b0) == (block.a0, block.b0)
+            yield replace(block, a0=a0, a1=a1, b0=b0, b1=b1, same=same, reordered=reordered)

@@ -1,0 +1,125 @@
+"""The first row at which two streams differ: a true bisection over their prefix digests, then one window read.
+
+Prefix digests are monotone: once two streams have parted, no later digest is equal again, so bisection is right where
+it would be wrong over rows (values can become equal again). Owns the promise to read no more than the window that the
+last equal and the first unequal digest enclose, and never to name a row that lies behind an unreadable hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.model import Probe
+from rltrace.diff.base.view import StreamView
+
+STRUCTURE, VALUES, MARKED = 1, 2, 3
+"""Columns of ``StreamTrace.marks``."""
+
+Watch = Callable[[str, str, Probe, int], None]
+"""(stream, one of RESPECTS, probe, rows in all)."""
+
+RESPECTS = {STRUCTURE: "structure", VALUES: "values", MARKED: "marked"}
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Rows that hide the answer."""
+
+    side: str
+    """"a" or "b"."""
+    first: int
+    rows: int
+    why: str
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Where two streams first differ in one respect, within the rows that both have."""
+
+    row: int | None
+    """None: nowhere, or hidden by ``hole``."""
+    hole: Unreadable | None = None
+
+
+NOWHERE = FirstDifference(None)
+
+
+@dataclass
+class Bisection:
+    """The two searches over one pair of streams."""
+
+    a: StreamView
+    b: StreamView
+    probes: list[Probe] = field(default_factory=list)
+    watch: Watch | None = None
+    """Told of every probe."""
+    first_structure: FirstDifference = NOWHERE
+
+    def __post_init__(self) -> None:
+        marks_a, marks_b = self.a.stream.marks, self.b.stream.marks
+        rows, at_a, at_b = np.intersect1d(marks_a[:, 0], marks_b[:, 0], return_indices=True)
+        self._rows = rows.astype(np.int64)
+        self._a, self._b = marks_a[at_a], marks_b[at_b]
+        self.shorter = min(self.a.rows, self.b.rows)
+
+    def first(self, column: int, before: int | None = None) -> FirstDifference:
+        """First row that differs in ``column`` of the marks; ``before``: look no further than this row."""
+        limit = self.shorter if before is None else min(before, self.shorter)
+        last, unequal = self._bisect(column, limit)
+        if unequal is None and last >= limit:
+            return NOWHERE
+        stop = limit if unequal is None else min(unequal, limit)
+        return self._within(column, last, stop, certain=unequal is not None and unequal <= limit)
+
+    def _bisect(self, column: int, limit: int) -> tuple[int, int | None]:
+        """(last row whose mark is known to be equal, first whose mark is not)."""
+        rows = self._rows
+        upper = int(np.searchsorted(rows, limit, side="right")) - 1
+        if upper < 0:
+            return 0, None
+        if self._equal(upper, column):
+            return int(rows[upper]), None
+        low, high = -1, upper  # the digest before any row is equal by definition
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._equal(middle, column):
+                low = middle
+            else:
+                high = middle
+        return (int(rows[low]) if low >= 0 else 0), int(rows[high])
+
+    def _equal(self, at: int, column: int) -> bool:
+        equal = bool(self._a[at, column] == self._b[at, column])
+        self.probes.append(Probe(int(self._rows[at]), equal))
+        if self.watch:
+            self.watch(self.a.name, RESPECTS[column], self.probes[-1], self.shorter)
+        return equal
+
+    def _within(self, column: int, start: int, stop: int, certain: bool) -> FirstDifference:
+        """Compare rows ``start`` to ``stop``; ``certain``: they are known to differ somewhere."""
+        end = min(self.a.readable(start, stop), self.b.readable(start, stop))
+        if end > start:
+            unequal = self._unequal(column, start, end)
+            if len(unequal):
+                return FirstDifference(start + int(unequal[0]))
+        if end < stop:
+            return FirstDifference(None, self._hole(end, stop))
+        if certain:
+            return FirstDifference(None, Unreadable("a", start, stop - start, "its rows contradict its prefix digests"))
+        return NOWHERE
+
+    def _unequal(self, column: int, start: int, stop: int) -> NDArray[np.int64]:
+        a, b = self.a.read(start, stop).hashes, self.b.read(start, stop).hashes
+        return np.flatnonzero(a[column - 1] != b[column - 1])
+
+    def _hole(self, start: int, stop: int) -> Unreadable:
+        found = [
+            (hole[0], Unreadable(side, *hole))
+            for side, view in (("a", self.a), ("b", self.b))
+            if (hole := view.hole(start, stop)) is not None
+        ]
+        return min(found, key=lambda pair: pair[0])[1]

@@ -1,0 +1,185 @@
+"""A row of one side, or a matched pair of rows, put into the words of a ``Finding``.
+
+Owns everything that is display: op, site, module, step and optimizer count, kernel text, digests as hex. Decides
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.kernels import settings_differences
+from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
+from rltrace.diff.base.view import StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.format.rows import Link, Rows
+from rltrace.trace.format.schema import Column, Kind, Phase, Step
+from rltrace.trace.kernels.evidence import kernel_texts, whole_names
+from rltrace.trace.read.process import ProcessTrace
+
+PROFILER = "profiler."
+"""What ops are called that only give a stretch of the program a name; ``optimizer.step()`` begins with one."""
+
+
+@dataclass(frozen=True)
+class RowAt:
+    """One row of a stream, wherever it was read from."""
+
+    view: StreamView
+    rows: Rows
+    place: int
+    """Within ``rows``."""
+
+    @property
+    def index(self) -> int:
+        """Row number in the stream."""
+        return self.rows.first + self.place
+
+    @property
+    def is_op(self) -> bool:
+        """Not an event."""
+        return bool(self.rows.columns[self.place, Column.KIND] == Kind.OP)
+
+    @property
+    def op(self) -> str:
+        return self.view.op(self.rows, self.place)
+
+    @property
+    def module(self) -> str:
+        return self.view.module(self.rows, self.place)
+
+    @property
+    def stack(self) -> tuple[Site, ...]:
+        return self.view.stack(self.rows, self.place)
+
+    @property
+    def kernel(self) -> dict[str, object]:
+        return self.view.kernel(self.rows, self.place)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return self.view.settings(self.rows, self.place)
+
+    @property
+    def step(self) -> int:
+        return int(self.rows.columns[self.place, Column.STEP])
+
+    @property
+    def phase(self) -> str:
+        number = int(self.rows.columns[self.place, Column.PHASE])
+        return Phase(number).name.lower() if number in list(Phase) else str(number)
+
+    def __str__(self) -> str:
+        """``aten.mm.default at train.py:12 (forward)``; of a label for the profiler, the line that it is in."""
+        if not self.stack:
+            return self.op
+        site = self.stack[0]
+        named = site.source if site.source and self.op.startswith(PROFILER) else self.op
+        return f"{named} at {site.file}:{site.line} ({site.function})"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was decided about a place."""
+
+    cause: Cause
+    inputs_match: InputsMatch
+    because: str
+    received: Received | None = None
+
+
+def row_at(view: StreamView, index: int) -> RowAt:
+    """Row ``index`` of a stream; HoleError where it cannot be read."""
+    return RowAt(view, *view.row(index))
+
+
+def make_finding(
+    a: RowAt | None, b: RowAt | None, decided: Judgement, identical_before: int, *, boundary: Boundary | None = None
+) -> Finding:
+    """The finding at a row of A, of B, or of both."""
+    shown = a or b
+    assert shown is not None
+    stack = shown.stack
+    attempt = attempt_of(shown)
+    return Finding(
+        cause=decided.cause,
+        stream=shown.view.name,
+        a_index=a.index if a else None,
+        b_index=b.index if b else None,
+        step=shown.step if shown.view.process.step_count else None,
+        optimizer=attempt[0] if attempt else None,
+        environment_step=attempt[1] if attempt else None,
+        phase=shown.phase,
+        op=shown.op,
+        module=shown.module or None,
+        site=stack[0] if stack else None,
+        stack=stack,
+        kernel=Pair(*kernel_texts(a.kernel if a else {}, b.kernel if b else {})),
+        inputs_match=decided.inputs_match,
+        outputs=_outputs(a, b),
+        identical_before=identical_before,
+        because=decided.because,
+        received=decided.received,
+        boundary=boundary,
+        settings=settings_differences(a.settings, b.settings) if a and b else (),
+        kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
+    )
+
+
+def attempt_of(row: RowAt) -> tuple[OptimizerCount, int | None] | None:
+    """The attempt that ends the step of a row, and the environment steps so far; None where none did."""
+    found = row.view.attempt_after(row.index)
+    if found is None:
+        steps = row.view.process.steps
+        same = steps[steps[:, Step.STEP] == np.uint64(row.step)]
+        if not len(same):
+            return None
+        found = same[0]
+    return optimizer_count(row.view.process, found), int(found[Step.ENVIRONMENT_STEPS]) or None
+
+
+def optimizer_count(process: ProcessTrace, step: NDArray[np.uint64]) -> OptimizerCount:
+    """The optimizer of one row of ``steps`` and its own count."""
+    payloads = process.tables["optimizers"].payloads
+    number = int(step[Step.OPTIMIZER])
+    payload = payloads[number] if number < len(payloads) else None
+    known = payload if isinstance(payload, dict) else {}
+    owner = str(known.get("owner") or "") or None
+    return OptimizerCount(int(known.get("ordinal", 0)), str(known.get("class", "?")), int(step[Step.COUNT]), owner)
+
+
+def _outputs(a: RowAt | None, b: RowAt | None) -> tuple[Pair[str], ...]:
+    digests_a = a.rows.outputs(a.place) if a else []
+    digests_b = b.rows.outputs(b.place) if b else []
+    count = max(len(digests_a), len(digests_b))
+    return tuple(Pair(_hex(digests_a, k), _hex(digests_b, k)) for k in range(count))
+
+
+def _hex(digests: list[int], k: int) -> str | None:
+    return f"{digests[k]:016x}" if k < len(digests) else None
+
+
+def writer_of(row: RowAt, link: Link) -> RowAt | None:
+    """The row that a link leads to, through rows that only read the same view; None where none is named."""
+    for _ in range(8):
+        target = reach(row, link.distance)
+        if target is None or not link.known or link.slot is None:
+            return target
+        links = list(target.rows.inputs(target.place))
+        if link.slot >= len(links):
+            return None
+        row, link = target, links[link.slot]
+    return None
+
+
+def reach(row: RowAt, distance: int) -> RowAt | None:
+    """The row that many rows back; None where it cannot be read."""
+    if not 0 < distance <= row.index:
+        return None
+    try:
+        return row_at(row.view, row.index - distance)
+    except HoleError:
+        return None

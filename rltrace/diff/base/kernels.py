@@ -1,0 +1,325 @@
+"""Whether what ran an op was something else on the other side. Owns the comparison of kernel evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.trace.kernels.evidence import (
+    ATEN,
+    GUESSED,
+    LAUNCHES,
+    REPORTED,
+    SAID,
+    SILENT,
+    Evidence,
+    geometry_text,
+    launches,
+    listed,
+    whole_names,
+)
+from rltrace.trace.kernels.names import in_words
+
+
+def kernel_differences(a: Evidence, b: Evidence) -> list[str]:
+    """``isa AVX2 against AVX512`` for everything in which two pieces of evidence differ; what ran comes first."""
+    skip = (*SAID, *GUESSED) if _is_said(a) and _is_said(b) else SAID
+    others = [key for key in dict.fromkeys([*a, *b]) if key not in skip and a.get(key) != b.get(key)]
+    return [
+        *said_differences(a, b),
+        *(f"{_word(key)} {_value(a.get(key))} against {_value(b.get(key))}" for key in others),
+    ]
+
+
+def is_another_grid(a: Evidence, b: Evidence) -> bool:
+    """Whether all that differs is on how many blocks and threads the same kernels were launched."""
+    return whole_names(a) == whole_names(b) and len(kernel_differences(a, b)) == len(list(_grids(a, b))) == 1
+
+
+def tells_what_ran(evidence: Evidence) -> bool:
+    """Whether it is known what ran, and not only where."""
+    return bool(evidence.keys() - {"device"})
+
+
+def seen_alike(a: Evidence, b: Evidence) -> bool:
+    """Whether a profiler looked on both sides, and saw the same launches of the same kernels."""
+    return LAUNCHES in a and LAUNCHES in b and not kernel_differences(a, b)
+
+
+def _is_said(evidence: Evidence) -> bool:
+    """Whether a library's word takes the place of what the operator's name let guess."""
+    return REPORTED in evidence and (bool(evidence.get("names")) or evidence.get("library") != ATEN)
+
+
+def said_differences(a: Evidence, b: Evidence) -> Iterator[str]:
+    """In what differs what ran, by name; nothing where one side's libraries were not asked, or nobody looked."""
+    if (REPORTED in a) != (REPORTED in b) or (whole_names(a) is None) != (whole_names(b) is None):
+        return
+    if a.get("names") != b.get("names"):
+        yield f"kernels {' against '.join(_names(a, b))}"
+        return
+    lines = zip(_lines(a), _lines(b), strict=False)
+    found = next(((x, y) for x, y in lines if x != y), None)
+    if found is not None:  # the same implementation, called otherwise
+        yield f"{found[0]} against {found[1]}"
+    yield from _grids(a, b)
+
+
+def _grids(a: Evidence, b: Evidence) -> Iterator[str]:
+    """Of the same kernels, the first that was launched on another grid, or in other blocks."""
+    on_a, on_b = launches(a), launches(b)
+    if on_a is None or on_b is None or whole_names(a) != whole_names(b):
+        return
+    words = in_words(whole_names(a) or ())
+    found = [(word, x, y) for word, x, y in zip(words, on_a, on_b, strict=True) if x != y]
+    if found:
+        word, x, y = found[0]
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        yield f"{word} in {geometry_text(x)} against {geometry_text(y)}{more}"
+
+
+def _names(a: Evidence, b: Evidence) -> list[str]:
+    """What ran on each side, in as few words as tell one from the other, from where to where they differ."""
+    known = [whole_names(side) or () for side in (a, b)]
+    words = dict(zip(chain(*known), in_words(list(chain(*known))), strict=True))
+    nobody = f"({SILENT})" if REPORTED in a else "nothing"
+    return [listed([words[name] for name in side], " + ") or nobody for side in _apart(*known)]
+
+
+def _apart(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Where two lists differ; both as they are where one of them has nothing else."""
+    shorter = min(len(a), len(b))
+    first = next((k for k in range(shorter) if a[k] != b[k]), shorter)
+    last = next((k for k in range(shorter - first) if a[-1 - k] != b[-1 - k]), shorter - first)
+    left = a[first : len(a) - last], b[first : len(b) - last]
+    return left if all(left) else (a, b)
+
+
+def _lines(evidence: Evidence) -> list[str]:
+    lines = evidence.get(REPORTED)
+    return list(map(str, lines)) if isinstance(lines, list) else []
+
+
+def _word(key: str) -> str:
+    return {"isa": "instruction set", "vectors": "Inductor's instruction set"}.get(key, key)
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else str(value)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+#
+# Which settings are known to choose the kernel of an op: what a verdict names of all that differs between two runs.
+#
+# Owns the rules, from library or kind of operator to facts. Sources: the run-time controls of oneDNN, the documentation
+# of oneMKL (conditional numerical reproducibility), PyTorch's notes on reproducibility and on CUDA semantics, and
+# measurements of this project on a CPU (docs/guide/kernels.md). Pure.
+
+
+THREADS = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "torch.threads")
+
+BY_LIBRARY = {
+    "oneDNN": ("env.ONEDNN_", "env.DNNL_", "flag.mkldnn.", "flag.matmul_precision", "torch.onednn"),
+    "MKL": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
+    "LAPACK": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
+    "ATen": ("env.ATEN_CPU_CAPABILITY", "cpu.capability"),
+    "Inductor": ("env.TORCHINDUCTOR_", "env.ATEN_CPU_CAPABILITY", "cpu.capability", "torch.version"),
+}
+"""Starts of names of facts, those that can be set before those that follow."""
+
+PRODUCTS = (
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "linear", "dot", "vdot", "_scaled_mm", "_int_mm",
+    "_grouped_mm", "_scaled_grouped_mm", "_addmm_activation",
+)  # fmt: skip
+CONVOLUTIONS = (
+    "convolution", "cudnn_", "native_batch_norm", "_native_batch_norm", "_batch_norm", "_cudnn_rnn", "miopen_",
+    "_slow_conv", "slow_conv", "_conv_", "conv_",
+)  # fmt: skip
+DECOMPOSITIONS = ("linalg_", "_linalg_", "cholesky", "_cholesky", "geqrf", "ormqr", "lu_", "triangular_solve", "svd")
+
+ON_A_GPU = (
+    (
+        PRODUCTS,
+        (
+            "flag.cuda.matmul.",
+            "flag.matmul_precision",
+            "flag.cuda.precision",
+            "flag.precision",
+            "env.NVIDIA_TF32_",
+            "env.TORCH_ALLOW_TF32_",
+            "flag.cuda.blas",
+            "env.TORCH_BLAS_PREFER_",
+            "env.DISABLE_ADDMM_",
+            "env.CUBLAS",
+            "env.TORCH_CUBLASLT_",
+            "env.PYTORCH_TUNABLEOP_",
+            "cuda.cublas",
+            "package.nvidia-cublas",
+        ),
+    ),
+    (
+        CONVOLUTIONS,
+        (
+            "flag.cudnn.",
+            "flag.cuda.conv.",
+            "flag.cuda.rnn.",
+            "flag.cuda.precision",
+            "flag.precision",
+            "env.NVIDIA_TF32_",
+            "env.CUDNN_",
+            "env.TORCH_CUDNN_",
+            "env.MIOPEN_",
+            "cuda.cudnn",
+            "package.nvidia-cudnn",
+        ),
+    ),
+    (("_scaled_dot_product_", "_efficient_attention", "_flash_attention", "_cudnn_attention"), ("flag.sdp.",)),
+    (
+        DECOMPOSITIONS,
+        ("flag.cuda.linalg", "env.TORCH_LINALG_PREFER_", "cuda.cusolver", "package.nvidia-cusolver", "cuda.cublas"),
+    ),
+)
+"""Starts of operators' names, and what chooses their kernels."""
+
+ANY_GPU = ("flag.deterministic_algorithms", "cuda.devices", "cuda.multiprocessors", "torch.cuda", "cuda.driver")
+
+RESTATED = ("cpu.capability", "torch.threads")
+"""What the kernels' evidence says itself."""
+
+PROCESSOR = ("host.cpu", "host.isa")
+
+BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
+"""What chooses the grid of one and the same kernel."""
+
+BEHIND_A_NAME = (
+    "torch.version",
+    "torch.git",
+    "torch.cuda",
+    "torch.hip",
+    "cuda.devices",
+    "cuda.driver",
+    "cuda.cu",
+    "package.",
+)
+"""What can make a GPU kernel of the same name another code, or another code's compilation."""
+
+
+def choosing(
+    op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]
+) -> tuple[EnvironmentDifference, ...]:
+    """Those of the settings that differ which are known to choose the kernel of ``op``, the first one first."""
+    starts = tuple(dict.fromkeys(_starts(op, a, b)))
+    ranked = [(rank, setting) for setting in settings if (rank := _rank(setting.name, starts)) is not None]
+    return tuple(setting for _, setting in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]) -> str:
+    """``, which env.MKL_CBWR chooses: unset against AVX2``; "" where no rule links what differs with this op."""
+    first = next((setting for setting in choosing(op, a, b, settings) if setting.name not in RESTATED), None)
+    if first is None:
+        return ""
+    return f", which {first.name.removeprefix('env.')} chooses: {first.a or 'unset'} against {first.b or 'unset'}"
+
+
+def behind_a_name(settings: Sequence[EnvironmentDifference]) -> tuple[EnvironmentDifference, ...]:
+    """Those of the settings that differ which can change what a GPU kernel does whose name is the same."""
+    return tuple(setting for setting in settings if setting.name.startswith(BEHIND_A_NAME))
+
+
+def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
+    devices = {str(evidence["device"]) for evidence in (a, b) if evidence.get("device")}
+    if devices:
+        name = op.split(".")[1] if op.count(".") >= 2 else op
+        if is_another_grid(a, b):
+            yield from BY_MULTIPROCESSORS
+        for operators, starts in ON_A_GPU:
+            if name.startswith(operators):
+                yield from starts
+        yield from ANY_GPU
+        return
+    if a.get("threads") != b.get("threads"):
+        yield from THREADS
+    for library in (*_libraries(a), *_libraries(b)):
+        yield from BY_LIBRARY.get(library, ())
+    yield from PROCESSOR
+
+
+def _libraries(evidence: Evidence) -> list[str]:
+    """Those that said what they ran, or that a region's code calls; else the one that the operator's name suggests."""
+    if evidence.get("library") == "Inductor":
+        return list(dict.fromkeys(map(_called, whole_names(evidence) or ())))
+    said = dict.fromkeys(name.split(" ")[0] for name in whole_names(evidence) or ())
+    return list(said) or [str(evidence.get("library") or "")]
+
+
+def _called(name: str) -> str:
+    """The library of a kernel of Inductor's on a CPU: ``extern_kernels.addmm``, ``cpp_fused_tanh_0``."""
+    if "mkldnn" in name or "convolution" in name:
+        return "oneDNN"
+    if "mkl" in name or name.startswith("extern_kernels."):
+        return "MKL"
+    return "ATen" if name.startswith(("aten.", "torch.ops.")) else "Inductor"
+
+
+def _rank(name: str, starts: Sequence[str]) -> int | None:
+    bare = name.partition(" (")[0]  # of another process, said behind it
+    return next((rank for rank, start in enumerate(starts) if bare.startswith(start)), None)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+#
+# Under which other settings of torch an op ran on the other side, and what of that can explain other bits.
+#
+# Owns which settings of a row ("settings" in the trace) count for every op, and how they read. Which of the others
+# choose the kernel of an op is in ``rules``. Pure.
+
+
+Settings = Mapping[str, object]
+
+RESTATED_SETTING = "threads"
+"""What the kernel evidence says as well."""
+
+OF_ANY_OP: Mapping[str, tuple[str, str]] = {
+    "grad_mode": ("with grad mode", "without grad mode"),
+    "inference_mode": ("in inference mode", "outside inference mode"),
+    "flush_denormal": ("with denormal numbers flushed to zero", "with denormal numbers kept"),
+    "deterministic_algorithms": ("with deterministic algorithms", "without deterministic algorithms"),
+    "default_dtype": ("", ""),
+}
+"""What can change the bits of any op, with the words for where it is on and where it is off."""
+
+
+def settings_differences(a: Settings, b: Settings) -> tuple[EnvironmentDifference, ...]:
+    """Every setting that was another one; none where one side's are not known."""
+    names = [name for name in dict.fromkeys([*a, *b]) if name != RESTATED_SETTING] if a and b else []
+    return tuple(
+        EnvironmentDifference(name, _text(a.get(name)), _text(b.get(name)))
+        for name in sorted(names, key=lambda name: name not in OF_ANY_OP)
+        if a.get(name) != b.get(name)
+    )
+
+
+def settings_text(op: str, kernels: tuple[Evidence, Evidence], differences: Sequence[EnvironmentDifference]) -> str:
+    """``B ran it without grad mode``: those of the differences that can change what ``op`` computes; "" for none."""
+    chosen = choosing(op, *kernels, [_as_fact(one) for one in differences if one.name not in OF_ANY_OP])
+    said = [_in_words(one) for one in differences if one.name in OF_ANY_OP]
+    said += [f"{one.name.removeprefix('flag.')} was {one.a} in A and {one.b} in B" for one in chosen]
+    return ", and ".join(said[:3]) + (f", and {len(said) - 3} more settings differ" if len(said) > 3 else "")
+
+
+def _as_fact(one: EnvironmentDifference) -> EnvironmentDifference:
+    """Under the name that the facts of a process have for it."""
+    return EnvironmentDifference(f"flag.{one.name}", one.a, one.b)
+
+
+def _in_words(one: EnvironmentDifference) -> str:
+    on, off = OF_ANY_OP[one.name]
+    if not on:
+        return f"{one.name} was {one.a} in A and {one.b} in B"
+    return f"B ran it {on if one.b == 'on' else off}"
+
+
+def _text(value: object) -> str | None:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else None if value is None else str(value)

@@ -1,0 +1,375 @@
+"""What a comparison returns: frozen objects that every front end draws and none computes.
+
+Owns the words of the verdict. Field names are those of the JSON contract ``rltrace.diff/1`` (docs/reference/json.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Verdict(StrEnum):
+    IDENTICAL = "identical"
+    SAME_VALUES = "same-values"
+    DIVERGED = "diverged"
+    UNKNOWN = "unknown"
+
+
+class Cause(StrEnum):
+    OUTSIDE = "outside"
+    RNG = "rng"
+    ARGUMENTS = "arguments"
+    CONTROL_FLOW = "control-flow"
+    KERNEL = "kernel"
+    SAME_KERNEL = "same-kernel"
+    COMPUTATION = "computation"
+    BEFORE_WINDOW = "before-window"
+    ENDED = "ended"
+    UNINITIALISED = "uninitialised"
+    UNTRACKED_WRITE = "untracked-write"
+    UNKNOWN = "unknown"
+
+
+class InputsMatch(StrEnum):
+    """How it is known whether the inputs of an op were equal on both sides."""
+
+    READ = "read"  # digested at this op on both sides
+    LINKED = "linked"  # written by a matching op of the same step and not seen to change
+    DIFFER = "differ"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One stack frame, for display."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+@dataclass(frozen=True)
+class OptimizerCount:
+    """Which attempt a step is, in its optimizer's own count."""
+
+    ordinal: int
+    """Order of birth among the optimizers of the process, from 0."""
+    name: str
+    """Class name."""
+    count: int
+    """Attempts this optimizer had made before, from 0."""
+    owner: str | None = None
+    """Path of the module whose parameters it has; None where that is not known."""
+
+
+@dataclass(frozen=True)
+class Pair(Generic[T]):
+    """The same fact on both sides; None where a side has none."""
+
+    a: T | None
+    b: T | None
+
+
+@dataclass(frozen=True)
+class Received:
+    """With which collective other processes sent the bytes that differ."""
+
+    op: str
+    a_index: int
+    """Its row in A's stream."""
+    b_index: int
+    ranks: tuple[int, ...]
+    """Who took part; empty where that is not known."""
+    origins: tuple[str, ...] = ()
+    """Streams of other processes that differ already before they gave their part; empty: none that is known."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where something came in from outside of torch that differs."""
+
+    name: str
+    """``environment 3``."""
+    owner: str | None
+    """What kind of environment it is: ``Hopper-v5``; None where that is not known."""
+    count: Pair[int]
+    """Which of its steps, or of its resets, from 1."""
+    cells: tuple[tuple[str, Pair[str]], ...]
+    """What differs of it, by name; empty where one side alone has the event."""
+    taken: Finding
+    """At the first op that differs because of it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One place where two traces differ."""
+
+    cause: Cause
+    stream: str
+    a_index: int | None
+    """Row in A's stream; None where only B has the op."""
+    b_index: int | None
+    step: int | None
+    """A's step (B's where only B has the op); None for a stream without steps."""
+    optimizer: OptimizerCount | None
+    """The attempt that ends this step, where it was recorded."""
+    environment_step: int | None
+    phase: str
+    op: str | None
+    module: str | None
+    site: Site | None
+    """Innermost user frame."""
+    stack: tuple[Site, ...]
+    """The whole recorded stack, innermost first."""
+    kernel: Pair[str]
+    inputs_match: InputsMatch
+    outputs: tuple[Pair[str], ...]
+    """Digests as 16 hex digits."""
+    identical_before: int
+    """Rows of this stream before it that are identical on both sides."""
+    because: str
+    """One sentence."""
+    repeats: bool | None = None
+    """``same-kernel`` only: whether the op was seen to repeat itself; None: not tried."""
+    received: Received | None = None
+    """Where the difference came in from other processes: this stream only passes it on."""
+    boundary: Boundary | None = None
+    """Where it came in with an event: what an environment returned, a checkpoint."""
+    kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
+    """Whole names of what ran, in order, as they were recorded; None: not known by name."""
+    settings: tuple[EnvironmentDifference, ...] = ()
+    """What torch was set to when the op ran (grad mode, TF32, …), where that was something else on the two sides."""
+
+    @property
+    def at_op(self) -> Finding:
+        """The finding at the first op that differs, wherever that came in: where an experiment can put something in."""
+        return self if self.boundary is None else self.boundary.taken
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """A run of ops that only one side has, or that changed places."""
+
+    kind: str
+    """"only-a", "only-b" or "reordered"."""
+    stream: str
+    step: int | None
+    a_start: int
+    a_count: int
+    b_start: int
+    b_count: int
+    first: str
+    """The first op and its site, for people: "aten.mean.default train.py:12 (log)"."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    only_a: int
+    only_b: int
+    reordered: int
+    hunks: tuple[Hunk, ...]
+    """At most 100; the counts are of all."""
+    whole: bool = True
+    """False: counted up to the first difference in values only; what follows from it is no news."""
+    reordered_steps: int = 0
+    """More steps that hold the same ops in another order, as their digests prove. Their rows were not read, so how many
+    ops moved is not counted in ``reordered``."""
+
+
+@dataclass(frozen=True)
+class EnvironmentDifference:
+    name: str
+    a: str | None
+    b: str | None
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A part of a trace that cannot be read."""
+
+    side: str
+    """"a" or "b"."""
+    process: str
+    stream: str | None
+    first: int | None
+    rows: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class ProcessSummary:
+    name: str
+    state: str
+    after_op: int
+    why: str | None
+    windows: tuple[tuple[int, int | None], ...]
+    exit: str | None
+
+
+@dataclass(frozen=True)
+class Side:
+    path: str
+    level: str
+    engine: str
+    ops: int
+    steps: int
+    processes: tuple[ProcessSummary, ...]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Where a recorded scalar (one ``.item()`` site) first differs."""
+
+    name: str
+    """The source line that read it."""
+    step: int
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class DriftPoint:
+    """Both sides of a series at one step."""
+
+    step: int
+    a: float
+    b: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How a series of A and the same one of B come apart."""
+
+    kind: str
+    """``item``, ``watch``, ``learning-rate``, ``effective-rate`` or ``scaler``."""
+    name: str
+    """Of ``item`` the source line that read it."""
+    stream: str
+    place: str
+    """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
+    counts: tuple[int, int]
+    """Numbers of A and of B."""
+    matched: int
+    """How many of them belong together: the same attempt of the same optimizer, how manieth within its step."""
+    first: DriftPoint | None
+    """Where they first differ at all; None: nowhere."""
+    leaves: DriftPoint | None
+    """Where they are first further apart than ``limit``; None: nowhere."""
+    limit: float
+    """A distance that one sees: the tolerance, times the range of the curve in both runs."""
+    growth: tuple[tuple[int, float], ...]
+    """(step, distance) at the first difference, and wherever it first reaches another power of ten."""
+    most: float
+    """The largest distance; infinite where one side alone is not finite."""
+    whole: bool
+    """False: read in places only, so that what is said of a step holds at the latest there."""
+
+
+@dataclass(frozen=True)
+class EventSummary:
+    """Events, such as what environments returned: differences in them alone are no verdict."""
+
+    differing: int = 0
+    first: str | None = None
+    """The first differing one, for people."""
+    whole: bool = True
+    """False: counted among the rows that were read only."""
+
+
+@dataclass(frozen=True)
+class UninitialisedCount:
+    """Rows that may hold memory nobody wrote: differences in them alone are no verdict."""
+
+    rows: int
+    differing: int
+    first: str | None
+    """The first differing one, for people."""
+    whole: bool = True
+    """False: counted among the rows that were read only."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One step of the bisection."""
+
+    row: int
+    equal: bool
+
+
+@dataclass(frozen=True)
+class Search:
+    probes: tuple[Probe, ...]
+    chunks_read: int
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class OtherKernel:
+    """One kind of call that both sides made."""
+
+    stream: str
+    """Of A, and the row of it where the call was met first."""
+    a_index: int
+    op: str
+    a: str
+    b: str
+    """What ran."""
+    differences: tuple[str, ...]
+    same_bits: bool | None
+    """Whether it gave the same bits on both sides, at that row at least; None: not known."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that ``diff`` found out about two traces."""
+
+    verdict: Verdict
+    why: str
+    """One sentence: what the verdict rests on."""
+    level: str
+    """Level at which they were compared: "op" or "step"."""
+    a: Side
+    b: Side
+    environment: tuple[EnvironmentDifference, ...]
+    first: Finding | None
+    first_value: Finding | None
+    unordered: tuple[Finding, ...]
+    structure: Structure
+    search: Search
+    holes: tuple[Hole, ...]
+    marked: UninitialisedCount
+    told: EventSummary
+    curves: tuple[CurvePoint, ...]
+    compared: Mapping[str, int]
+    """Per stream: how many rows were compared."""
+    unfinished: tuple[str, ...]
+    """Which sides ("a", "b") are not complete."""
+    advice: tuple[str, ...]
+    """Commands to run next, ready to paste, the most useful first."""
+    decisive: Finding | None = None
+    """What a verdict of ``diverged`` rests on: ``first``, unless that is a harmless extra op."""
+    notes: tuple[str, ...] = ()
+    """What else has to be known to read the verdict right, a sentence each."""
+    later: tuple[Finding, ...] = ()
+    """The first finding of each stream of other processes that is known to come after ``first`` or ``unordered``."""
+    drift: tuple[Drift, ...] = ()
+    """The series that differ, in the order in which one sees them part."""
+    strict: bool = False
+    """Asked for as well that no op was added, removed or reordered."""
+    so_far: Verdict = Verdict.UNKNOWN
+    """What the verdict would be if what there is of both were all of it."""
+    other_kernels: tuple[OtherKernel, ...] = ()
+    """Calls for which something else ran in B, where the libraries of both were asked."""
+
+    @property
+    def agrees(self) -> bool | None:
+        """True: the two runs computed the same; False: they did not; None: that cannot be said."""
+        if self.verdict is Verdict.UNKNOWN:
+            return None
+        return self.verdict is Verdict.IDENTICAL or (self.verdict is Verdict.SAME_VALUES and not self.strict)

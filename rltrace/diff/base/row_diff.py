@@ -1,0 +1,239 @@
+"""What differs between two rows that are the same op, cell by cell.
+
+Owns the comparison that decides: hashes only say which pairs deserve it. A digest that one side took and the other
+did not (a first use in a step, the start of a window) is no difference; only the same fact on both sides can differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.view import COMPUTATION, RowRange
+from rltrace.trace.format.rows import Link, Rows
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
+
+MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
+RETURNED_INTEGER = int(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)
+"""As plain numbers: every pair is asked, and the arithmetic of an IntFlag costs more than the question."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """In what a pair differs."""
+
+    rng: bool = False
+    """The generator stood elsewhere before the op."""
+    reads: tuple[int, ...] = ()
+    """Inputs, by place, whose bytes were read on both sides and differ."""
+    arguments: bool = False
+    """Numbers among the arguments."""
+    structure: bool = False
+    """Op, shapes, dtypes, devices, or the skeleton of the arguments."""
+    value: bool = False
+    """The Python number that the op returned."""
+    outputs: bool = False
+    marked: bool = False
+    """A side may hold bytes that no op wrote: its digests were left out above."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is anything that counts."""
+        return bool(self.rng or self.reads or self.arguments or self.structure or self.value or self.outputs)
+
+
+def difference(a: RowRange, i: int, b: RowRange, j: int) -> Difference:
+    """Compare row ``i`` of ``a`` with row ``j`` of ``b`` (places within the stretches)."""
+    rows_a, rows_b = a.rows, b.rows
+    structure = not same_computation(a, i, b, j)
+    numbers_a, value_a = _numbers(rows_a, i)
+    numbers_b, value_b = _numbers(rows_b, j)
+    marked = rows_a.has(i, MARKED) or rows_b.has(j, MARKED)
+    event = int(rows_a.columns[i, Column.KIND]) != Kind.OP
+    if event and marked:
+        return Difference(structure=structure, marked=bool(numbers_a != numbers_b or marked_differs(a, i, b, j)))
+    return Difference(
+        rng=not marked and rng_differs(rows_a, i, rows_b, j),
+        reads=() if marked or event else unequal_reads(list(rows_a.inputs(i)), list(rows_b.inputs(j))),
+        arguments=numbers_a != numbers_b,
+        structure=structure,
+        value=value_a != value_b,
+        outputs=not marked and (_event_differs(a, i, b, j) if event else outputs_differ(a, i, b, j)),
+        marked=marked and (value_a != value_b or marked_differs(a, i, b, j)),
+    )
+
+
+def same_computation(a: RowRange, i: int, b: RowRange, j: int) -> bool:
+    """Whether kind, op, tensor structure and argument skeleton are the same."""
+    if a.rows.columns[i, Column.KIND] != b.rows.columns[j, Column.KIND]:
+        return False
+    return all(
+        a.view.keys(t, a.rows.columns[i : i + 1, c])[0] == b.view.keys(t, b.rows.columns[j : j + 1, c])[0]
+        for t, c in COMPUTATION
+    )
+
+
+def outputs_differ(a: RowRange, i: int, b: RowRange, j: int) -> bool:
+    """Whether what the op returned or wrote differs."""
+    return a.rows.outputs(i) != b.rows.outputs(j)
+
+
+def marked_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
+    """Whether any digest of the rows differs, unwritten bytes included."""
+    return _digests(a.rows, i) != _digests(b.rows, j)
+
+
+def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
+    """Whether what was digested at an event differs.
+
+    The generators' states as a window begins are left out: one that nobody seeded and nobody uses (Python's, say)
+    differs in every run. Where an op draws, the state of its own generator decides.
+    """
+    return _digests(a.rows, i) != _digests(b.rows, j) and not is_generator_event(a, i)
+
+
+def is_generator_event(stretch: RowRange, i: int) -> bool:
+    """Whether a row holds a generator's state as a window began."""
+    if stretch.rows.columns[i, Column.KIND] != Kind.WINDOW:
+        return False
+    skeleton = stretch.view.payload("scalars", int(stretch.rows.columns[i, Column.SCALARS]))
+    return isinstance(skeleton, list) and bool(skeleton) and str(skeleton[0]).startswith("generator")
+
+
+def rng_differs(a: Rows, i: int, b: Rows, j: int) -> bool:
+    state_a, state_b = a.rng(i), b.rng(j)
+    return state_a is not None and state_b is not None and state_a != state_b
+
+
+def unequal_reads(a: list[Link], b: list[Link]) -> tuple[int, ...]:
+    """Places of inputs that were digested on both sides and differ."""
+    return tuple(
+        k
+        for k, (x, y) in enumerate(zip(a, b, strict=False))
+        if x.digest is not None
+        and y.digest is not None
+        and x.digest != y.digest
+        and Origin.OVERWRITTEN not in (x.distance, y.distance)
+    )
+
+
+def candidates(a: RowRange, at_a: NDArray[np.int64], b: RowRange, at_b: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which pairs (places within the stretches) may differ in what they compute: their hashes do."""
+    values = a.hashes.values[at_a] != b.hashes.values[at_b]
+    unequal: NDArray[np.bool_] = values | (a.computation[at_a] != b.computation[at_b])
+    return unequal
+
+
+def _digests(rows: Rows, i: int) -> list[int]:
+    start = int(rows.digest_offsets[i]) + (0 if rows.evidence is None else int(rows.evidence[i]))
+    digests: list[int] = rows.digests[start : rows.digest_offsets[i + 1]].tolist()
+    return digests
+
+
+Numbers = tuple[bytes, bytes]
+
+
+def _numbers(rows: Rows, i: int) -> tuple[Numbers, tuple[Numbers, int]]:
+    """(integers and floats among the arguments; those of the returned number and its kind), by their bits."""
+    flags = int(rows.columns[i, Column.FLAGS]) & RETURNED
+    integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]]
+    floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
+    whole = len(integers) - bool(flags & RETURNED_INTEGER)
+    real = len(floats) - (2 if flags & RowFlag.VALUE_COMPLEX.value else bool(flags & RowFlag.VALUE_FLOAT.value))
+    arguments = integers[:whole].tobytes(), floats[:real].tobytes()
+    return arguments, ((integers[whole:].tobytes(), floats[real:].tobytes()), flags)
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+#
+# How an op was called, in words: its tensors, its numbers, the skeleton of all other arguments.
+
+
+def skeleton_text(row: RowAt) -> str:
+    payload = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
+    return " ".join(map(str, payload)) if isinstance(payload, list) else ""
+
+
+def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
+    if not difference.structure:
+        return f"it was called with different numbers: {numbers_text(a)} in A, {numbers_text(b)} in B"
+    for what, describe in (("tensors", _layouts), ("arguments", call_text), ("op", lambda row: row.op)):
+        if describe(a) != describe(b):
+            return f"it was called with different {what}: {describe(a) or 'none'} in A, {describe(b) or 'none'} in B"
+    return "it was called with different arguments"
+
+
+def call_text(row: RowAt) -> str:
+    """The arguments in order, numbers in their places; ``T`` is a tensor. What equals its default torch leaves out."""
+    rows, i = row.rows, row.place
+    numbers = {
+        "i": iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
+        "f": iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()),
+    }
+    payload = row.view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
+    words = payload if isinstance(payload, list) else []
+    return f"({', '.join(_argument(word, numbers) for word in words)})"
+
+
+def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:
+    match word:
+        case [str(name), item] if name.endswith("="):
+            return f"{name}{_argument(item, numbers)}"
+        case list():
+            return f"[{', '.join(_argument(item, numbers) for item in word)}]"
+        case dict():
+            return ", ".join(map(str, word.values()))
+        case "c":
+            return f"{next(numbers['f'], '?')}+{next(numbers['f'], '?')}j"
+        case "i" | "f":
+            return str(next(numbers[str(word)], "?"))
+    return str(word)
+
+
+def input_text(row: RowAt, place: int) -> str:
+    """``input 1 (float32[64,4])``; counted from 0, tensors alone."""
+    layouts = _layouts_of(row, strides=False)
+    return f"input {place} ({layouts[place]})" if place < len(layouts) else f"input {place}"
+
+
+def numbers_text(row: RowAt) -> str:
+    rows, i = row.rows, row.place
+    integers = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
+    floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()
+    numbers = [*map(str, integers), *map(repr, floats)]
+    return ", ".join(numbers[:8]) + (" …" if len(numbers) > 8 else "")
+
+
+def _layouts(row: RowAt) -> str:
+    return ", ".join(_layouts_of(row))
+
+
+def _layouts_of(row: RowAt, strides: bool = True) -> list[str]:
+    numbers = row.view.payload("structures", int(row.rows.columns[row.place, Column.STRUCTURE]))
+    payloads = [row.view.payload("layouts", n) for n in numbers] if isinstance(numbers, list) else []
+    return [_layout(payload, strides) for payload in payloads]
+
+
+def _layout(payload: object, show_strides: bool) -> str:
+    if not isinstance(payload, list) or len(payload) < 4:
+        return "?"
+    dtype, shape, strides, device = payload[:4]
+    text = f"{dtype}[{','.join(map(str, shape or []))}]"
+    if show_strides and isinstance(strides, str):
+        text += f" {strides}"  # sparse, nested: the name of what it is made of stands for strides
+    elif show_strides and strides is not None and list(strides) != _contiguous(list(shape or [])):
+        text += f" strides {strides}"
+    return text + ("" if device == "cpu" else f"@{device}")
+
+
+def _contiguous(shape: list[int]) -> list[int]:
+    strides: list[int] = []
+    size = 1
+    for length in reversed(shape):
+        strides.append(size)
+        size *= max(length, 1)
+    return strides[::-1]

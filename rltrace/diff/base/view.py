@@ -1,0 +1,429 @@
+"""One side of a comparison: a stream and the words and keys that its ids stand for, read a few segments at a time.
+
+Everything that two traces could have interned in another order is compared through portable keys, never through ids.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.model import Site
+from rltrace.diff.base.sequences import Tokens
+from rltrace.diff.base.tokens import StretchTokens, mix, values_of
+from rltrace.errors import HoleError
+from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.stream import StreamTrace
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+#
+# Which line of B is which line of A, though it has another name or another text: renamed functions, edited lines.
+#
+# A site that both sides have is itself. Of the others, those whose lines say the same are one, whatever the functions
+# and files around are called; that much the tables of two processes tell. Which line an edited line was is learned from
+# ops that are proven to be one: from then on, every stack that the line is in is known. Owns these names; proves
+# nothing.
+
+
+Frame = tuple[str, str, str]
+"""File, function, text of the line."""
+
+Stack = tuple[Frame, ...]
+
+LARGEST = 1 << 16
+"""Sites that one side alone has; where there are more, it is another program."""
+
+
+class SiteNames:
+    """Sites of B by the names that A knows them by."""
+
+    def __init__(self, a: ProcessTrace, b: ProcessTrace) -> None:
+        self._own_a, self._own_b = a.tables["sites"].keys, b.tables["sites"].keys
+        self.keys: Tokens = self._own_b.copy()
+        """Keys of B's sites, those of A in place of the ones that have another name."""
+        alone_a, alone_b = _only(a, self._own_b), _only(b, self._own_a)
+        if not len(alone_a) or not len(alone_b) or max(len(alone_a), len(alone_b)) > LARGEST:
+            alone_a = alone_b = []
+        self.any = False
+        """Whether any site has another name."""
+        self._a, self._b = _stacks(a, alone_a), _stacks(b, alone_b)
+        self._frames: dict[Frame, Frame] = {}
+        """Frames of B to what they are in A."""
+        for says in (_in_another_file, _under_another_name):
+            self._take(_one_to_one(self._a, self._b, says))
+
+    def learn(self, a: int, b: int) -> bool:
+        """Take site ``a`` of A and ``b`` of B for one; False where that is no news, or cannot be.
+
+        Stacks of one depth that differ in one frame tell which line was edited; others are no edited line.
+        """
+        if a not in self._a or b not in self._b:
+            return False
+        stack_a, stack_b = self._a[a], self._b[b]
+        apart = [(x, y) for x, y in zip(stack_a, stack_b, strict=False) if x != self._frames.get(y, y)]
+        if len(stack_a) != len(stack_b) or len(apart) != 1:
+            return False
+        if apart[0][1] in self._frames or apart[0][0] in self._frames.values():
+            return False
+        self._frames.update((y, x) for x, y in apart)
+        by_stack = {stack: site for site, stack in self._a.items()}
+        found = [(by_stack.get(self._translated(stack)), site) for site, stack in self._b.items()]
+        self._take((i, j) for i, j in found if i is not None)
+        return True
+
+    def _translated(self, stack: Stack) -> Stack:
+        return tuple(self._frames.get(frame, frame) for frame in stack)
+
+    def _take(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for i, j in pairs:
+            if i in self._a and j in self._b:
+                self.keys[j], self.any = self._own_a[i], True
+                self._frames.update((y, x) for x, y in zip(self._a.pop(i), self._b.pop(j), strict=True) if x != y)
+
+
+def _only(process: ProcessTrace, others: Tokens) -> list[int]:
+    """Ids of the readable sites whose keys the other side lacks."""
+    sites = process.tables["sites"]
+    found: list[int] = np.flatnonzero(sites.present & ~np.isin(sites.keys, others)).tolist()
+    return found
+
+
+def _stacks(process: ProcessTrace, sites: list[int]) -> dict[int, Stack]:
+    """The frames outside torch of each of these sites."""
+    if not sites:
+        return {}
+    frames = [_frame(payload) for payload in process.tables["frames"].payloads]
+    payloads = process.tables["sites"].payloads
+    stacks = {i: [frames[n] for n in payload] for i in sites if isinstance(payload := payloads[i], list)}
+    return {i: tuple(frame for frame in stack if frame is not None) for i, stack in stacks.items()}
+
+
+def _frame(payload: object) -> Frame | None:
+    if not isinstance(payload, dict) or payload.get("internal"):
+        return None
+    return str(payload.get("file", "")), str(payload.get("function", "")), str(payload.get("source", "")).strip()
+
+
+Says = Callable[[Frame], tuple[str, ...]]
+"""What is left of a frame where something about it may have changed. A line whose text is not known keeps its place."""
+
+
+def _in_another_file(frame: Frame) -> tuple[str, ...]:
+    return frame[1:] if frame[2] else frame
+
+
+def _under_another_name(frame: Frame) -> tuple[str, ...]:
+    return frame[2:] if frame[2] else frame
+
+
+def _one_to_one(a: dict[int, Stack], b: dict[int, Stack], says: Says) -> list[tuple[int, int]]:
+    """Sites of which there is one alone on either side that says the same."""
+    told_a, told_b = _by_words(a, says), _by_words(b, says)
+    return [
+        (found[0], told_b[words][0])
+        for words, found in told_a.items()
+        if words and len(found) == 1 and len(told_b.get(words, ())) == 1
+    ]
+
+
+def _by_words(stacks: dict[int, Stack], says: Says) -> dict[tuple[tuple[str, ...], ...], list[int]]:
+    found: dict[tuple[tuple[str, ...], ...], list[int]] = {}
+    for site, stack in stacks.items():
+        found.setdefault(tuple(map(says, stack)), []).append(site)
+    return found
+
+
+# --- view -------------------------------------------------------------------------------------------------------------
+
+
+LEFT_OUT = "these rows are not in this slice"
+
+
+class RowRange:
+    """Some adjacent rows of one side, with what is needed to compare them."""
+
+    def __init__(self, view: StreamView, rows: Rows) -> None:
+        self.view = view
+        self.rows = rows
+        self.first = rows.first
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def end(self) -> int:
+        """Row after the last one."""
+        return self.first + len(self.rows)
+
+    @cached_property
+    def hashes(self) -> RowHashes:
+        return row_hashes(self.rows, self.view.process.tables)
+
+    @cached_property
+    def computation(self) -> Tokens:
+        """Kind, op, tensor structure and skeleton of the arguments of each row, wherever it was called from."""
+        kind = self.rows.column(Column.KIND).astype(np.uint64)
+        keys = (self.view.keys(t, self.rows.column(c)) for t, c in COMPUTATION)
+        return mix(kind, *keys)
+
+    @cached_property
+    def tokens(self) -> StretchTokens:
+        op = self.view.keys("ops", self.rows.column(Column.OP))
+        site = self.view.keys("sites", self.rows.column(Column.SITE))
+        kind = self.rows.column(Column.KIND)
+        structure = self._structure()
+        # an event is told from others of its kind by what it speaks of: a parameter's name stands in its scalars
+        event = np.where(kind == Kind.OP, np.uint64(0), structure)
+        return StretchTokens(
+            identity=mix(kind.astype(np.uint64), op, site, event),
+            structure=structure,
+            values=values_of(self.rows),
+            computation=self.computation,
+            operator=mix(kind.astype(np.uint64), op),
+            told=(self.rows.column(Column.DIGESTS) > 0) | self.flags(VALUE_FLAGS),
+            draws=self.flags(RowFlag.RNG),
+            links=self.rows.links,
+            link_offsets=self.rows.link_offsets,
+        )
+
+    def forget_names(self) -> None:
+        """Make the tokens anew: what sites are called has changed."""
+        self.__dict__.pop("tokens", None)
+
+    def _structure(self) -> Tokens:
+        """The structure of each row, of a site that was only renamed as if it had the other side's name."""
+        names = self.view.other_names
+        if names is None:
+            return self.hashes.structure
+        tables: dict[str, Keyed] = {**self.view.process.tables, "sites": _Keys(names)}
+        return row_hashes(self.rows, tables).structure
+
+    def flags(self, mask: RowFlag) -> NDArray[np.bool_]:
+        """Which rows have any of these flags."""
+        found: NDArray[np.bool_] = (self.rows.column(Column.FLAGS) & np.uint32(mask)) != 0
+        return found
+
+    @cached_property
+    def unwritten(self) -> NDArray[np.bool_]:
+        """Which rows are ops that may hold bytes that no op wrote."""
+        found: NDArray[np.bool_] = self.flags(RowFlag.MARKED) & (self.rows.column(Column.KIND) == Kind.OP)
+        return found
+
+    def cut(self, start: int, stop: int) -> RowRange:
+        """Rows ``start`` to ``stop`` of the stream, with whatever has been made of these rows already."""
+        rows = self.rows.cut(start - self.first, stop - self.first)
+        part, own = RowRange(self.view, rows), slice(start - self.first, stop - self.first)
+        if "hashes" in self.__dict__:
+            part.hashes = RowHashes(*(hashes[own] for hashes in self.hashes))
+        if "computation" in self.__dict__:
+            part.computation = self.computation[own]
+        if "tokens" in self.__dict__:
+            whole = self.tokens
+            part.tokens = StretchTokens(
+                identity=whole.identity[own],
+                structure=whole.structure[own],
+                values=whole.values[own],
+                computation=whole.computation[own],
+                operator=whole.operator[own],
+                told=whole.told[own],
+                draws=whole.draws[own],
+                links=rows.links,
+                link_offsets=rows.link_offsets,
+            )
+        return part
+
+
+class _Keys(NamedTuple):
+    keys: Tokens
+
+
+COMPUTATION = (("ops", Column.OP), ("structures", Column.STRUCTURE), ("scalars", Column.SCALARS))
+
+
+class StreamView:
+    """A stream of one process of one side."""
+
+    def __init__(self, process: ProcessTrace, stream: StreamTrace) -> None:
+        self.process = process
+        self.stream = stream
+        self._other: ProcessTrace | None = None
+        self._held: RowRange | None = None
+        self._firsts = [int(segment.first) for segment in stream.segments]
+
+    def compared_with(self, a: StreamView) -> None:
+        """From here on, sites that only have another name are known by the one that they have in ``a``."""
+        if self._other is not a.process:
+            self._other, self._held = a.process, None
+            self.__dict__.pop("_names", None)
+
+    @cached_property
+    def _names(self) -> SiteNames | None:
+        return None if self._other is None else SiteNames(self._other, self.process)
+
+    @property
+    def other_names(self) -> Tokens | None:
+        """Keys of this side's sites as the other side knows them; None: all by their own names."""
+        return self._names.keys if self._names is not None and self._names.any else None
+
+    def learn(self, site: int, own: int) -> bool:
+        """Site ``own`` is the other side's ``site``, the line edited; False: that is no news. Tokens change by it."""
+        learned = self._names is not None and self._names.learn(site, own)
+        if learned:
+            self._held = None
+        return learned
+
+    @property
+    def name(self) -> str:
+        return self.stream.name
+
+    @property
+    def rows(self) -> int:
+        return int(self.stream.rows)
+
+    @cached_property
+    def steps(self) -> NDArray[np.uint64]:
+        """The attempts that this stream's thread made, in order of their ending; shape [n, len(Step)]."""
+        steps = self.process.steps
+        own = steps[steps[:, Step.STREAM] == self.stream.index]
+        ordered: NDArray[np.uint64] = own[np.argsort(own[:, Step.END_ROW], kind="stable")]
+        return ordered
+
+    def attempt_after(self, row: int) -> NDArray[np.uint64] | None:
+        """The first attempt of this stream that ends after ``row``, read without most others; None: none does."""
+        own = self._own_steps(self._step_part_after(row))
+        found = own[own[:, Step.END_ROW] > np.uint64(row)]
+        return found[0] if len(found) else None
+
+    def attempt_before(self, row: int) -> NDArray[np.uint64] | None:
+        """The last attempt of this stream that has ended when ``row`` begins, read without most others; None: none."""
+        for number in range(min(self._step_part_after(row), len(self.process.step_parts) - 1), -1, -1):
+            own = self._own_steps(number)
+            before: NDArray[np.uint64] = own[own[:, Step.END_ROW] <= np.uint64(row)]
+            if len(before):
+                last: NDArray[np.uint64] = before[-1]
+                return last
+        return None
+
+    def _step_part_after(self, row: int) -> int:
+        """Number of the first of ``step_parts`` in which an attempt of this stream ends after ``row``."""
+        low, high = 0, len(self.process.step_parts)
+        while low < high:
+            middle = (low + high) // 2
+            if self._ended_by(middle) > row:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _ended_by(self, number: int) -> int:
+        """Row at which the last attempt of this stream in ``step_parts`` up to ``number`` ended."""
+        while number >= 0:
+            own = self._own_steps(number)
+            if len(own):
+                return int(own[-1, Step.END_ROW])
+            number -= 1
+        return 0
+
+    def _own_steps(self, number: int) -> NDArray[np.uint64]:
+        if number >= len(self.process.step_parts):
+            return np.zeros((0, len(Step)), np.uint64)
+        steps = self.process.steps_of(self.process.step_parts[number])
+        own: NDArray[np.uint64] = steps[steps[:, Step.STREAM] == self.stream.index]
+        return own
+
+    def read(self, start: int, stop: int) -> RowRange:
+        """Rows ``start`` to ``stop``; HoleError where some of them cannot be read."""
+        held = self._held
+        if held is not None and held.first <= start <= stop <= held.end:
+            return held.cut(start, stop)
+        return RowRange(self, self.stream.read(start, stop))
+
+    def hold(self, stretch: RowRange) -> None:
+        """Rows that will be read again in parts: their hashes and tokens are made once, for all of them together."""
+        _ = stretch.tokens
+        self._held = stretch
+
+    def row(self, index: int) -> tuple[Rows, int]:
+        """The rows of the segment that holds row ``index``, and its place in them; HoleError as ``read``."""
+        at = bisect_right(self._firsts, index) - 1
+        segment = self.stream.segments[at] if at >= 0 else None
+        if segment is None or index >= segment.stop:
+            self.stream.read(index, index + 1)  # says what is in the way
+            raise HoleError(f"row {index} of {self.name} cannot be read")
+        return self.stream.read_segment(segment), index - segment.first
+
+    def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:
+        """The first (row, rows, why) of rows ``start`` to ``stop`` known to be unreadable. Reading finds more."""
+        left_out = [(first, rows, LEFT_OUT) for first, rows in self.stream.left_out]
+        found = [hole for hole in [*self.stream.holes, *left_out] if hole[0] < stop and hole[0] + hole[1] > start]
+        return min(found) if found else None
+
+    def readable(self, start: int, stop: int) -> int:
+        """The first row from ``start`` on that cannot be read, ``stop`` where all can. Reads all of them."""
+        while (hole := self.hole(start, stop)) is None:
+            try:
+                self.stream.read(start, stop)
+                return stop
+            except HoleError:
+                if self.hole(start, stop) is None:
+                    raise
+        return max(hole[0], start)
+
+    # --- what ids stand for -----------------------------------------------------------------------------------------
+
+    def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
+        """Portable keys of table entries."""
+        renamed = self.other_names if table == "sites" else None
+        keys: Tokens = (self.process.tables[table].keys if renamed is None else renamed)[ids]
+        return keys
+
+    def payload(self, table: str, number: int) -> object:
+        """An entry of a table for display; None where the table lacks it."""
+        payloads = self.process.tables[table].payloads
+        return payloads[number] if number < len(payloads) else None
+
+    def op(self, rows: Rows, i: int) -> str:
+        """``aten.addmm.default``, or the name of the event that the row is."""
+        kind = int(rows.columns[i, Column.KIND])
+        if kind != Kind.OP:
+            return event_name(kind)
+        return str(self.payload("ops", int(rows.columns[i, Column.OP])))
+
+    def module(self, rows: Rows, i: int) -> str:
+        return str(self.payload("modules", int(rows.columns[i, Column.MODULE])) or "")
+
+    def stack(self, rows: Rows, i: int) -> tuple[Site, ...]:
+        """The recorded frames of a row outside torch, innermost first."""
+        numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
+        frames = [self.payload("frames", n) for n in numbers] if isinstance(numbers, list) else []
+        return tuple(
+            Site(str(f.get("file", "")), int(f.get("line", 0)), str(f.get("function", "")), str(f.get("source", "")))
+            for f in frames
+            if isinstance(f, dict) and not f.get("internal")
+        )
+
+    def is_inside_torch(self, rows: Rows, i: int) -> bool:
+        """Whether torch called the op of a row, not the program itself: the innermost frame is torch's."""
+        numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
+        frame = self.payload("frames", numbers[0]) if isinstance(numbers, list) and numbers else None
+        return isinstance(frame, dict) and bool(frame.get("internal"))
+
+    def kernel(self, rows: Rows, i: int) -> dict[str, object]:
+        """Kernel evidence of a row; empty where there is none."""
+        return self._mapping("kernels", int(rows.columns[i, Column.KERNEL]))
+
+    def settings(self, rows: Rows, i: int) -> dict[str, object]:
+        """What torch was set to when the op of a row ran; empty where that is not known."""
+        return self._mapping("settings", int(rows.columns[i, Column.SETTINGS]))
+
+    def _mapping(self, table: str, number: int) -> dict[str, object]:
+        payload = self.payload(table, number)
+        return payload if isinstance(payload, dict) else {}

@@ -1,0 +1,1 @@
+"""What kind of difference two matched rows show, and how their inputs are known to match."""

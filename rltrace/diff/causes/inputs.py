@@ -1,0 +1,232 @@
+"""Whether the inputs of a matched pair of rows were equal, and how that is known.
+
+Owns the reading of links: through rows that read the same view before, to the row that wrote the bytes. The whole
+verdict rests on this, so nothing is taken for equal that no fact of both sides says is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from rltrace.diff.base.context import DiffContext
+from rltrace.diff.base.findings import RowAt, reach
+from rltrace.diff.base.model import InputsMatch
+from rltrace.diff.causes.no_op_writes import (
+    Layout,
+    is_plain,
+    layouts_of,
+    scales_by_one,
+    writes_in_place,
+    written_layout,
+)
+from rltrace.trace.format.rows import Link
+from rltrace.trace.format.schema import Origin
+
+LONGEST_TRAIL = 64
+"""Rows that are followed back from an input, each of which only read it or left it as it was."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor input of a pair."""
+
+    place: int
+    a: Link
+    b: Link
+    match: InputsMatch
+
+
+def match_inputs(scene: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
+    """Every tensor input that both rows have, and how it is known whether it matched."""
+    links_a, links_b = list(a.rows.inputs(a.place)), list(b.rows.inputs(b.place))
+    return [
+        Input(place, x, y, _match(scene, a, x, b, y))
+        for place, (x, y) in enumerate(zip(links_a, links_b, strict=False))
+        if Origin.OVERWRITTEN not in (x.distance, y.distance)
+    ]
+
+
+def combined(inputs: list[Input]) -> InputsMatch:
+    """What is known of all inputs together: as much as of the least known one."""
+    found = {entered.match for entered in inputs}
+    for weakest in (InputsMatch.DIFFER, InputsMatch.UNKNOWN, InputsMatch.LINKED):
+        if weakest in found:
+            return weakest
+    return InputsMatch.READ
+
+
+def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
+    read_a, read_b = _digest(a, x), _digest(b, y)
+    if read_a is not None and read_b is not None:
+        if read_a != read_b:
+            return InputsMatch.DIFFER
+        return InputsMatch.READ if x.digest is not None and y.digest is not None else InputsMatch.LINKED
+    if x.distance <= 0 or y.distance <= 0 or x.known or y.known:
+        return InputsMatch.UNKNOWN
+    matched = scene.matching.partner(a.index - x.distance) == b.index - y.distance
+    target_a, target_b = reach(a, x.distance), reach(b, y.distance)
+    if target_a is None or target_b is None:
+        return InputsMatch.UNKNOWN
+    if not same_bytes(target_a, x.slot, target_b, y.slot):
+        return InputsMatch.DIFFER
+    same_step = target_a.step == a.step and target_b.step == b.step
+    proven = matched or bool(
+        target_a.rows.outputs(target_a.place)
+    )  # equal bytes, whichever of two equal ops wrote them
+    return InputsMatch.LINKED if proven and same_step else InputsMatch.UNKNOWN
+
+
+def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
+    """Whether input ``place`` of a matched pair is proven to hold the same bytes on both sides, whoever wrote them."""
+    x, y = _link(a, place), _link(b, place)
+    if x is None or y is None or Origin.OVERWRITTEN in (x.distance, y.distance):
+        return True
+    read_a, read_b = _digest(a, x), _digest(b, y)
+    if read_a is not None and read_b is not None:
+        return read_a == read_b
+    writers_a, writers_b = _writers(a, x), _writers(b, y)
+    if any(_are_matched(scene, one, other) for one in writers_a for other in writers_b):
+        return True
+    bytes_a = [_as_read(a, place, read_a), *(writer.bytes for writer in writers_a)]
+    bytes_b = [_as_read(b, place, read_b), *(writer.bytes for writer in writers_b)]
+    return any(_is_same(one, other) for one in bytes_a for other in bytes_b)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What is known of the bytes that stand somewhere."""
+
+    digest: int | None
+    """None: nothing."""
+    layout: Layout | None
+    """In which they were digested; None: in that of the new tensor that an op returned, whatever it was."""
+
+
+@dataclass(frozen=True)
+class StoredOutput:
+    """An output of a row, as the bytes that stand somewhere since."""
+
+    row: RowAt
+    slot: int | None
+
+    @property
+    def bytes(self) -> Bytes:
+        """A library's workspace has no digest."""
+        outputs = self.row.rows.outputs(self.row.place)
+        slot = 0 if self.slot is None and len(outputs) == 1 else self.slot
+        digest = outputs[slot] or None if slot is not None and slot < len(outputs) else None
+        return Bytes(digest, written_layout(self.row, slot or 0))
+
+
+def _as_read(row: RowAt, place: int, digest: int | None) -> Bytes:
+    layouts = layouts_of(row)
+    return Bytes(digest if place < len(layouts) else None, layouts[place] if place < len(layouts) else None)
+
+
+def _link(row: RowAt, place: int) -> Link | None:
+    return next(islice(row.rows.inputs(row.place), place, None), None)
+
+
+def _writers(row: RowAt, link: Link) -> list[StoredOutput]:
+    """What holds the bytes of an input: what its last writer wrote, and before it all that it left as it was."""
+    found: list[StoredOutput] = []
+    for _ in range(LONGEST_TRAIL):
+        source = _past_readers(row, link)
+        if source is None:
+            break
+        written = StoredOutput(*source)
+        found.append(written)
+        before = _link(written.row, written.slot) if written.slot is not None else None
+        if before is None or not _left_as_it_was(written, before):
+            break
+        row, link = written.row, before
+    return found
+
+
+def _past_readers(row: RowAt, link: Link) -> tuple[RowAt, int | None] | None:
+    """The row that wrote an input, and as which output; through rows that only read the same view."""
+    for _ in range(LONGEST_TRAIL):
+        target = reach(row, link.distance)
+        if target is None:
+            return None
+        if not link.known:
+            return target, link.slot
+        earlier = None if link.slot is None else _link(target, link.slot)
+        if earlier is None:
+            return None
+        row, link = target, earlier
+    return None
+
+
+def _left_as_it_was(written: StoredOutput, before: Link) -> bool:
+    """Whether an op that wrote one of its arguments changed none of its bytes; ``before``: where it took them from."""
+    row, slot = written.row, written.slot
+    if slot is None or not writes_in_place(row) or before.distance == Origin.OVERWRITTEN:
+        return False
+    read = _digest(row, before)
+    if read is not None:
+        return read == written.bytes.digest
+    source = _past_readers(row, before)
+    if source is not None and _is_same(StoredOutput(*source).bytes, written.bytes):
+        return True
+    factor = _link(row, len(row.rows.outputs(row.place)))
+    return scales_by_one(row, None if factor is None else _digest_of(row, factor))
+
+
+def _digest_of(row: RowAt, link: Link) -> int | None:
+    """Digest of an input, read or as it was written."""
+    read = _digest(row, link)
+    source = None if read is not None else _past_readers(row, link)
+    return read if source is None else StoredOutput(*source).bytes.digest
+
+
+def _are_matched(scene: DiffContext, a: StoredOutput, b: StoredOutput) -> bool:
+    """Whether one op on both sides wrote the bytes, and the same."""
+    if scene.matching.partner(a.row.index) != b.row.index or a.slot != b.slot:
+        return False
+    return bool(a.row.rows.outputs(a.row.place)) and same_bytes(a.row, a.slot, b.row, b.slot)
+
+
+def _is_same(one: Bytes, other: Bytes) -> bool:
+    """Whether the same bytes stand in the same places: equal digests, of equal or plain layouts.
+
+    A square matrix and its transpose written through a transposed view have one digest, and other bytes.
+    """
+    if one.digest is None or one.digest != other.digest:
+        return False
+    if one.layout is not None and other.layout is not None:
+        return one.layout == other.layout
+    return all(layout is None or is_plain(layout) for layout in (one.layout, other.layout))
+
+
+def origin_of(row: RowAt, link: Link) -> int:
+    """Distance or ``Origin`` of an input, through rows that only read the same view."""
+    for _ in range(LONGEST_TRAIL):
+        target = reach(row, link.distance) if link.known and link.slot is not None else None
+        earlier = None if target is None or link.slot is None else _link(target, link.slot)
+        if target is None or earlier is None:
+            break
+        row, link = target, earlier
+    return link.distance
+
+
+def _digest(row: RowAt, link: Link) -> int | None:
+    """Digest of an input's bytes: read by the row, or by an earlier one that read the very same view."""
+    for _ in range(8):
+        if link.digest is not None or not link.known or link.slot is None:
+            return link.digest
+        target = reach(row, link.distance)
+        links = list(target.rows.inputs(target.place)) if target else []
+        if target is None or link.slot >= len(links):
+            return None
+        row, link = target, links[link.slot]
+    return None
+
+
+def same_bytes(a: RowAt, slot_a: int | None, b: RowAt, slot_b: int | None) -> bool:
+    """Whether what two rows wrote is equal, in the output that is asked for."""
+    outputs_a, outputs_b = a.rows.outputs(a.place), b.rows.outputs(b.place)
+    if slot_a is None or slot_b is None or slot_a >= len(outputs_a) or slot_b >= len(outputs_b):
+        return slot_a == slot_b and outputs_a == outputs_b
+    return outputs_a[slot_a] == outputs_b[slot_b]

@@ -1,0 +1,1 @@
+"""Comparisons laid out for people: rows side by side, segments, single traces."""

@@ -1,0 +1,125 @@
+"""Two streams cut into pieces, from digests alone: what is identical, and the steps that are not.
+
+Owns where a piece begins and ends before any of its rows is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+from rltrace.diff.align.blocks import blocks
+from rltrace.diff.base.bisect import STRUCTURE, VALUES, Bisection
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.display.row_pairs import Lines, Pin
+from rltrace.trace.format.schema import Step
+
+CONTEXT = 2
+"""Identical rows that are shown beside one that differs."""
+
+SHORTEST_FOLD = 6
+"""Identical rows that are worth a fold."""
+
+MOST_ROWS = 1 << 13
+"""Rows of a side that are read and aligned at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Adjacent lines: folded into one, or open."""
+
+    a0: int
+    a1: int
+    b0: int
+    b1: int
+    equal: bool
+    """Every row is identical on both sides, position by position."""
+    in_step: bool
+    """The rows stand side by side, position by position, whatever they computed."""
+    lines: Lines | None = None
+    """The rows, once they were read; None: not read."""
+    is_open: bool = False
+    part_of: Piece | None = None
+    """What it was cut from when that was read."""
+    trouble: str = ""
+    """Why its rows cannot be shown."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the side that has more."""
+        return max(self.a1 - self.a0, self.b1 - self.b0)
+
+
+def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator[Piece]:
+    """All pieces of two streams, in order; ``pins``: rows that are pairs. Reads no more than a search does."""
+    base, parted = _bounds(a, b, pins)
+    first = max(0, base - CONTEXT) if base < max(a.rows, b.rows) else base
+    if first >= SHORTEST_FOLD:
+        yield Piece(0, first, 0, first, equal=True, in_step=True)
+        if first < base:
+            yield Piece(first, base, first, base, equal=True, in_step=True, is_open=True)
+        first = base
+    else:
+        first = 0
+    yield from _merged(_steps(a, b, first, parted, pins))
+
+
+def own_pieces(view: StreamView) -> Iterator[Piece]:
+    """All pieces of one stream by itself: a fold for every step, one for what follows the last. Reads the steps."""
+    ends = sorted({0, view.rows, *(min(end, view.rows) for end in view.steps[:, Step.END_ROW].tolist())})
+    for start, stop in pairwise(ends):
+        yield Piece(start, stop, start, stop, equal=True, in_step=True, is_open=len(ends) == 2)
+
+
+def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, int]:
+    """Rows before the first are identical position by position, rows before the second stand side by side."""
+    if a.process.windows != b.process.windows:
+        return 0, 0
+    search = Bisection(a, b)
+    rows = []
+    for column in (STRUCTURE, VALUES):
+        found = search.first(column)
+        hidden = found.hole.first if found.hole is not None else search.shorter
+        rows.append(hidden if found.row is None else found.row)
+    shifted = [min(row for row in pin if row is not None) for pin in pins if pin[0] != pin[1]]
+    pinned = [row for pin in pins for row in pin if row is not None]  # of an event, before anything depends on it
+    return min([*rows, *pinned]), min([rows[0], *shifted])
+
+
+def _steps(a: StreamView, b: StreamView, first: int, parted: int, pins: Collection[Pin]) -> Iterator[Piece]:
+    """The steps from row ``first`` on, which is the same on both sides."""
+    for block in blocks(a, b):
+        a0, b0 = max(block.a0, first), max(block.b0, first)
+        a1, b1 = max(block.a1, a0), max(block.b1, b0)
+        pinned = any(row is not None and a0 <= row < a1 for row, _ in pins)
+        if block.same and not pinned and (a0, b0) == (block.a0, block.b0):
+            yield Piece(a0, a1, b0, b1, equal=True, in_step=True)
+            continue
+        beside = min(parted, a1, b1) if a0 == b0 else a0
+        if beside > a0 and (a0 + MOST_ROWS < beside or beside == a1 == b1):
+            yield from _side_by_side(a0, beside)
+            a0 = b0 = beside
+        if a0 < a1 or b0 < b1:
+            yield Piece(a0, a1, b0, b1, equal=False, in_step=False)
+
+
+def _side_by_side(start: int, stop: int) -> Iterator[Piece]:
+    """Rows that stand side by side, a readable number at a time."""
+    for at in range(start, stop, MOST_ROWS):
+        end = min(at + MOST_ROWS, stop)
+        yield Piece(at, end, at, end, equal=False, in_step=True)
+
+
+def _merged(found: Iterable[Piece]) -> Iterator[Piece]:
+    """Adjacent equal pieces as one, empty ones left out."""
+    held: Piece | None = None
+    for piece in chain(found, [None]):
+        if piece is not None and not piece.rows:
+            continue
+        if held is not None and piece is not None and held.equal and piece.equal:
+            held = replace(held, a1=piece.a1, b1=piece.b1)
+            continue
+        if held is not None:
+            yield held
+        held = piece

@@ -1,0 +1,285 @@
+"""How two runs' curves come apart: where each series first differs at all, where one sees it, how the distance grows.
+
+Owns the pairing of numbers by (optimizer attempt, how manieth within its step), and what counts as visible. Works on
+the arrays of ``series.py``; reads nothing, decides no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.align.blocks import attempt_keys
+from rltrace.diff.base.model import CurvePoint, Drift, DriftPoint, Finding
+from rltrace.diff.base.sequences import Tokens
+from rltrace.diff.base.tokens import mix
+from rltrace.diff.base.view import RowRange, StreamView
+from rltrace.diff.metrics.series import Series, StepNumbers, Values
+from rltrace.errors import HoleError
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Step
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+
+TOLERANCE = 0.01
+"""A distance that one sees in a chart of the curve, as a share of its range."""
+
+LEAST_RANGE = 0.01
+"""A curve counts as ranging over at least this share of its largest magnitude: a flat one is not magnified."""
+
+POOLED = "/pool:"
+"""In the name of a stream that has no order."""
+
+
+@dataclass(frozen=True)
+class AttemptTable:
+    """What a process's steps stand for: which optimizer's attempt ended each, in that one's own count."""
+
+    steps: StepNumbers
+    tokens: Tokens
+
+    @staticmethod
+    def of(process: ProcessTrace) -> AttemptTable:
+        steps = process.steps
+        return AttemptTable(steps[:, Step.STEP].astype(np.int64), attempt_keys(process, steps))
+
+    def at(self, steps: StepNumbers) -> Tokens:
+        """A token for each of these steps; one that no attempt has ended is known by the last attempt before it."""
+        if not len(self.steps):
+            return np.zeros(len(steps), np.uint64)
+        at = np.searchsorted(self.steps, steps)
+        ended = (at < len(self.steps)) & (self.steps[np.minimum(at, len(self.steps) - 1)] == steps)
+        before = mix(self.tokens[np.maximum(at - 1, 0)], np.uint64(1) + (at > 0).astype(np.uint64))
+        return np.where(ended, self.tokens[np.minimum(at, len(self.steps) - 1)], before)
+
+
+Both = Callable[[], tuple[AttemptTable, AttemptTable]]
+"""The attempts of both processes, read when they are asked for."""
+
+
+def drift_of(a: Series, b: Series, attempts: Both | None = None, tolerance: float = TOLERANCE) -> Drift:
+    """How two series of one name come apart. ``attempts``: of their processes; None: steps bear equal numbers."""
+    at_a, at_b = paired(a, b, attempts)
+    steps, x, y = a.steps[at_a], a.values[at_a], b.values[at_b]
+    apart = distances(x, y)
+    limit = tolerance * range_of(a.values, b.values)
+    differs, leaves = np.flatnonzero(apart > 0), np.flatnonzero(apart > limit)
+    return Drift(
+        kind=a.kind,
+        name=a.name,
+        stream=a.stream,
+        place=a.place,
+        counts=(len(a), len(b)),
+        matched=len(at_a),
+        first=_point(steps, x, y, differs),
+        leaves=_point(steps, x, y, leaves),
+        limit=limit,
+        growth=growth(steps, apart),
+        most=float(apart.max()) if len(apart) else 0.0,
+        whole=a.whole and b.whole,
+    )
+
+
+def paired(a: Series, b: Series, attempts: Both | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of the numbers that belong together, ascending in A."""
+    if np.array_equal(a.steps, b.steps) and (attempts is None or a.values.tobytes() == b.values.tobytes()):
+        every = np.arange(len(a))
+        return every, every
+    known = (None, None) if attempts is None else attempts()
+    tokens = [
+        series.steps.astype(np.uint64) if own is None else own.at(series.steps)
+        for series, own in zip((a, b), known, strict=True)
+    ]
+    if np.array_equal(tokens[0], tokens[1]):
+        every = np.arange(len(a))
+        return every, every
+    keys = [mix(own, _occurrence(own)) for own in tokens]
+    _, at_a, at_b = np.intersect1d(keys[0], keys[1], return_indices=True)
+    order = np.argsort(at_a)
+    return at_a[order].astype(np.int64), at_b[order].astype(np.int64)
+
+
+def _occurrence(tokens: Tokens) -> Tokens:
+    """How manieth of its token each is."""
+    order = np.argsort(tokens, kind="stable")
+    ordered = tokens[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else np.zeros(0, int)
+    counts = np.diff(np.append(starts, len(ordered)))
+    found = np.empty(len(tokens), np.uint64)
+    found[order] = np.arange(len(tokens)) - np.repeat(starts, counts)
+    return found
+
+
+def distances(x: Values, y: Values) -> Values:
+    """|A - B| of each pair: 0 for two NaN or the same infinity, infinite where one side alone is not finite."""
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(x - y)
+    apart[np.isnan(apart)] = np.inf
+    apart[same] = 0.0
+    return apart
+
+
+def range_of(*values: Values) -> float:
+    """From the smallest to the largest finite number; at least a share of the largest magnitude."""
+    finite = [own[np.isfinite(own)] for own in values]
+    present = [own for own in finite if len(own)]
+    if not present:
+        return 0.0
+    low, high = min(float(own.min()) for own in present), max(float(own.max()) for own in present)
+    return max(high - low, LEAST_RANGE * max(abs(low), abs(high)))
+
+
+def _point(steps: StepNumbers, x: Values, y: Values, at: NDArray[np.int64]) -> DriftPoint | None:
+    if not len(at):
+        return None
+    first = int(at[0])
+    return DriftPoint(int(steps[first]), float(x[first]), float(y[first]))
+
+
+def growth(steps: StepNumbers, apart: Values) -> tuple[tuple[int, float], ...]:
+    """(step, distance) at the first difference, and wherever the distance first reaches another power of ten."""
+    at = np.flatnonzero(apart > 0)
+    if not len(at):
+        return ()
+    with np.errstate(divide="ignore"):
+        powers = np.floor(np.log10(apart[at]))
+    reached = np.maximum.accumulate(powers)
+    new = np.concatenate([[True], reached[1:] > reached[:-1]])
+    return tuple((int(steps[k]), float(apart[k])) for k in at[new])
+
+
+def compare_series(
+    a: Iterable[Series], b: Iterable[Series], processes: Sequence[tuple[ProcessTrace, ProcessTrace]], tolerance: float
+) -> tuple[tuple[Drift, ...], tuple[Series, ...], tuple[Series, ...]]:
+    """Drifts of the series that both sides have, and the series that A, or B, alone has.
+
+    Series of a pool's threads are left out: timing decides which thread takes which of its tasks.
+    """
+    own, others = _by_key(a), _by_key(b)
+    drifts = [drift for drift, _, _ in paired_series(own.values(), others.values(), processes, tolerance)]
+    only_a = tuple(series for key, series in own.items() if key not in others)
+    only_b = tuple(series for key, series in others.items() if key not in own)
+    return ordered(drifts), only_a, only_b
+
+
+def paired_series(
+    a: Iterable[Series],
+    b: Iterable[Series],
+    processes: Sequence[tuple[ProcessTrace, ProcessTrace]],
+    tolerance: float = TOLERANCE,
+) -> Iterator[tuple[Drift, Series, Series]]:
+    """Each series that both sides have, and how the two come apart."""
+    others = _by_key(b)
+    attempts = {p.name: both(p, q) for p, q in processes}
+    for key, series in _by_key(a).items():
+        if key in others:
+            yield drift_of(series, others[key], _attempts(attempts, series.stream), tolerance), series, others[key]
+
+
+def matching_processes(a: Trace, b: Trace) -> list[tuple[ProcessTrace, ProcessTrace]]:
+    """Processes of one name."""
+    others = {process.name: process for process in b.processes}
+    return [(process, others[process.name]) for process in a.processes if process.name in others]
+
+
+def _by_key(series: Iterable[Series]) -> dict[tuple[object, ...], Series]:
+    return {one.key: one for one in series if POOLED not in one.stream}
+
+
+def both(a: ProcessTrace, b: ProcessTrace) -> Both:
+    """What the steps of two processes stand for; the steps are read once, if they are asked for."""
+    return cache(lambda: (AttemptTable.of(a), AttemptTable.of(b)))
+
+
+def _attempts(known: dict[str, Both], stream: str) -> Both | None:
+    names = [name for name in known if stream == name or stream.startswith(f"{name}/")]
+    return known[max(names, key=len)] if names else None
+
+
+def ordered(drifts: Iterable[Drift]) -> tuple[Drift, ...]:
+    """In the order in which one sees them part, then those that only differ, then those that don't."""
+
+    def rank(drift: Drift) -> tuple[float, float]:
+        seen = math.inf if drift.leaves is None else drift.leaves.step
+        return seen, math.inf if drift.first is None else drift.first.step
+
+    return tuple(sorted(drifts, key=rank))
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+#
+# Where the numbers that a program reads out (losses, returns) first differ: its curves, for free.
+#
+# Every ``.item()`` passes through one op that records the number. Owns the look-ahead from a first difference: a
+# bounded number of rows, so that a search stays a search.
+
+
+LOOK_AHEAD = 1 << 17
+"""Rows read from the first difference on."""
+
+MOST = 50
+
+
+def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: bool) -> tuple[CurvePoint, ...]:
+    """For each place that reads a number, the first step after ``first`` where the two sides read another one.
+
+    ``same_structure``: the two sides made the same attempts in the same order, so a step's number stands for itself.
+    """
+    if first.a_index is None or first.b_index is None:
+        return ()
+    try:
+        numbers_a = _numbers(a, first.a_index, {} if same_structure else _attempt_counts(a))
+        numbers_b = _numbers(b, first.b_index, {} if same_structure else _attempt_counts(b))
+    except HoleError:
+        return ()
+    found: dict[int, CurvePoint] = {}
+    for key, (value_a, step, name) in numbers_a.items():
+        site = key[1]
+        if site in found or key not in numbers_b:
+            continue
+        value_b = numbers_b[key][0]
+        if value_a != value_b and not (value_a != value_a and value_b != value_b):
+            found[site] = CurvePoint(name, step, value_a, value_b)
+    return tuple(sorted(found.values(), key=lambda point: point.step))[:MOST]
+
+
+Numbers = dict[tuple[object, int, int], tuple[float, int, str]]
+"""(attempt, site, how manieth) to (number, step, name), in execution order."""
+
+
+def _numbers(view: StreamView, start: int, attempts: dict[int, int]) -> Numbers:
+    counts: dict[tuple[object, int], int] = {}
+    found: Numbers = {}
+    stop = min(view.rows, start + LOOK_AHEAD)
+    for at in range(start, stop, 1 << 16):
+        stretch = view.read(at, min(at + (1 << 16), stop))
+        for i in np.flatnonzero(stretch.flags(VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX)).tolist():
+            step = int(stretch.rows.columns[i, Column.STEP])
+            attempt, site = attempts.get(step, step), _site(stretch, i)
+            nth = counts[attempt, site] = counts.get((attempt, site), -1) + 1
+            value = stretch.rows.value(i)
+            if isinstance(value, (bool, int, float)):
+                found[attempt, site, nth] = (float(value), step, _name(stretch, i))
+    return found
+
+
+def _attempt_counts(view: StreamView) -> dict[int, int]:
+    """What a step's number stands for: its optimizer and that one's own count, as one token."""
+    steps = view.process.steps
+    return dict(zip(steps[:, Step.STEP].tolist(), attempt_keys(view.process, steps).tolist(), strict=True))
+
+
+def _site(stretch: RowRange, i: int) -> int:
+    return int(stretch.view.keys("sites", stretch.rows.columns[i : i + 1, Column.SITE])[0])
+
+
+def _name(stretch: RowRange, i: int) -> str:
+    stack = stretch.view.stack(stretch.rows, i)
+    if not stack:
+        return stretch.view.op(stretch.rows, i)
+    return stack[0].source or f"{stack[0].file} ({stack[0].function})"

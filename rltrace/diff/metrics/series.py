@@ -1,0 +1,304 @@
+"""The series that a trace has: numbers that move in time, each with the steps at which it was taken.
+
+Owns what is one series and what it is called: what a program watches, learning rates and gradient scalers as they were
+recorded, and the numbers that one place in the code read out (``.item()``). A series stays two arrays, however long it
+is. Compares nothing.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.view import RowRange, StreamView
+from rltrace.errors import HoleError
+from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Sample, Step
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.stream import StreamTrace
+
+ITEM, WATCH, RATE, SCALER, EFFECTIVE = "item", "watch", "learning-rate", "scaler", "effective-rate"
+INNER = "inner"
+
+KINDS = {
+    WATCH: "rltrace.watch",
+    SCALER: "Gradient scalers",
+    RATE: "Learning rates",
+    EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
+    ITEM: ".item()",
+    INNER: "Read with .item() inside torch",
+}
+"""Kinds of series in the order in which they are listed, in words."""
+
+MOST_SEGMENTS = 256
+"""Segments of a stream that are read for the numbers it read out; of more, so many that lie evenly."""
+
+StepNumbers = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The numbers of one series, in the order in which they were taken."""
+
+    kind: str
+    """One of ``KINDS``."""
+    name: str
+    """As the program or the recorder calls it; of ``.item()``, the source line."""
+    stream: str
+    """Name of the stream whose thread took them."""
+    place: str
+    """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
+    key: tuple[object, ...]
+    """What it is known by in another trace of the same program."""
+    steps: StepNumbers
+    """At which optimizer step each was taken."""
+    values: Values
+    whole: bool = True
+    """False: read in places only, or a part of it cannot be read."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all of its numbers are the same one."""
+        return not len(self) or bool(np.array_equal(self.values, np.full(len(self), self.values[0]), equal_nan=True))
+
+
+def all_series(
+    trace: Trace,
+    names: Sequence[str] = (),
+    *,
+    segments: int = MOST_SEGMENTS,
+    beside: Trace | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> tuple[Series, ...]:
+    """Every series of a trace, those of one kind together; ``names``: only those that match one of these globs.
+
+    ``beside``: the trace with which they are to be compared; places in the code that were only renamed since are known
+    as they are there.
+    """
+    others = {} if beside is None else {s.name: (p, s) for p in beside.processes for s in p.streams}
+    found: list[Series] = []
+    for process in trace.processes:
+        found += recorded_series(process)
+        for stream in process.streams:
+            if not cancelled():
+                view = StreamView(process, stream)
+                if stream.name in others:
+                    view.compared_with(StreamView(*others[stream.name]))
+                found += item_series(view, chosen_segments(stream, segments), cancelled)
+    kinds = list(KINDS)
+    chosen = [series for series in found if not names or matches(series, names)]
+    return tuple(sorted(chosen, key=lambda series: kinds.index(series.kind)))
+
+
+def matches(series: Series, globs: Iterable[str]) -> bool:
+    """Whether a name or a place is one that these globs ask for; upper and lower case are not told apart."""
+    words = (series.name, series.place)
+    return any(fnmatch.fnmatch(word.lower(), glob.lower()) for glob in globs for word in words if word)
+
+
+# --- recorded beside the ops ------------------------------------------------------------------------------------------
+
+
+def recorded_series(process: ProcessTrace) -> Iterator[Series]:
+    """Series that were recorded as such, in the order of their first numbers; then the rates that took effect."""
+    if not process.sample_parts:
+        return
+    samples, whole = process.samples, not process.other_holes
+    streams = {stream.index: stream.name for stream in process.streams}
+    rates: list[Series] = []
+    scaled = False
+    for own in _by_series(process, samples):
+        entry, stream = (int(cell) for cell in own[0, [Sample.SERIES, Sample.STREAM]])
+        payload = _payload(process, entry)
+        if payload is None or payload["kind"] not in KINDS:
+            continue  # a newer version's, or lost
+        kind, name, thread = payload["kind"], payload["name"], payload.get("thread")
+        told = f"{process.name}/thread:{thread}" if thread else streams.get(stream, process.name)
+        where = told if kind == WATCH else process.name
+        key = (process.name, where, kind, name)
+        values = np.ascontiguousarray(own[:, Sample.VALUE]).view(np.float64)
+        whose = owner_of(process, name) if kind == RATE else ""
+        series = Series(kind, name, where, whose, key, own[:, Sample.STEP].astype(np.int64), values, whole)
+        if kind == RATE:
+            rates.append(series)
+        scaled |= kind == SCALER
+        yield series
+    if scaled:
+        yield from _effective(process, rates)
+
+
+def _by_series(process: ProcessTrace, samples: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+    """The samples of each series, in the order of their first. What a thread watches is a series of its own; whose
+    thread made an optimizer's attempt makes none."""
+    payloads = process.tables["series"].payloads
+    watched = np.array([isinstance(p, dict) and p["kind"] == WATCH for p in payloads] + [False])
+    entries = np.minimum(samples[:, Sample.SERIES], np.uint64(len(payloads)))
+    streams = np.where(watched[entries.astype(np.int64)], samples[:, Sample.STREAM], np.uint64(0))
+    codes = samples[:, Sample.SERIES] << np.uint64(24) | streams
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
+    for part in sorted(parts, key=lambda part: int(part[0])):
+        yield samples[part]
+
+
+def _payload(process: ProcessTrace, entry: int) -> dict[str, Any] | None:
+    payloads = process.tables["series"].payloads
+    found = payloads[entry] if entry < len(payloads) else None
+    return found if isinstance(found, dict) else None
+
+
+def _effective(process: ProcessTrace, rates: Iterable[Series]) -> Iterator[Series]:
+    """The learning rate of every attempt, 0 where it was skipped, of optimizers that skipped at least one."""
+    for rate in rates:
+        attempts, skipped = attempts_of(process, _ordinal(rate.name))
+        if not len(attempts) or not skipped.any():
+            continue
+        at = np.searchsorted(rate.steps, attempts, side="right") - 1
+        values = np.where(at >= 0, rate.values[np.maximum(at, 0)], np.nan)
+        values = np.where(skipped, 0.0, values)
+        name = f"{rate.name.removesuffix('/lr')}/effective-lr"
+        key = (process.name, process.name, EFFECTIVE, name)
+        whole = rate.whole and process.has_all_steps
+        yield Series(EFFECTIVE, name, rate.stream, rate.place, key, attempts, values, whole)
+
+
+def _ordinal(name: str) -> int:
+    """``1`` of ``optimizer:1/group:0/lr``; -1: it names none."""
+    number = name.removeprefix("optimizer:").partition("/")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def owner_of(process: ProcessTrace, name: str) -> str:
+    """``critic's Adam`` of ``optimizer:1/group:0/lr``; "" where that is not known."""
+    payloads = (p for p in process.tables["optimizers"].payloads if isinstance(p, dict))
+    found = next((p for p in payloads if p["ordinal"] == _ordinal(name)), None)
+    if found is None:
+        return ""
+    return f"{found['owner']}'s {found['class']}" if found.get("owner") else str(found["class"])
+
+
+def attempts_of(process: ProcessTrace, ordinal: int) -> tuple[StepNumbers, NDArray[np.bool_]]:
+    """Steps that attempts of one optimizer ended, and whether each left the parameters alone, as far as is known."""
+    payloads = process.tables["optimizers"].payloads
+    own = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload["ordinal"] == ordinal]
+    steps = process.steps[np.isin(process.steps[:, Step.OPTIMIZER], own)]
+    numbers = steps[:, Step.STEP].astype(np.int64)
+    skipped = steps[:, Step.SKIPPED] == 1
+    told = _skips_told(process, ordinal)  # by the scaler, where the optimizer skips by itself on a device
+    return numbers, skipped | np.isin(numbers, told)
+
+
+def _skips_told(process: ProcessTrace, ordinal: int) -> StepNumbers:
+    payloads = process.tables["series"].payloads
+    ending = f"/skipped:{ordinal}"
+    own = [
+        number
+        for number, payload in enumerate(payloads)
+        if isinstance(payload, dict) and payload["kind"] == SCALER and str(payload["name"]).endswith(ending)
+    ]
+    samples = process.samples[np.isin(process.samples[:, Sample.SERIES], own)]
+    yes = np.ascontiguousarray(samples[:, Sample.VALUE]).view(np.float64) > 0
+    told: StepNumbers = samples[yes, Sample.STEP].astype(np.int64)
+    return told
+
+
+# --- read out by an op ------------------------------------------------------------------------------------------------
+
+
+def chosen_segments(stream: StreamTrace, most: int, start: int = 0) -> list[int]:
+    """Numbers of the segments that are read, of those from row ``start`` on: all of a few, else some evenly."""
+    first = next((n for n, segment in enumerate(stream.segments) if segment.stop > start), len(stream.segments))
+    count = len(stream.segments) - first
+    if count <= most:
+        return list(range(first, len(stream.segments)))
+    if most < 2:
+        return [len(stream.segments) - 1] * most
+    return sorted({first + round(k * (count - 1) / (most - 1)) for k in range(most)})
+
+
+def item_series(
+    view: StreamView,
+    segments: Sequence[int],
+    cancelled: Callable[[], bool] = lambda: False,
+    *,
+    start: int = 0,
+    whole: bool | None = None,
+) -> list[Series]:
+    """The numbers that each place in the code read out, from row ``start`` on, as far as these segments tell.
+
+    ``whole``: whether those are all that count; None: whether they are all there are.
+    """
+    parts: dict[int, list[tuple[StepNumbers, Values]]] = {}
+    names: dict[int, tuple[str, str, str]] = {}
+    if whole is None:
+        whole = len(segments) == len(view.stream.segments)
+    for number in segments:
+        if cancelled():
+            whole = False
+            break
+        try:
+            stretch = RowRange(view, view.stream.read_segment(view.stream.segments[number]))
+        except HoleError:
+            whole = False
+            continue
+        _take_items(stretch, start, parts, names)
+    return [
+        Series(
+            names[site][0],
+            names[site][1],
+            view.name,
+            names[site][2],
+            (view.name, ITEM, site),
+            np.concatenate([steps for steps, _ in own]),
+            np.concatenate([values for _, values in own]),
+            whole,
+        )
+        for site, own in parts.items()
+    ]
+
+
+NUMBERS = VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX & ~RowFlag.VALUE_BOOL
+"""What is read as a number of a series: a bool is a decision."""
+
+
+def _take_items(
+    stretch: RowRange,
+    start: int,
+    parts: dict[int, list[tuple[StepNumbers, Values]]],
+    names: dict[int, tuple[str, str, str]],
+) -> None:
+    at = np.flatnonzero(stretch.flags(NUMBERS))
+    at = at[at >= start - stretch.first]
+    if not len(at):
+        return
+    rows = stretch.rows
+    real = (rows.column(Column.FLAGS)[at] & np.uint32(RowFlag.VALUE_FLOAT)) != 0
+    values = np.zeros(len(at))
+    values[real] = rows.floats[rows.float_offsets[at[real] + 1] - 1]
+    values[~real] = rows.integers[rows.integer_offsets[at[~real] + 1] - 1]
+    steps = rows.column(Column.STEP)[at].astype(np.int64)
+    sites = stretch.view.keys("sites", rows.column(Column.SITE)[at])
+    for site in np.unique(sites).tolist():
+        own = sites == site
+        if site not in names:
+            names[site] = item_name(stretch, int(at[own][0]))
+        parts.setdefault(site, []).append((steps[own], values[own]))
+
+
+def item_name(stretch: RowRange, i: int) -> tuple[str, str, str]:
+    """Whether the program or torch for itself read a number out, the source line of the program, and its place."""
+    view, rows = stretch.view, stretch.rows
+    kind = INNER if view.is_inside_torch(rows, i) else ITEM
+    stack = view.stack(rows, i)
+    if not stack:
+        return kind, view.op(rows, i), ""
+    return kind, " ".join(stack[0].source.split()) or stack[0].function, f"{stack[0].file}:{stack[0].line}"

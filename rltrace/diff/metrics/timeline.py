@@ -1,0 +1,192 @@
+"""Every optimizer step of two runs at a glance, and the numbers that both read out: for charts.
+
+Owns what a step is called from its digests alone, and the sampling of numbers: a large trace is read in places that lie
+evenly over it, never whole. Decides no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.align.blocks import Steps, match_steps
+from rltrace.diff.base.model import Comparison, Verdict
+from rltrace.diff.metrics.curves import matching_processes, paired_series
+from rltrace.diff.metrics.series import INNER, ITEM, KINDS, Series, StepNumbers, Values, all_series
+from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+
+# --- points -----------------------------------------------------------------------------------------------------------
+#
+# The points of a series, for a chart: few of a long one, and none of its spikes lost.
+#
+# Owns the thinning within arrays, before there is an object for each number. Pure functions.
+
+
+MOST_POINTS = 1 << 14
+"""Of one series in a chart."""
+
+
+def points_of(series: Series, *, last: bool = False) -> list[tuple[int, float]]:
+    """(step, number) of a series, for a chart; ``last``: the last number of each step alone.
+
+    A very long one is thinned in the array, before there is an object for each: of each stretch the first, last,
+    smallest and largest number and one that is not finite.
+    """
+    at = np.arange(len(series))
+    if last and len(series):
+        at = np.flatnonzero(np.append(series.steps[1:] != series.steps[:-1], True))
+    if len(at) > MOST_POINTS:
+        edges = np.linspace(0, len(at), MOST_POINTS // 4 + 1).astype(np.int64)
+        parts = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        values = series.values[at]
+        at = at[np.unique(np.concatenate([_extremes(values, first, stop) for first, stop in parts]))]
+    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
+
+
+def _extremes(values: Values, first: int, stop: int) -> StepNumbers:
+    """Places of the first, last, smallest and largest number of a stretch, and of one that is not finite."""
+    own = values[first:stop]
+    finite = np.isfinite(own)
+    found = [first, stop - 1]
+    if finite.any():
+        found.append(first + int(np.where(finite, own, np.inf).argmin()))
+        found.append(first + int(np.where(finite, own, -np.inf).argmax()))
+    if not finite.all():
+        found.append(first + int(finite.argmin()))
+    return np.array(found, np.int64)
+
+
+# --- timeline ---------------------------------------------------------------------------------------------------------
+
+
+MOST_SEGMENTS = 32
+"""Segments of a stream that are read for its numbers."""
+
+
+class StepState(StrEnum):
+    SAME = "same"
+    DIFFERS = "differs"
+    OTHER_OPS = "other-ops"
+    """Other ops were run or other reads made, or the same ones in another order; no value is known to differ."""
+    ONE_SIDED = "one-sided"
+    UNKNOWN = "unknown"
+    """A side has no digests of it."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The steps of one process, by A's numbers; those that B alone made stand at the end."""
+
+    process: str
+    states: tuple[StepState, ...]
+
+    @property
+    def first_unequal(self) -> int | None:
+        return next((n for n, state in enumerate(self.states) if state is not StepState.SAME), None)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series, step by step: the last number of each step."""
+
+    name: str
+    """Of what a place in the program read out, the source line."""
+    place: str
+    """``train.py:12``, or what it is a number of."""
+    a: tuple[tuple[int, float], ...]
+    """(step, number)."""
+    b: tuple[tuple[int, float], ...]
+    parts_at: int | None
+    """The first step read at which the two sides hold other numbers."""
+    whole: bool
+    """False: read in places only."""
+
+
+def timelines(a: Trace, b: Trace, comparison: Comparison) -> tuple[Timeline, ...]:
+    """One for every process of both sides that made steps; ``comparison``: what is known of their ops."""
+    others = {process.name: process for process in b.processes}
+    found = [_timeline(p, others[p.name], _settled(comparison, p.name)) for p in a.processes if p.name in others]
+    return tuple(timeline for timeline in found if timeline.states)
+
+
+def _settled(comparison: Comparison, process: str) -> int | None:
+    """The step before which the comparison, op by op, found no value of a process to differ; None: all of them."""
+    if comparison.level != "op" or comparison.verdict is Verdict.UNKNOWN:
+        return 0
+    if comparison.verdict is not Verdict.DIVERGED:
+        return None
+    findings = [comparison.decisive, comparison.first_value, *comparison.unordered, *comparison.later]
+    steps = [f.step for f in findings if f is not None and f.step is not None and f.stream.startswith(process)]
+    return min(steps, default=0)
+
+
+def _timeline(a: ProcessTrace, b: ProcessTrace, settled: int | None) -> Timeline:
+    steps_a, steps_b = a.steps, b.steps
+    at_a, at_b = match_steps(a, steps_a, b, steps_b)
+    states = np.full(len(steps_a), list(StepState).index(StepState.ONE_SIDED))
+    states[at_a] = _states(steps_a[at_a], steps_b[at_b])
+    before = slice(None) if settled is None else steps_a[:, Step.STEP] < np.uint64(settled)
+    names = list(StepState)
+    early = states[before]  # a digest of a step tells of every read; the comparison knows which of them count
+    states[before] = np.where(early == names.index(StepState.DIFFERS), names.index(StepState.OTHER_OPS), early)
+    more = len(steps_b) - (int(at_b[-1]) + 1 if len(at_b) else 0)
+    return Timeline(a.name, (*(names[k] for k in states.tolist()), *[StepState.ONE_SIDED] * more))
+
+
+def _states(a: Steps, b: Steps) -> NDArray[np.int64]:
+    flags = a[:, Step.FLAGS] & b[:, Step.FLAGS]
+    recorded, digested = ((flags & np.uint64(flag)) != 0 for flag in (StepFlag.RECORDED, StepFlag.DIGESTED))
+    structure = a[:, Step.STRUCTURE] == b[:, Step.STRUCTURE]
+    values = a[:, Step.VALUES] == b[:, Step.VALUES]
+    watched = [Step.PARAMETERS, Step.GRADIENTS, Step.TORCH_GENERATOR, Step.DEVICE_GENERATORS]
+    results = (a[:, watched] == b[:, watched]).all(axis=1)
+    words = list(StepState)
+    chosen = np.select(
+        [recorded & structure & values, recorded & structure, digested & ~results, recorded, digested],
+        [words.index(s) for s in (StepState.SAME, StepState.DIFFERS, StepState.DIFFERS, StepState.OTHER_OPS)] + [0],
+        words.index(StepState.UNKNOWN),
+    )
+    return chosen.astype(np.int64)
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def curves(a: Trace, b: Trace, cancelled: Callable[[], bool] = lambda: False) -> tuple[Curve, ...]:
+    """The series that both sides have; those that part first come first. What never moves is left out."""
+    own = all_series(a, segments=MOST_SEGMENTS, cancelled=cancelled)
+    others = all_series(b, segments=MOST_SEGMENTS, beside=a, cancelled=cancelled)
+    found = [
+        _curve(x, y, None if drift.first is None else drift.first.step)
+        for drift, x, y in paired_series(own, others, matching_processes(a, b))
+        if drift.first is not None or is_curve(x)
+    ]
+    late = float("inf")
+    ordered = sorted(found, key=lambda c: (late if c.parts_at is None else c.parts_at, -len(c.a)))
+    return tuple(ordered)
+
+
+def is_curve(series: Series) -> bool:
+    """Whether anybody wants to see it: not what torch reads out for itself, nor a recorded number that never moves."""
+    return series.kind == ITEM or not (series.kind == INNER or series.is_flat)
+
+
+def own_curve(series: Series) -> Curve:
+    """A series of one trace alone."""
+    return Curve(series.name, place_of(series), tuple(points_of(series, last=True)), (), None, series.whole)
+
+
+def place_of(series: Series) -> str:
+    """Where it comes from, in words."""
+    return series.place or KINDS[series.kind]
+
+
+def _curve(a: Series, b: Series, parts_at: int | None) -> Curve:
+    x, y = (tuple(points_of(series, last=True)) for series in (a, b))
+    return Curve(a.name, place_of(a), x, y, parts_at, a.whole and b.whole)

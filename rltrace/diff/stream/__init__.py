@@ -1,0 +1,1 @@
+"""One stream of A compared with its stream of B: bisection, walk, end."""

@@ -1,0 +1,200 @@
+"""Two streams of one name compared: search, then a walk from where they part, then what follows the last common op.
+
+Owns the order of these and the account of one pair of streams; decides nothing about the traces as wholes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, Unreadable, Watch
+from rltrace.diff.base.model import (
+    Cause,
+    CurvePoint,
+    EnvironmentDifference,
+    EventSummary,
+    Finding,
+    Probe,
+    Structure,
+    UninitialisedCount,
+)
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.events import came_in, with_what_is_behind
+from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
+from rltrace.diff.metrics.curves import curve_points
+from rltrace.diff.stream.end import harmless_tail, judge_tail
+from rltrace.diff.stream.hunks import HunkCounter
+from rltrace.diff.stream.walk import Progress, StreamWalk
+
+
+@dataclass
+class StreamResult:
+    """What was found out about one pair of streams."""
+
+    a: StreamView
+    b: StreamView
+    first: Finding | None = None
+    value: Finding | None = None
+    harmful: Finding | None = None
+    structure: Structure = field(default_factory=lambda: Structure(0, 0, 0, ()))
+    undecided: str | None = None
+    hole: Unreadable | None = None
+    open: str | None = None
+    """Equal so far, and this is why nothing more can be said."""
+    same_rows: bool = False
+    """Row by row equal in structure and values, without any alignment."""
+    skipped: bool = False
+    elsewhere: int = 0
+    """Matched ops that are called from another place in the code, or in another module."""
+    matched: int = 0
+    drew_alone: bool = False
+    """One side alone drew from a generator."""
+    looked_at: tuple[int, int] = (0, 0)
+    """Rows of both sides that were compared or proven equal."""
+    marked: UninitialisedCount = field(default_factory=lambda: UninitialisedCount(0, 0, None))
+    told: EventSummary = field(default_factory=EventSummary)
+    probes: tuple[Probe, ...] = ()
+    curves: tuple[CurvePoint, ...] = ()
+
+    @property
+    def decisive(self) -> Finding | None:
+        """The earliest finding that makes two runs different ones."""
+        return self.harmful or self.value  # the walk ends at a value: whatever harm it met came before
+
+    @property
+    def is_identical(self) -> bool:
+        """Every op that both sides recorded is the same op at the same place, and nothing was added."""
+        counts = self.structure
+        extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.elsewhere
+        if self.told.differing:
+            return False
+        return self.same_rows or (self.first is None and self.undecided is None and not extra)
+
+    @property
+    def different_programs(self) -> bool:
+        """Not even half of what was looked at is matched, and not even the beginning is."""
+        half = any(2 * self.matched < rows for rows in self.looked_at)
+        return half and (self.first is None or self.first.identical_before == 0)
+
+
+def compare_streams(
+    a: StreamView,
+    b: StreamView,
+    settings: tuple[EnvironmentDifference, ...],
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> StreamResult:
+    """Compare two streams op by op."""
+    b.compared_with(a)
+    result = StreamResult(a, b)
+    base = 0
+    search: Bisection | None = None
+    same_structure = False
+    if _same_windows(a, b):
+        search = Bisection(a, b, watch=watch)
+        base_or_none = _search(search, result)
+        if base_or_none is None:
+            return _with_marked(result, count_marked(search, min(result.looked_at), MarkedRows(whole=True)))
+        base = base_or_none
+        same_structure = a.rows == b.rows and search.first_structure.row is None
+    walk = StreamWalk(a, b, base, settings, in_step=search is not None, progress=progress).run()
+    _take_walk(result, walk, same_structure)
+    if result.value is None and result.undecided is None:
+        _take_tail(result, walk)
+    result.drew_alone = walk.draws.any_alone
+    _go_back(result, walk, search)
+    _with_marked(result, walk.marked if search is None else count_marked(search, walk.base, walk.marked))
+    if search is not None:
+        result.probes = tuple(search.probes)
+    if result.value is not None:
+        result.curves = curve_points(a, b, result.value, same_structure)
+    return result
+
+
+def _search(search: Bisection, result: StreamResult) -> int | None:
+    """Row from which the streams have to be walked; None where the search alone has the answer."""
+    structure = search.first_structure = search.first(STRUCTURE)
+    values = search.first(VALUES, before=structure.row)
+    result.probes = tuple(search.probes)
+    rows = [f.row for f in (structure, values) if f.row is not None]
+    holes = [f.hole for f in (structure, values) if f.hole is not None]
+    nearest = min(holes, key=lambda h: h.first) if holes else None
+    if nearest is not None and (not rows or nearest.first < min(rows)):
+        result.hole = nearest
+        stop = nearest.first + nearest.rows - 1
+        result.undecided = f"rows {nearest.first:,} to {stop:,} of {nearest.side.upper()} hide the first difference"
+        result.matched = nearest.first
+        result.looked_at = (nearest.first, nearest.first)
+        return None
+    a, b = search.a, search.b
+    if not rows and a.rows == b.rows:
+        result.same_rows = True
+        result.matched = a.rows
+        result.looked_at = (a.rows, b.rows)
+        return None
+    return min(rows) if rows else search.shorter
+
+
+def _go_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -> None:
+    """Where what differs came in with an event, that is the first difference of values."""
+    decisive = result.decisive
+    if decisive is None:
+        return
+    in_step = search is not None and search.first_structure.row is None and walk.base > 0
+    first = search.first(MARKED, before=walk.base).row if search is not None and in_step else None
+    no_event = in_step and first is None and decisive.a_index == walk.base  # that differs before it
+    origin = None if no_event else came_in(walk.scene, decisive, walk.done[0], first)
+    if origin is None:
+        told = with_what_is_behind(walk.scene, decisive)
+        result.first = told if result.first is decisive else result.first
+        result.value = told if result.value is decisive else result.value
+        result.harmful = told if result.harmful is decisive else result.harmful
+        return
+    result.value, result.harmful = (origin, None) if origin.cause is Cause.OUTSIDE else (result.value, origin)
+    if result.first is None or result.first.identical_before >= origin.identical_before or result.first is decisive:
+        result.first = origin
+
+
+def _with_marked(result: StreamResult, rows: MarkedRows) -> StreamResult:
+    result.marked, result.told = rows.marked, rows.told
+    return result
+
+
+def _take_walk(result: StreamResult, walk: StreamWalk, same_structure: bool) -> None:
+    result.first, result.value, result.harmful = walk.first, walk.value, walk.harmful
+    result.undecided, result.hole, result.skipped = walk.undecided, walk.hole, walk.skipped
+    result.matched, result.elsewhere = walk.matched, walk.elsewhere
+    result.looked_at = walk.done
+    whole = same_structure or (walk.value is None and walk.undecided is None)
+    result.structure = walk.hunks.structure(whole)
+
+
+def _take_tail(result: StreamResult, walk: StreamWalk) -> None:
+    more_a, more_b = walk.trailing
+    if not more_a and not more_b:
+        return
+    shorter_is_a = more_a == 0
+    shorter, longer = (result.a, result.b) if shorter_is_a else (result.b, result.a)
+    rows = max(more_a, more_b)
+    one_sided = walk.one_sided_rows(shorter_is_a), walk.one_sided_rows(not shorter_is_a)
+    tail = judge_tail(shorter, longer, shorter_is_a, rows, walk.equal, one_sided, walk.draws)
+    result.open = tail.open
+    if tail.finding is not None:
+        result.first = result.first or tail.finding
+        result.harmful = result.harmful or tail.finding
+    if tail.harmless:
+        _add_harmless(result, walk.hunks, longer, rows)
+        result.first = result.first or harmless_tail(longer, shorter_is_a, rows, walk.equal)
+
+
+def _add_harmless(result: StreamResult, hunks: HunkCounter, longer: StreamView, rows: int) -> None:
+    kind, end = ("only-a", result.b.rows) if longer is result.a else ("only-b", result.a.rows)
+    places = np.arange(longer.rows - rows, longer.rows)
+    hunks.one_sided(kind, places, np.full(rows, end))
+    result.structure = hunks.structure(whole=True)
+
+
+def _same_windows(a: StreamView, b: StreamView) -> bool:
+    return a.process.windows == b.process.windows

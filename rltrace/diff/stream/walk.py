@@ -1,0 +1,403 @@
+"""Along two streams from where they part: block by block, skipping what step digests prove equal.
+
+Owns the order of events after structure has parted, and stops at the first difference of values: what follows from it
+is no news. Reads a bounded number of rows at a time, so memory stays flat however long a stretch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.align.blocks import Block, portions, same_in_any_order
+from rltrace.diff.align.reorder import partners_of, reordered_rows
+from rltrace.diff.align.rows import Alignment, before, beside_of, one_sided, row_or_none
+from rltrace.diff.align.window import context_before, first_unequal, goes_on, passage
+from rltrace.diff.base.bisect import Unreadable
+from rltrace.diff.base.context import DiffContext, Matching
+from rltrace.diff.base.findings import Judgement, RowAt, make_finding
+from rltrace.diff.base.model import Cause, EnvironmentDifference, Finding
+from rltrace.diff.base.row_diff import difference
+from rltrace.diff.base.sequences import Indices, Tokens
+from rltrace.diff.base.view import RowRange, StreamView
+from rltrace.diff.causes.classify import judge
+from rltrace.diff.causes.extra_ops import bytes_used_by_matched, control_flow
+from rltrace.diff.causes.rng import DRAWS, Draws
+from rltrace.diff.causes.uninitialised import MarkedRows
+from rltrace.diff.stream.hunks import HunkCounter
+from rltrace.errors import HoleError
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+#
+# Many steps aligned at once, where all that tells two sides apart is rows of a kind that one side alone has.
+#
+# A log line in the training loop is in every step; to align each step by itself would cost a millisecond for each. Owns
+# the one case that can be seen from all rows together: without the rows whose structure the other side lacks, both
+# sides are equal, step by step. Everything else is for the aligner.
+
+
+BUCKETS = 1 << 20
+"""A token whose bucket holds none of the other side is lacking there; few distinct tokens make few clashes."""
+
+
+def without_extra_rows(a: RowRange, b: RowRange, ends_a: Indices, ends_b: Indices) -> Alignment | None:
+    """Every row that both sides have, matched in order; None where that is not all there is to it.
+
+    ``ends_a``, ``ends_b``: where the steps within the stretches end. No step may have extra rows on both sides: these
+    could be one op that is called from another place.
+    """
+    structure_a, structure_b = a.hashes.structure, b.hashes.structure
+    at_a, at_b = np.flatnonzero(_there(structure_a, structure_b)), np.flatnonzero(_there(structure_b, structure_a))
+    if len(at_a) != len(at_b) or not np.array_equal(structure_a[at_a], structure_b[at_b]):
+        return None
+    kept_a, kept_b = np.searchsorted(at_a, ends_a), np.searchsorted(at_b, ends_b)
+    if not np.array_equal(kept_a, kept_b):
+        return None
+    extra_a, extra_b = _per_step(ends_a) - _per_step(kept_a), _per_step(ends_b) - _per_step(kept_b)
+    if (extra_a.astype(bool) & extra_b.astype(bool)).any():
+        return None
+    return Alignment(len(a), len(b), at_a, at_b, np.zeros(len(at_a), dtype=bool), None)
+
+
+def crosses_steps(stretch: RowRange, rows: Indices, ends: Indices) -> bool:
+    """Whether a row computes with what one of ``rows`` wrote in an earlier step: no step can then be judged alone."""
+    links = stretch.rows.links
+    if not len(rows) or not len(links):
+        return False
+    owner = np.repeat(np.arange(len(stretch)), np.diff(stretch.rows.link_offsets))
+    target = owner - (links >> 12)
+    found = np.flatnonzero((links >> 12 > 0) & (target >= 0))
+    wanted = np.zeros(len(stretch), dtype=bool)
+    wanted[rows] = True
+    found = found[wanted[target[found]]]
+    steps = np.searchsorted(ends, target[found], side="right"), np.searchsorted(ends, owner[found], side="right")
+    return bool((steps[0] != steps[1]).any())
+
+
+def _there(tokens: Tokens, others: Tokens) -> NDArray[np.bool_]:
+    """Which tokens the other side has, as far as buckets tell."""
+    buckets = np.zeros(BUCKETS, dtype=bool)
+    buckets[others & np.uint64(BUCKETS - 1)] = True
+    there: NDArray[np.bool_] = buckets[tokens & np.uint64(BUCKETS - 1)]
+    return there
+
+
+def _per_step(ends: Indices) -> Indices:
+    return np.diff(np.concatenate([[0], ends]))
+
+
+# --- walk -------------------------------------------------------------------------------------------------------------
+
+
+CHUNKS_FOR_ORDER = 24
+"""Chunks that are read at most to show which ops changed places, where digests prove that nothing else differs."""
+
+Progress = Callable[[str, int, int], None]
+"""(stream, rows done, rows in all)."""
+
+
+@dataclass
+class StreamWalk:
+    """What was found along one pair of streams."""
+
+    a: StreamView
+    b: StreamView
+    base: int
+    """Rows before it are equal, position by position."""
+    settings: tuple[EnvironmentDifference, ...]
+    in_step: bool = False
+    """The rows of both sides stand at the same places up to ``base``; False: they were recorded in other windows."""
+    progress: Progress | None = None
+    first: Finding | None = None
+    """The earliest finding of any cause."""
+    harmful: Finding | None = None
+    """The earliest op that one side alone has and that the rest depends on."""
+    value: Finding | None = None
+    """The earliest matched op whose values differ. The walk ends there."""
+    undecided: str | None = None
+    """Why the walk ended before the streams did; None: it did not."""
+    hole: Unreadable | None = None
+    done: tuple[int, int] = (0, 0)
+    """Rows looked at, or proven equal, on both sides."""
+    skipped: bool = False
+    """Steps were left out, because a side has no rows for them."""
+    matched: int = 0
+    equal: int = 0
+    elsewhere: int = 0
+    """Matched rows that are called from another place in the code, or in another module."""
+    marked: MarkedRows = field(default_factory=MarkedRows)
+    """Of the matched rows that were read."""
+    trailing: tuple[int, int] = (0, 0)
+    """Rows at the very end that only one side has; 0 where neither or both have some."""
+
+    def __post_init__(self) -> None:
+        if self.in_step:
+            self.base -= context_before(self.a, self.b, self.base)
+        self.hunks = HunkCounter(self.a, self.b)
+        self.matching = Matching(self.base, lambda a, b, count: partners_of(self.a, self.b, (a, b, count)))
+        self.scene = DiffContext(self.a, self.b, self.matching, self.settings)
+        self.matched = self.equal = self.base
+        self.done = (self.base, self.base)
+        self.draws = Draws(self.a, self.b)
+        self._lonely: tuple[list[Indices], list[Indices]] = ([], [])
+        self._all_lonely: tuple[list[Indices], list[Indices]] = ([], [])
+        self._spent = 0
+
+    def run(self) -> StreamWalk:
+        """To the end, or to the first difference of values."""
+        self._run()
+        if self.undecided is None:
+            self._is_harmful(
+                self.draws.unsettled((self.one_sided_rows(True), self.one_sided_rows(False)), self.trailing)
+            )
+        return self
+
+    def _run(self) -> None:
+        for portion in portions(self.a, self.b, self.base, in_step=self.in_step):
+            if not self._at_once(portion):
+                for block in portion:
+                    self._one(block)
+                    if self.value is not None or self.undecided is not None:
+                        return
+            if self.progress:
+                self.progress(self.a.name, portion[-1].a1, self.a.rows)
+
+    def _one(self, block: Block) -> None:
+        if not block.recorded:
+            self.skipped = True
+        elif block.same:
+            self.matching.add_run(block.a0, block.b0, block.a1 - block.a0)
+            self._is_equal(block)
+        elif block.reordered:
+            self._reordered(block)
+        else:
+            self._block(block)
+
+    def _is_equal(self, block: Block) -> None:
+        """Digests tell that the block has the same rows on both sides."""
+        count = block.a1 - block.a0
+        self._look(count, count)
+        self.matched += count
+        self.equal += count
+
+    def _reordered(self, block: Block) -> None:
+        """The rows of the first ones are read, so that it can be shown what moved; digests tell of all the others."""
+        count, chunks = block.a1 - block.a0, self._chunks()
+        found = None
+        if not self.hunks.is_full and self._spent < CHUNKS_FOR_ORDER:
+            found = reordered_rows(self.a, self.b, (block.a0, block.b0, count))
+            self._spent += self._chunks() - chunks
+        if found is None:
+            self.matching.add_reordered(block.a0, block.b0, count)
+            self.hunks.reordered_steps += 1
+        else:
+            rows_a, rows_b = block.a0 + found.a, block.b0 + found.b
+            self.matching.add(rows_a, rows_b)
+            self.hunks.moved(rows_a[found.moved], rows_b[found.moved])
+        self._is_equal(block)
+
+    def _chunks(self) -> int:
+        return self.a.stream.chunks_read + self.b.stream.chunks_read
+
+    def _at_once(self, portion: list[Block]) -> bool:
+        """Take several steps together, where the one difference between them is rows that one side lacks throughout."""
+        first, last = portion[0], portion[-1]
+        if len(portion) == 1:
+            return False
+        try:
+            a, b = self.a.read(first.a0, last.a1), self.b.read(first.b0, last.b1)
+        except HoleError:
+            return False
+        ends_a, ends_b = np.array([p.a1 for p in portion]) - a.first, np.array([p.b1 for p in portion]) - b.first
+        found = without_extra_rows(a, b, ends_a, ends_b)
+        crosses = found and (crosses_steps(a, found.only_a, ends_a) or crosses_steps(b, found.only_b, ends_b))
+        if found is None or crosses or first_unequal(a, found.a, b, found.b) is not None:
+            self.a.hold(a)
+            self.b.hold(b)
+            return False
+        self._lonely = ([], [])
+        self._take(a, b, found, (len(a), len(b)), final=False)
+        return True
+
+    # --- one block --------------------------------------------------------------------------------------------
+
+    def _block(self, block: Block) -> None:
+        self._lonely = ([], [])
+        at = block.a0, block.b0
+        while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
+            if not block.ended and self._has_ended(at):
+                self.trailing = self.a.rows - at[0], self.b.rows - at[1]
+                if not goes_on(self.scene, block):
+                    self._look(*self.trailing)
+                return
+            part = passage(self.scene, block, at)
+            if part.hole is not None and at == (block.a0, block.b0) and same_in_any_order(self.a, self.b, block):
+                self.matching.add_reordered(*at, block.a1 - block.a0)
+                self.hunks.reordered_steps += 1
+                self._is_equal(block)
+                return
+            self._take(part.a, part.b, part.found, part.cut, part.final)
+            if part.stop is not None:
+                self._stop(part.stop, part.hole)
+            at = at[0] + part.cut[0], at[1] + part.cut[1]
+
+    def _has_ended(self, at: tuple[int, int]) -> bool:
+        """Whether just one of the streams has no rows any more."""
+        return (at[0] == self.a.rows) != (at[1] == self.b.rows)
+
+    def _take(self, a: RowRange, b: RowRange, found: Alignment, cut: tuple[int, int], final: bool) -> None:
+        """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""
+        inside = (found.a < cut[0]) & (found.b < cut[1])
+        at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
+        self.matching.add(a.first + at_a, b.first + at_b)
+        unequal = first_unequal(a, at_a, b, at_b)
+        if unequal is not None:
+            at_a, at_b, moved = at_a[:unequal], at_b[:unequal], moved[:unequal]
+        ends = cut if unequal is None else before(found, inside, unequal)
+        self._look(*ends)
+        only_a = one_sided(a, found.only_a, ends[0])
+        only_b = one_sided(b, found.only_b, ends[1])
+        if final and unequal is None:
+            only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
+        self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
+        self._count(a, at_a, b, at_b)
+        self._check_use(a, at_a, b, at_b, self._lonely)
+        if unequal is not None:
+            pair = found.a[inside][unequal], found.b[inside][unequal]
+            self._found_value(a, int(pair[0]), b, int(pair[1]))
+
+    def _look(self, rows_a: int, rows_b: int) -> None:
+        self.done = (self.done[0] + rows_a, self.done[1] + rows_b)
+
+    def _found_value(self, a: RowRange, i: int, b: RowRange, j: int) -> None:
+        row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
+        judged = judge(self.scene, row_a, row_b, difference(a, i, b, j))
+        decided = judged.decided
+        if decided.cause is Cause.RNG:
+            drew = self.draws.behind(row_a, row_b)
+            if drew is not None:
+                because = f"{decided.because}; {drew.op} before it ran on one side only"
+                decided = Judgement(decided.cause, decided.inputs_match, because)
+                self._is_harmful(drew)
+        before = self.equal
+        if judged.a.index < row_a.index:  # an earlier marked op is the origin
+            before = min(before, judged.a.index)
+        if decided.cause is Cause.CONTROL_FLOW:  # it computes with what one side alone wrote: that op is the harm
+            self._check_use(a, np.array([i]), b, np.array([j]), self._all_lonely)
+        self.value = make_finding(judged.a, judged.b, decided, before)
+        self.first = self.first or self.value
+
+    # --- rows of one side -------------------------------------------------------------------------------------
+
+    def _structure(
+        self, a: RowRange, b: RowRange, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
+    ) -> None:
+        at_a, at_b, moved = pairs
+        only_a, only_b = only
+        beside_a = b.first + beside_of(only_a, at_a[~moved], at_b[~moved])
+        beside_b = a.first + beside_of(only_b, at_b[~moved], at_a[~moved])
+        self.hunks.one_sided("only-a", a.first + only_a, beside_a)
+        self.hunks.one_sided("only-b", b.first + only_b, beside_b)
+        self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
+        for lonely in (self._lonely, self._all_lonely):
+            lonely[0].append(a.first + only_a)
+            lonely[1].append(b.first + only_b)
+        if self.first is None and (len(only_a) or len(only_b)):
+            self.first = self._one_sided_finding(a, b, (only_a, only_b), (beside_a, beside_b), at_a, "")
+
+        def drawing(of_a: bool, row: int) -> Finding:
+            here = (only_a == row) & of_a, (only_b == row) & (not of_a)
+            beside = beside_a[here[0]], beside_b[here[1]]
+            return self._one_sided_finding(a, b, (only_a[here[0]], only_b[here[1]]), beside, at_a, DRAWS)
+
+        self.draws.take((a, at_a, only_a), (b, at_b, only_b), drawing)
+
+    def _one_sided_finding(
+        self,
+        a: RowRange,
+        b: RowRange,
+        only: tuple[Indices, Indices],
+        beside: tuple[Indices, Indices],
+        at_a: Indices,
+        harm: str,
+    ) -> Finding:
+        """The finding at the earlier of the first row that A alone has and the first that B alone has."""
+        only_a, only_b = only
+        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(beside[1][0]))
+        if a_is_first:
+            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(beside[0][0]))
+            before = self.equal + int(np.searchsorted(at_a, only_a[0]))
+            return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), harm), before)
+        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(beside[1][0]))
+        before = self.equal + int(np.searchsorted(a.first + at_a, beside[1][0]))
+        return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
+
+    def one_sided_rows(self, of_a: bool) -> Indices:
+        """Rows, by number, that this side alone has, as far as they were looked at."""
+        return np.concatenate([np.empty(0, np.int64), *self._all_lonely[0 if of_a else 1]])
+
+    def _is_harmful(self, finding: Finding | None) -> None:
+        """An op of one side that the rest depends on; the earliest one counts."""
+        if finding is not None and (self.harmful is None or finding.identical_before < self.harmful.identical_before):
+            self.harmful = finding
+            self._share_harm()
+
+    def _share_harm(self) -> None:
+        """Where the first op of one side is the harmful one, the finding says so."""
+        first, harmful = self.first, self.harmful
+        if first and harmful and (first.a_index, first.b_index) == (harmful.a_index, harmful.b_index):
+            self.first = harmful
+
+    def _check_use(
+        self,
+        a: RowRange,
+        at_a: Indices,
+        b: RowRange,
+        at_b: Indices,
+        one_sided_rows: tuple[list[Indices], list[Indices]],
+    ) -> None:
+        """Whether a matched op computes with bytes that a one-sided op wrote."""
+        if self.harmful is not None:
+            return
+        lonely = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in one_sided_rows)
+        used = bytes_used_by_matched(self.scene, (a, at_a), (b, at_b), (lonely[0], lonely[1]))
+        if used is not None:
+            writer, user = used
+            on_a = writer.view is self.a
+            harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
+            decided = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
+            row_a, row_b = (writer, None) if on_a else (None, writer)
+            before = min(self.equal, self.first.identical_before) if self.first else self.equal
+            self.harmful = make_finding(row_a, row_b, decided, before)
+            self._share_harm()
+
+    def _without_trailing(
+        self, a: RowRange, b: RowRange, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
+    ) -> tuple[Indices, Indices]:
+        """Take the rows after the last match out, where only one side has such: that side merely went on."""
+        after_a = int(pairs[0].max()) + 1 if len(pairs[0]) else 0
+        after_b = int(pairs[1].max()) + 1 if len(pairs[1]) else 0
+        rest_a, rest_b = only[0][only[0] >= after_a], only[1][only[1] >= after_b]
+        beyond_a, beyond_b = self.a.rows - a.end, self.b.rows - b.end
+        more_a, more_b = len(rest_a) + beyond_a, len(rest_b) + beyond_b
+        if (more_a > 0) == (more_b > 0):
+            return only
+        self.trailing = (more_a, more_b)
+        if not (self.a.process.told_its_end and self.b.process.told_its_end):
+            self._look(-len(rest_a), -len(rest_b))  # what a side might still have run is not compared
+        return only[0][only[0] < after_a], only[1][only[1] < after_b]
+
+    # --- counting and stopping --------------------------------------------------------------------------------
+
+    def _count(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
+        self.matched += len(at_a)
+        self.equal += len(at_a)
+        self.elsewhere += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
+        self.marked.take(a, at_a, b, at_b)
+
+    def _stop(self, why: str, hole: Unreadable | None) -> None:
+        if self.value is None:
+            self.undecided, self.hole = why, hole

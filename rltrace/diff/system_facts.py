@@ -1,0 +1,106 @@
+"""Facts of machine, process and source that differ between two traces, the likeliest to change numerics first.
+
+Owns the order, and which facts select kernels. Facts are flat names (see ``rltrace.fingerprint``); one that this list
+does not know is still shown, after those it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rltrace.diff.base.coverage import MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
+from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.trace.read.process import ProcessTrace
+
+SELECTS_KERNELS = (
+    "flag.",
+    "cpu.",
+    "env.ATEN_",
+    "env.BLIS_",
+    "env.CUBLASLT_",
+    "env.CUBLAS_",
+    "env.CUDA_",
+    "env.CUDNN_",
+    "env.DISABLE_ADDMM_",
+    "env.DNNL_",
+    "env.GLIBC_TUNABLES",
+    "env.GOMP_",
+    "env.HIPBLASLT_",
+    "env.KMP_",
+    "env.LD_PRELOAD",
+    "env.MIOPEN_",
+    "env.MKL_",
+    "env.NCCL_",
+    "env.NVIDIA_TF32_",
+    "env.OMP_",
+    "env.ONEDNN_",
+    "env.OPENBLAS_",
+    "env.PYTORCH_",
+    "env.ROCBLAS_",
+    "env.TORCH",
+    "env.TRITON_",
+    "torch.",
+    "cuda.",
+    "gpu.",
+    "host.cpu",
+    "host.isa",
+    "host.machine",
+    "package.nvidia-",
+    "package.mkl",
+    "package.intel-openmp",
+    "package.torch",
+    "package.triton",
+)
+"""Starts of names of facts that can make another kernel run."""
+
+NO_KERNEL = (
+    "flag.default_dtype",
+    "flag.fill_uninitialized_memory",
+    "flag.deterministic_warn_only",
+    "torch.interop_threads",
+)
+
+NO_ENVIRONMENT = frozenset({THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, "digest.device"})
+"""Facts of the recording: what is not in it, and how the recorder came by digests, equal either way."""
+
+ORDER = (
+    *SELECTS_KERNELS,
+    "env.",
+    "python.hash_randomization",
+    "package.",
+    "numpy.",
+    "python.",
+    "source.",
+    "git.",
+    "host.",
+)
+"""Starts of names, the likeliest to change numerics first."""
+
+
+def selects_kernels(name: str) -> bool:
+    """Whether a fact can make another kernel run."""
+    return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL
+
+
+def environment_differences(
+    pairs: Iterable[tuple[ProcessTrace, ProcessTrace]],
+) -> tuple[EnvironmentDifference, ...]:
+    """Every fact that differs in a pair of processes; what holds for several is said once, of the first."""
+    found: dict[tuple[str, str | None, str | None], EnvironmentDifference] = {}
+    for number, (a, b) in enumerate(pairs):
+        for name in sorted({*a.facts, *b.facts} - NO_ENVIRONMENT):
+            value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
+            if value_a != value_b and (name, value_a, value_b) not in found:
+                shown = name if number == 0 else f"{name} ({a.name})"
+                found[name, value_a, value_b] = EnvironmentDifference(shown, value_a, value_b)
+    return tuple(sorted(found.values(), key=lambda d: (_rank(d.name), d.name)))
+
+
+def fact_text(facts: Mapping[str, object], name: str) -> str | None:
+    """A fact as it is shown; None: not there."""
+    value = facts.get(name)
+    return None if value is None else str(value)
+
+
+def _rank(name: str) -> int:
+    return next((k for k, start in enumerate(ORDER) if name.startswith(start)), len(ORDER))

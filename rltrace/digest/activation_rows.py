@@ -1,0 +1,57 @@
+"""The digest of each row of a tensor, from its logical bytes. Owns how rows are cut out; defines no digest of its own.
+
+A row's digest is that of a tensor of the same dtype whose shape is that of the axes along which rows are not counted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from struct import iter_unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from rltrace.digest.constants import PAGE_BYTES, seed_of
+from rltrace.digest.cpu import digest_buffer
+
+SHORT = 1024
+"""Bytes of a row up to which copying it out is faster than making a view of it: 85 ns a row of 64 bytes, not 135."""
+AT_ONCE = 1 << 16
+"""Rows whose digests stand in a list at once: there four times as large as they are."""
+
+_seed_of = lru_cache(maxsize=1_024)(seed_of)
+
+
+def row_digests(
+    data: bytes | memoryview, dtype: str, shape: Sequence[int], itemsize: int, axes: Sequence[int]
+) -> NDArray[np.uint64]:
+    """Digests of the rows along ``axes`` (ascending), shaped as their lengths.
+
+    ``data``: the logical bytes of a tensor of this dtype (torch's name without ``torch.``) and shape.
+    """
+    lengths = [shape[axis] for axis in axes]
+    others = [axis for axis in range(len(shape)) if axis not in axes]
+    inner = [shape[axis] for axis in others]
+    seed, size, count = _seed_of(dtype, tuple(inner)), prod(inner) * itemsize, prod(lengths)
+    view = memoryview(data).cast("B")
+    if count and size and [*axes, *others] != list(range(len(shape))):
+        elements = np.frombuffer(view, np.dtype((np.void, itemsize))).reshape(shape)
+        view = memoryview(np.ascontiguousarray(elements.transpose(*axes, *others)).tobytes())
+    if not size:
+        return np.full(lengths, digest_buffer(b"", seed), np.uint64)
+    made = array("Q")  # filled from lists three times as fast as an array of NumPy's
+    for first in range(0, len(view), AT_ONCE * size):
+        made.extend(_digests(view[first : first + AT_ONCE * size], size, seed))
+    return np.frombuffer(made, np.uint64).reshape(lengths)
+
+
+def _digests(view: memoryview, size: int, seed: int) -> list[int]:
+    """Of each ``size`` bytes."""
+    if size <= SHORT:
+        return [xxh3_64_intdigest(row, seed) for (row,) in iter_unpack(f"{size}s", view)]
+    digest = xxh3_64_intdigest if size <= PAGE_BYTES else digest_buffer
+    return [digest(view[at : at + size], seed) for at in range(0, len(view), size)]

@@ -1,0 +1,85 @@
+"""Sentences of an experiment, and the kinds of op as its result object has them. Pure functions; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from rltrace.diff.base.model import Comparison, Finding
+from rltrace.experiment.outcome import OriginClass
+from rltrace.replay.op_kinds import OtherKind
+from rltrace.replay.report import Account
+
+
+def classes_of(kinds: Sequence[OtherKind], needed: Collection[str] | None = None) -> tuple[OriginClass, ...]:
+    """The kinds as classes of the outcome, those first that matter; ``needed``: labels of these, None: not tried."""
+    ops = sum(kind.count for kind in kinds)
+    found = [
+        OriginClass(
+            op=kind.op,
+            kernel=kind.kernel,
+            site=kind.site,
+            count=kind.count,
+            share=kind.count / ops,
+            matters=None if needed is None else kind.kind in needed,
+            stream=kind.stream,
+            first_row=kind.row,
+            first_step=kind.step,
+            max_ulp=kind.max_ulp,
+            max_relative=kind.max_relative,
+            parts=kind.parts,
+            kind=kind.kind,
+            kinds_b=kind.kinds_b,
+        )
+        for kind in kinds
+    ]
+    return tuple(sorted(found, key=lambda c: (c.matters is False, -c.count, c.first_row or 0)))
+
+
+def kinds_text(count: int) -> str:
+    """``one kind of op``, ``6 kinds of op``."""
+    return "one kind of op" if count == 1 else f"{count:,} kinds of op"
+
+
+def runs_text(count: int) -> str:
+    """How often a run was made that came out the same each time: ``in the one run made``, ``in 2 runs of 2``."""
+    return "in one run" if count == 1 else f"in {count:,} runs of {count:,}"
+
+
+def first_of(found: Comparison) -> Finding | None:
+    """The first difference, one in values before any other."""
+    return next((f for f in (found.first_value, found.decisive, found.first, *found.unordered) if f is not None), None)
+
+
+def place_text(finding: Finding) -> str:
+    """``aten.mm.default at train.py:12 (update), step 3``."""
+    where = "" if finding.site is None else f" at {finding.site.file}:{finding.site.line} ({finding.site.function})"
+    when = "" if finding.step is None else f", step {finding.step:,}"
+    return f"{finding.op}{where}{when}" if finding.op is not None else f"the digests of step {finding.step}"
+
+
+def parts_from(found: Comparison, letter: str) -> str:
+    """``parts from A at aten.mm.default …``."""
+    first = first_of(found)
+    return (
+        f"does not equal {letter}: {found.why}" if first is None else f"diverges from {letter} at {place_text(first)}"
+    )
+
+
+def is_later(finding: Finding, than: Finding) -> bool:
+    """Whether a finding comes after another one of the same run, as far as order is known."""
+    if finding.step != than.step:
+        return (finding.step or 0) > (than.step or 0)
+    if finding.stream != than.stream:
+        return False
+    return finding.identical_before > than.identical_before
+
+
+def missing_text(account: Account, side: str) -> str:
+    """``3 of 500 injections did not happen; the first: …``."""
+    left = account.asked - account.done
+    text = f"{left:,} of {account.asked:,} injections did not happen"
+    if not account.missed:
+        return text
+    first = account.missed[0]
+    where = f"op {first.row:,} of {first.stream} in {side}0, step {first.step:,}"
+    return f"{text}; the first: {first.op}, {where}: {first.why}"

@@ -1,0 +1,112 @@
+"""How a recorded command is run again: its words, its folder, the variables it ran under, from its trace.
+
+Owns what of that a trace can tell, and says so where it cannot: a masked word, a variable that is recorded by name
+only. Nothing is run here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rltrace.errors import UsageError
+from rltrace.fingerprint.host import FILE_LISTS, is_recorded
+from rltrace.masking import MASK
+from rltrace.replay.plan import compile_of
+from rltrace.trace.read.reader import Trace
+
+MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
+"""Facts that an arm's machine must share with the machine of its trace."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that is needed to run a recorded command again."""
+
+    command: tuple[str, ...]
+    folder: Path
+    variables: Mapping[str, str]
+    """The recorded ones: they are set, and every other variable of the kinds that are recorded is unset."""
+    options: tuple[str, ...] = ()
+    """Of ``rltrace record``: those that change what the program runs."""
+
+    @property
+    def shown(self) -> str:
+        """One line to paste: ``cd FOLDER && NAME=value python train.py``."""
+        return self.told()
+
+    def told(self, *before: str) -> str:
+        """The same with words before the command: ``rltrace check --``."""
+        given = [f"{name}={value}" for name, value in sorted(self.variables.items())]
+        return f"cd {shlex.quote(os.fspath(self.folder))} && {shlex.join([*given, *before, *self.command])}"
+
+    def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """``base`` with the recorded variables as they were."""
+        kept = {name: value for name, value in base.items() if not is_recorded(name) or name in FILE_LISTS}
+        return kept | dict(self.variables)
+
+
+def recipe_of(
+    trace: Trace,
+    *,
+    command: Sequence[str] = (),
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    option: str = "--cmd",
+) -> Recipe:
+    """What ``trace`` says, with ``command`` and ``folder`` in place of its own and ``variables`` on top of its own.
+
+    Raises UsageError where something is missing or hidden; ``option`` is what gives the command by hand.
+    """
+    words = tuple(command) or _command(trace, option)
+    return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace))
+
+
+def _options(trace: Trace) -> tuple[str, ...]:
+    compile_ = compile_of(trace)
+    return () if compile_ is None else ("--compile", compile_)
+
+
+def _command(trace: Trace, option: str) -> tuple[str, ...]:
+    found = trace.launch.get("command")
+    if not isinstance(found, list) or not found:
+        raise UsageError(f"{trace.path} does not record its command; give it with {option} 'python train.py'")
+    words = [str(word) for word in found]
+    hidden = next((word for word in words if MASK in word), None)
+    if hidden is not None:
+        raise UsageError(
+            f"the command of {trace.path} holds {hidden!r}: what looked like a secret was masked; give the command "
+            f"with {option} '{shlex.join(words)}'"
+        )
+    return tuple(str(Path(word).expanduser()) if word.startswith("~/") else word for word in words)
+
+
+def _folder(trace: Trace) -> Path:
+    found = trace.launch.get("cwd")
+    folder = Path(found).expanduser() if isinstance(found, str) and found else None
+    if folder is None or not folder.is_dir():
+        raise UsageError(
+            f"{trace.path} was recorded in {found or 'an unnamed folder'}, which does not exist here; name the "
+            "program's folder with --folder"
+        )
+    return folder
+
+
+def _variables(trace: Trace) -> dict[str, str]:
+    facts = trace.processes[0].facts if trace.processes else {}
+    names = [name.removeprefix("env.") for name in facts if name.startswith("env.")]
+    found = {name: facts[f"env.{name}"] for name in names if name not in FILE_LISTS}
+    return {name: str(value) for name, value in found.items() if value is not None and MASK not in str(value)}
+
+
+def other_machine(trace: Trace, here: Mapping[str, object]) -> str | None:
+    """In which way this machine (``here``: its facts) is not the trace's; None: in none that is known."""
+    facts = trace.processes[0].facts if trace.processes else {}
+    for name in MACHINE:
+        recorded, found = facts.get(name), here.get(name)
+        if recorded is not None and found is not None and recorded != found:
+            return f"{name} is {found} here and was {recorded} where {trace.path} was recorded"
+    return None

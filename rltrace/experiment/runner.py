@@ -1,0 +1,146 @@
+"""Running a command under the recorder, once more: in a folder of its own, its output kept in a file.
+
+Owns the processes of an experiment. They are started as ``rltrace record`` itself, so that a run of an experiment is
+recorded exactly as a run by hand is; whoever starts them ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import NoReturn
+
+from rltrace.errors import RecordError
+from rltrace.experiment.workdir_copy import copy_folder
+from rltrace.launch.command import ORIGIN
+from rltrace.launch.run import signal_name
+from rltrace.trace.format.root import is_trace
+
+RUN = "RLTRACE_RUN"
+"""Variable by which a program can tell which run of an experiment it is: ``1``, ``2``, … of ``rltrace check``."""
+TAIL = 12
+"""Lines of a run's output that are shown when nothing could be recorded."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run that is to be."""
+
+    name: str
+    command: tuple[str, ...]
+    origin: Path
+    """The program's folder; the trace names it."""
+    copy: Path | None
+    """Where a copy of it is made, to run in and to be removed; None: it runs where it is."""
+    trace: Path
+    output: Path
+    """Gets what the command prints, on both streams."""
+    options: tuple[str, ...] = ()
+    """Of ``rltrace record``, or of ``verb``."""
+    shared: tuple[str, ...] = ()
+    without: Path | None = None
+    """What ``copy_folder`` shares and leaves out."""
+    verb: tuple[str, ...] = ("record",)
+    """``("replay", trace)`` where values are put in."""
+    environment: Mapping[str, str] | None = None
+    """All its variables; None: the runner's own."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    job: RunRequest
+    status: int
+    """Of the process; negative: the number of the signal that ended it."""
+
+    @property
+    def how(self) -> str:
+        """``ended with status 1``, ``was ended by SIGKILL``."""
+        return f"ended with status {self.status}" if self.status >= 0 else f"was ended by {signal_name(-self.status)}"
+
+
+class Runner:
+    """Runs jobs, so many at a time; as a context manager it leaves no process behind."""
+
+    def __init__(self, jobs: int = 1, environment: Mapping[str, str] = os.environ) -> None:
+        self._environment = environment
+        self._threads = ThreadPoolExecutor(jobs)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = Lock()
+        self._closed = False
+
+    def __enter__(self) -> Runner:
+        """From here on SIGTERM ends the experiment as an exception does, rather than leave a run behind."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _terminated)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if signal.getsignal(signal.SIGTERM) is _terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for process in running:
+            with suppress(ProcessLookupError):
+                process.terminate()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, jobs: Iterable[RunRequest]) -> Iterator[RunResult]:
+        """Run all; each is handed out as it ends. Raises RecordError where one could not be recorded."""
+        futures = [self._threads.submit(self._run, job) for job in jobs]
+        for future in as_completed(futures):
+            yield future.result()
+
+    def _run(self, job: RunRequest) -> RunResult:
+        if job.copy is None:
+            return self._record(job, job.origin)
+        try:
+            copy_folder(job.origin, job.copy, job.shared, job.without)
+            return self._record(job, job.copy)
+        finally:
+            shutil.rmtree(job.copy, ignore_errors=True)
+
+    def _record(self, job: RunRequest, folder: Path) -> RunResult:
+        line = [sys.executable, "-P", "-m", "rltrace", *job.verb, "--quiet", "-o", os.fspath(job.trace), *job.options]
+        given = self._environment if job.environment is None else job.environment
+        environment = {**given, RUN: job.name, ORIGIN: os.fspath(job.origin)}
+        with job.output.open("wb") as output:
+            with self._lock:
+                if self._closed:
+                    raise RecordError(f"run {job.name} was not started: the experiment had ended")
+                process = subprocess.Popen(
+                    [*line, "--", *job.command],
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+                self._running.add(process)
+            status = process.wait()
+            with self._lock:
+                self._running.discard(process)
+        if not is_trace(job.trace):
+            raise RecordError(f"run {job.name} was not recorded: {_last_lines(job.output)}")
+        return RunResult(job, status)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _last_lines(output: Path) -> str:
+    lines = output.read_text(errors="backslashreplace").splitlines()[-TAIL:]
+    return "\n  ".join(["it printed", *lines]) if lines else "it printed nothing"

@@ -1,0 +1,141 @@
+"""A working folder of its own for each run: what one run writes, another never reads.
+
+Owns the copy: what is copied, what is shared by a link, what is left out. Never changes the folder that it copies.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rltrace.errors import UsageError
+from rltrace.trace.format.root import is_trace
+
+MOST_COPIED = 2 << 30
+"""Bytes that are copied for a run at most, unless asked."""
+EXPERIMENT, EXPERIMENT_SCHEMA = "experiment.json", b'"rltrace.experiment/'
+"""What tells a folder with the runs of an experiment."""
+CACHES = frozenset({"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a copy of a folder would hold."""
+
+    size: int
+    """Bytes of its files."""
+    largest: tuple[tuple[str, int], ...]
+    """(name, bytes) of what lies directly in it, the largest first."""
+
+
+def extent_of(folder: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> Extent:
+    """Bytes that ``copy_folder`` would copy."""
+    paths = [Path(entry.path) for entry in os.scandir(folder) if entry.name not in shared]
+    sizes = {path.name: sum(_sizes(path, without)) for path in paths}
+    ranked = sorted(sizes.items(), key=lambda item: -item[1])
+    return Extent(sum(sizes.values()), tuple(ranked))
+
+
+def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, most: int = MOST_COPIED) -> Extent:
+    """The extent, where it is no more than ``most``; else raises UsageError that names what is large.
+
+    Raises it too where a name in ``shared`` is not there.
+    """
+    missing = next((name for name in shared if not os.path.lexists(folder / name)), None)
+    if missing is not None:
+        raise UsageError(f"--share {missing}: there is no {folder / missing}; name an entry of the folder")
+    extent = extent_of(folder, shared, without)
+    if extent.size > most:
+        name, size = extent.largest[0]
+        raise UsageError(
+            f"each run would get a copy of {folder}, which holds {_gigabytes(extent.size)} ({name}: "
+            f"{_gigabytes(size)}); share what the program only reads with --share {name}, or run in the folder with "
+            "--in-place"
+        )
+    return extent
+
+
+def copy_folder(folder: Path, target: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> None:
+    """Copy ``folder`` to ``target``, which is made.
+
+    Traces, captures, the runs of experiments, caches and the folder ``without`` are left out, and what is neither file,
+    folder nor link. Virtual
+    environments and the names in ``shared`` (of entries directly in ``folder``) become links to the originals; relative
+    links that lead out of the folder lead where they led.
+    """
+    target.mkdir(parents=True)
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        source = Path(entry.path)
+        if entry.name in shared:
+            (target / entry.name).symlink_to(source.absolute())
+        else:
+            _copy(source, target / entry.name, folder.resolve(), without)
+
+
+def _copy(source: Path, target: Path, root: Path, without: Path | None) -> None:
+    mode = source.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        _copy_link(source, target, root)
+    elif stat.S_ISREG(mode):
+        if not _is_capture(source):
+            shutil.copy2(source, target)
+    elif stat.S_ISDIR(mode) and not _is_left_out(source, without):
+        if _is_virtual_environment(source):
+            target.symlink_to(source.absolute())
+            return
+        target.mkdir()
+        for name in sorted(os.listdir(source)):  # noqa: PTH208  names are all that is needed
+            _copy(source / name, target / name, root, without)
+        shutil.copystat(source, target)
+
+
+def _copy_link(source: Path, target: Path, root: Path) -> None:
+    leads_to = Path(os.readlink(source))  # noqa: PTH115  as it is written, a dangling one too
+    inside = (source.parent / leads_to).resolve().is_relative_to(root)
+    target.symlink_to(leads_to if inside and not leads_to.is_absolute() else (source.parent / leads_to).absolute())
+
+
+def _sizes(path: Path, without: Path | None) -> Iterator[int]:
+    """Bytes of every file that would be copied from ``path``."""
+    found = path.lstat()
+    if stat.S_ISREG(found.st_mode):
+        yield 0 if _is_capture(path) else found.st_size
+    elif stat.S_ISDIR(found.st_mode) and not _is_left_out(path, without) and not _is_virtual_environment(path):
+        for name in os.listdir(path):  # noqa: PTH208
+            yield from _sizes(path / name, without)
+
+
+def _is_left_out(folder: Path, without: Path | None) -> bool:
+    if folder.name in CACHES or is_trace(folder) or _is_experiment(folder):
+        return True
+    return without is not None and folder.resolve() == without.resolve()
+
+
+def _is_experiment(folder: Path) -> bool:
+    """Whether the runs of an experiment are kept there."""
+    return EXPERIMENT_SCHEMA in _beginning(folder / EXPERIMENT, 200)
+
+
+def _is_capture(file: Path) -> bool:
+    """Whether it is one by its name and its first entry."""
+    return file.suffix == ".capture" and _beginning(file, 64)[30:].startswith(b"capture.json")
+
+
+def _beginning(file: Path, size: int) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(size)
+    except OSError:
+        return b""
+
+
+def _is_virtual_environment(folder: Path) -> bool:
+    return (folder / "pyvenv.cfg").is_file()
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

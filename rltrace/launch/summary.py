@@ -1,0 +1,148 @@
+"""What became of a recording: what is in the trace, and what could not be recorded and why.
+
+Owns the reading of failure notes (``births/TOKEN.failed``) and the advice for a command of which nothing was recorded.
+Looks at the trace only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rltrace.errors import RltraceError
+from rltrace.trace.format.process_start import FOLDER, parse_birth
+
+if TYPE_CHECKING:
+    from rltrace.trace.format.records import LeftOut
+    from rltrace.trace.read.reader import Trace
+
+
+@dataclass(frozen=True)
+class RecordingSummary:
+    """What a trace holds when its command has ended."""
+
+    processes: int
+    """Processes that opened their part of the trace."""
+    ops: int
+    steps: int
+    """Optimizer attempts of all processes."""
+    size: int
+    """Bytes on disk."""
+    states: tuple[str, ...]
+    """State of each process."""
+    births: int
+    """Python processes that started and opened none."""
+    waiting: bool
+    """Some process of them still runs and may yet begin."""
+    failures: tuple[str, ...]
+    """Why a process could not be recorded, or not to its end; rltrace's own fault."""
+    values: int | None = None
+    """Tensor values that were kept; None: none were asked for."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Those that were asked for and are not there, by reason."""
+    by_row: int | None = None
+    """Tensors whose rows were kept; None: none were asked for."""
+    not_by_row: tuple[LeftOut, ...] = ()
+    """Those whose rows were asked for and are not there, by reason."""
+
+    @property
+    def nothing(self) -> bool:
+        return self.ops == 0 and self.steps == 0
+
+
+def recorded(path: Path) -> RecordingSummary:
+    """Read what a command has left in its trace."""
+    from rltrace.trace.read.reader import (
+        open_trace,  # NumPy's threads are to start after the command, and its import too
+    )
+
+    try:
+        trace = open_trace(path)
+        return _look_through(path, trace)
+    except Exception as error:  # the command's exit status must not hang on what reading may meet
+        why = str(error) if isinstance(error, RltraceError) else f"{type(error).__name__}: {error}"
+        return RecordingSummary(0, 0, 0, _size(path), (), 0, False, (f"the trace cannot be read: {why}", *_notes(path)))
+
+
+def _look_through(path: Path, trace: Trace) -> RecordingSummary:
+    from rltrace.trace.format.records import by_reason
+
+    processes = trace.processes
+    kept = [process.values for process in processes if process.asked is not None]
+    by_row = [process.kept_rows for process in processes if process.kept_rows]
+    return RecordingSummary(
+        processes=len(processes),
+        ops=sum(process.after_op for process in processes),
+        steps=sum(len(process.steps) for process in processes),
+        size=_size(path),
+        states=tuple(process.state for process in processes),
+        births=len(trace.births),
+        waiting=any(birth.state == "running" for birth in trace.births),
+        failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
+        values=sum(map(len, kept)) if any(kept) else None,
+        left_out=tuple(by_reason(entry for values in kept for entry in values.left_out)),
+        by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,
+        not_by_row=tuple(by_reason(entry for rows in by_row for entry in rows.left_out)),
+    )
+
+
+def advice(found: RecordingSummary, command: Sequence[str]) -> str:
+    """Why nothing may have been recorded, and what to do about it."""
+    if found.waiting or "running" in found.states:
+        return "a process of the command is still running, and may yet record: rltrace info shows it"
+    if found.processes:
+        return "torch was imported, but no op ran in a process that could be recorded"
+    if found.births:
+        return f"Python ran ({found.births} of its processes loaded the recorder), but never imported torch"
+    flags = [word for word in command if word.startswith("-") and not word.startswith("--") and set("IES") & set(word)]
+    if flags and "python" in Path(command[0]).name:
+        return f"Python was started with {flags[0]}, which keeps the recorder out; omit that option"
+    return (
+        "no Python process loaded the recorder: either none ran, or it was started with -I, -E or -S, or with a "
+        "separate environment (env -i, a cleared PYTHONPATH)"
+    )
+
+
+NOT_INSTALLED = "rltrace is not installed for "
+"""How the bootstrap begins to say so; the Python follows."""
+
+
+def remedy(failure: str) -> str:
+    """What to do about one of ``RecordingSummary.failures``; empty where nobody knows."""
+    python = failure.removeprefix(NOT_INSTALLED)
+    return "" if python == failure else f"install it beside that torch: {python} -m pip install rltrace-debugger"
+
+
+def discard(path: Path) -> None:
+    """Remove a trace that this launch made and nothing was written to."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _notes(path: Path) -> tuple[str, ...]:
+    """The reasons that the bootstrap left where the recorder could not start."""
+    reasons = []
+    for note in sorted((path / FOLDER).glob("*.failed")):
+        try:
+            record = parse_birth(note.read_bytes())
+        except OSError:
+            record = None
+        reasons.append(str((record or {}).get("why", "for an unreadable reason")))
+    return tuple(dict.fromkeys(reasons))
+
+
+def _broken_off(trace: Trace) -> tuple[str, ...]:
+    """The reasons with which a recorder ended before its program did."""
+    endings = [str((process.exit or {}).get("why", "")) for process in trace.processes]
+    return tuple(dict.fromkeys(why for why in endings if why.startswith("the recorder failed")))
+
+
+def _size(path: Path) -> int:
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118  names as they come
+        for folder, _, names in os.walk(path)
+        for name in names
+    )

@@ -1,0 +1,1 @@
+"""``record --against``: a run compared with a trace while it runs."""

@@ -1,0 +1,206 @@
+"""What is read of one side: the module calls of a stretch of a stream, how they lie in each other, and the values.
+
+Owns looking up; decides nothing. It may stand on a trace, or on calls that were built in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.errors import HoleError
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.stream import StreamTrace
+from rltrace.trace.read.values import Value
+
+Find = Callable[[int], Value | None]
+"""The value with a digest; None where it was not kept. Raises HoleError."""
+
+
+def _nothing(_digest: int) -> None:
+    """No values were kept."""
+
+
+@dataclass(frozen=True)
+class RecordedStream:
+    """The stream that a stretch is of: its ops can be read."""
+
+    process: ProcessTrace
+    stream: StreamTrace
+
+
+@dataclass(frozen=True, eq=False)
+class CallRange:
+    """Some module calls of one stream, in the order in which they began."""
+
+    side: str
+    """"a" or "b"."""
+    calls: tuple[ModuleCall, ...]
+    what: str = "all calls"
+    """Which they are, in words."""
+    path: str = ""
+    """Of the trace, as it was given."""
+    ops: Mapping[int, OpRows] = field(default_factory=dict)
+    """By row of the stream; those outside of the stretch too."""
+    find: Find = _nothing
+    recorded: RecordedStream | None = None
+    """None: it was built in memory, and its ops cannot be read."""
+    holes: list[str] = field(default_factory=list)
+    """What could not be read; looking values up may add to it."""
+
+    @property
+    def stream(self) -> str:
+        return "" if self.recorded is None else self.recorded.stream.name
+
+    @cached_property
+    def by_number(self) -> Mapping[int, ModuleCall]:
+        return {call.number: call for call in self.calls}
+
+    @cached_property
+    def modules(self) -> Mapping[str, tuple[ModuleCall, ...]]:
+        """Calls by module path, in the order in which the modules' first calls ended."""
+        found: dict[str, list[ModuleCall]] = {}
+        for call in self.ended:
+            found.setdefault(call.module, []).append(call)
+        return {path: tuple(sorted(calls, key=lambda call: call.number)) for path, calls in found.items()}
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Steps in which there is a call, ascending."""
+        return tuple(sorted({call.step for call in self.calls}))
+
+    def of_step(self, step: int) -> CallRange:
+        """Its calls of one step alone."""
+        return replace(self, calls=tuple(call for call in self.calls if call.step == step))
+
+    def parent(self, call: ModuleCall) -> ModuleCall | None:
+        """The innermost call of the stretch around ``call``; None: there is none."""
+        return self._parents.get(call.number)
+
+    def around(self, call: ModuleCall) -> Sequence[ModuleCall]:
+        """Every call of the stretch around ``call``, the innermost first."""
+        found = []
+        above = self.parent(call)
+        while above is not None:
+            found.append(above)
+            above = self.parent(above)
+        return found
+
+    @cached_property
+    def outermost(self) -> tuple[ModuleCall, ...]:
+        return tuple(call for call in self.calls if self.parent(call) is None)
+
+    @cached_property
+    def inner(self) -> Mapping[int, tuple[ModuleCall, ...]]:
+        """By number of a call, the calls that lie directly in it, in the order in which they began."""
+        found: dict[int, list[ModuleCall]] = {}
+        for call in self.calls:
+            above = self.parent(call)
+            if above is not None:
+                found.setdefault(above.number, []).append(call)
+        return {number: tuple(calls) for number, calls in found.items()}
+
+    @property
+    def moments(self) -> Iterator[tuple[ModuleCall, Part]]:
+        """Every call twice, in order: as it began, with its inputs, and as it ended, with its outputs."""
+        running: list[ModuleCall] = []
+        for call in self.calls:
+            above = self.parent(call)
+            while running and running[-1] is not above:
+                yield running.pop(), Part.OUTPUT
+            running.append(call)
+            yield call, Part.INPUT
+        yield from ((call, Part.OUTPUT) for call in reversed(running))
+
+    @cached_property
+    def ended(self) -> tuple[ModuleCall, ...]:
+        """All calls in the order in which they ended."""
+        return tuple(call for call, part in self.moments if part is Part.OUTPUT)
+
+    @cached_property
+    def _parents(self) -> Mapping[int, ModuleCall]:
+        """Calls that were not kept are passed over: what began before and ends after a call is around it."""
+        found: dict[int, ModuleCall] = {}
+        open_calls: list[ModuleCall] = []
+        for call in self.calls:
+            known = None if call.parent is None else self.by_number.get(call.parent)
+            if known is not None:
+                while open_calls and open_calls[-1] is not known:
+                    open_calls.pop()
+            elif call.parent is None:
+                open_calls.clear()
+            while open_calls and not _within(call, open_calls[-1]):
+                open_calls.pop()
+            if open_calls:
+                found[call.number] = open_calls[-1]
+            open_calls.append(call)
+        return found
+
+    def value(self, tensor: ActivationRows) -> Value | None:
+        """The whole tensor's value; None where it was not kept, or cannot be read (``holes`` says so then)."""
+        try:
+            return self.find(tensor.whole)
+        except HoleError as error:
+            if str(error) not in self.holes:
+                self.holes.append(str(error))
+            return None
+
+    def numbers(self, tensor: ActivationRows) -> NDArray[Any] | None:
+        """Its elements as numbers, in its shape; None as of ``value``."""
+        value = self.value(tensor)
+        return None if value is None else value.numbers
+
+
+def _within(call: ModuleCall, around: ModuleCall) -> bool:
+    return around.first_row <= call.first_row and call.end_row <= around.end_row
+
+
+def first_of_several(a: CallRange, b: CallRange) -> int | None:
+    """The first step that both have calls of; None: they do not share several."""
+    common = sorted(set(a.steps) & set(b.steps))
+    return common[0] if len(common) > 1 else None
+
+
+def inputs_of(call: ModuleCall) -> tuple[ActivationRows, ...]:
+    return tuple(tensor for tensor in call.tensors if tensor.part is Part.INPUT)
+
+
+def outputs_of(call: ModuleCall) -> tuple[ActivationRows, ...]:
+    return tuple(tensor for tensor in call.tensors if tensor.part is Part.OUTPUT)
+
+
+def flat_rows(tensor: ActivationRows, whole: NDArray[Any]) -> NDArray[Any]:
+    """Elements of a tensor, in its shape, as [rows, elements of a row]: the rows in the order of its digests."""
+    ahead = np.moveaxis(whole, tensor.axes, range(len(tensor.axes)))
+    return ahead.reshape(tensor.digests.size, -1)
+
+
+def came_from(tensor: ActivationRows, earlier: ActivationRows) -> bool:
+    """Whether every row of ``tensor`` is one of ``earlier``."""
+    return bool(np.isin(tensor.digests, earlier.digests).all())
+
+
+def row_shape(tensor: ActivationRows) -> tuple[int, ...]:
+    """Lengths of the axes that make up a row."""
+    return tuple(size for axis, size in enumerate(tensor.shape) if axis not in tensor.axes)
+
+
+def works_itself(stretch: CallRange, path: str) -> bool:
+    """Whether a module gives anything that none of the modules that it calls gave."""
+    for call in stretch.modules.get(path, ()):
+        given = {tensor.whole for one in _all_inner(stretch, call) for tensor in outputs_of(one)}
+        if any(tensor.whole not in given for tensor in outputs_of(call)):
+            return True
+    return False
+
+
+def _all_inner(stretch: CallRange, call: ModuleCall) -> Iterator[ModuleCall]:
+    for one in stretch.inner.get(call.number, ()):
+        yield one
+        yield from _all_inner(stretch, one)

@@ -1,1 +1,0 @@
-"""What the differences amount to: log-probabilities, routing, and how much of the gap each module brings."""

@@ -1,0 +1,310 @@
+"""What makes a row of A and a row of B the same row, in these two stretches: tokens, what was handed in, or order.
+
+Owns the choice, and what is said where there is none; and which steps of the two belong together. How the rows get
+their keys is told by ``grids`` and ``observations``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rltrace.errors import UsageError
+from rltrace.parity.call_range import CallRange, came_from, inputs_of, outputs_of
+from rltrace.parity.matching.forward_passes import Forward, forwards_of, root_of
+from rltrace.parity.matching.token_grids import UNKNOWN, TokenGrid, token_grids
+from rltrace.parity.model import RowsBy
+from rltrace.token_keys import NO_KEY, Keys
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
+
+# --- observations -----------------------------------------------------------------------------------------------------
+#
+# Rows that are no tokens: known by what the program handed in for them, or by their number.
+#
+# Owns the grids of those. What is handed in enters at outermost calls. Where two of those follow each other (a policy
+# whose parts are called one by one), what the second is given came out of the first: it goes on with the first one's
+# rows.
+
+
+SHARED = 0.5
+"""Of the smaller side's different rows, how many the other has to have too, for an input to tell rows apart."""
+
+Given = tuple[str, str]
+"""Module path and name of an input."""
+
+
+def observation_grids(a: CallRange, b: CallRange) -> tuple[tuple[TokenGrid, ...], tuple[TokenGrid, ...]]:
+    """Grids by the inputs of which the two sides share the most rows; none where they share too few."""
+    handed = _handed_in(a), _handed_in(b)
+    every = [_distinct(side) for side in handed]
+    chosen = [_chosen(side, other) for side, other in zip(handed, reversed(every), strict=True)]
+    return _grids(handed[0], chosen[0]), _grids(handed[1], chosen[1])
+
+
+Handed = Mapping[Given, list[tuple[ModuleCall, ActivationRows]]]
+
+
+def _handed_in(stretch: CallRange) -> Handed:
+    """Inputs of outermost calls that no call before them gave, by module and name."""
+    found: dict[Given, list[tuple[ModuleCall, ActivationRows]]] = {}
+    given: dict[str, list[ActivationRows]] = {}
+    for call in stretch.outermost:
+        earlier = given.setdefault(root_of(call.module), [])
+        for tensor in inputs_of(call):
+            if tensor.digests.size and tensor.axes and not any(came_from(tensor, one) for one in earlier):
+                found.setdefault((call.module, tensor.name), []).append((call, tensor))
+        earlier[:] = [*earlier, *outputs_of(call)][-16:]
+    return found
+
+
+def _distinct(handed: Handed) -> Keys:
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *(t.digests.ravel() for _, t in _all(handed))]))
+
+
+def _all(handed: Handed) -> Iterator[tuple[ModuleCall, ActivationRows]]:
+    for calls in handed.values():
+        yield from calls
+
+
+def _chosen(handed: Handed, others: Keys) -> Mapping[str, str]:
+    """For each module the input of which the other side knows the most rows."""
+    best: dict[str, tuple[int, str]] = {}
+    for (module, name), calls in handed.items():
+        own = np.unique(np.concatenate([tensor.digests.ravel() for _, tensor in calls]))
+        shared = int(np.isin(own, others).sum())
+        if shared >= SHARED * min(len(own), len(others)) and shared > best.get(module, (0, ""))[0]:
+            best[module] = (shared, name)
+    return {module: name for module, (_, name) in best.items()}
+
+
+def _grids(handed: Handed, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
+    found = [
+        _grid(call, tensor, np.where(tensor.digests == NO_KEY, np.uint64(1), tensor.digests).ravel())
+        for (module, name), calls in handed.items()
+        for call, tensor in calls
+        if chosen.get(module) == name
+    ]
+    return tuple(sorted(found, key=lambda grid: grid.anchor.number))
+
+
+def _grid(call: ModuleCall, tensor: ActivationRows, keys: Keys) -> TokenGrid:
+    unknown = np.full(len(keys), UNKNOWN)
+    return TokenGrid(call, tensor.digests.shape, keys, unknown, unknown)
+
+
+def counted_grids(stretch: CallRange) -> tuple[TokenGrid, ...]:
+    """Grids by number: the k-th row that goes into an outermost module, over all its calls."""
+    counts: dict[str, int] = {}
+    grids = []
+    for call in stretch.outermost:
+        tensor = _counted_along(call)
+        if tensor is None:
+            continue
+        first = counts.get(call.module, 0)
+        counts[call.module] = first + tensor.digests.size
+        grids.append(_grid(call, tensor, np.arange(first, counts[call.module]).astype(np.uint64) + np.uint64(1)))
+    return tuple(grids)
+
+
+def _counted_along(call: ModuleCall) -> ActivationRows | None:
+    """The tensor whose rows are counted: the first input of numbers, else the first output."""
+    tensors: Sequence[ActivationRows] = [t for t in (*inputs_of(call), *outputs_of(call)) if t.axes and t.digests.size]
+    numbers = [tensor for tensor in tensors if "float" in tensor.dtype]
+    return next(iter(numbers or tensors), None)
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+#
+# Which token pads, where no mask tells: given, or found, because without it the two sides' sequences agree.
+#
+# Owns the search. A padding token at the end of a sequence changes no key; at its beginning it changes all of them, so
+# only a beginning is looked for: an id that sequences of one side begin with, and that brings more tokens of both sides
+# together when it is left out.
+
+
+TRIED = 3
+"""Ids of each side that are tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Padded:
+    """The grids of both sides, and how padding was told."""
+
+    a: tuple[TokenGrid, ...]
+    b: tuple[TokenGrid, ...]
+    how: str
+    """In words; "": there was nothing to tell."""
+
+
+def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Padded:
+    """Grids of token ids on both sides. ``pad``: the padding token, where it is given."""
+    if pad is not None:
+        return Padded(token_grids(a, pad), token_grids(b, pad), f"token {pad} is padding, as given")
+    plain = Padded(token_grids(a), token_grids(b), _by_masks(a, b))
+    best, most = plain, _shared(plain)
+    for x in (None, *_beginnings(a)):
+        for y in (None, *_beginnings(b)):
+            if x is None and y is None:
+                continue
+            tried = Padded(token_grids(a, x), token_grids(b, y), _found(x, y))
+            shared = _shared(tried)
+            if shared > most:
+                best, most = tried, shared
+    return best
+
+
+def _by_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
+    sides = [name for name, side in (("A", a), ("B", b)) if any(f.mask is not None for f in side)]
+    return f"masks of {' and '.join(sides)} mark the padding" if sides else ""
+
+
+def _beginnings(forwards: Sequence[Forward]) -> list[int]:
+    """Ids with which sequences begin that no mask tells of, the most frequent first."""
+    firsts: Counter[int] = Counter()
+    for forward in forwards:
+        if forward.mask is None and forward.ids.shape[1:] > (1,):
+            firsts.update(forward.ids[:, 0].tolist())
+    return [token for token, _ in firsts.most_common(TRIED)]
+
+
+def _shared(padded: Padded) -> int:
+    """Tokens of both sides that belong together."""
+    return len(np.intersect1d(_sequence_keys(padded.a), _sequence_keys(padded.b)))
+
+
+def _sequence_keys(grids: Sequence[TokenGrid]) -> Keys:
+    keys = np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
+    known: Keys = keys[keys != NO_KEY]
+    return known
+
+
+def _found(a: int | None, b: int | None) -> str:
+    told = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
+    return f"{' and '.join(told)} taken as padding: without it the sequences agree"
+
+
+# --- known ------------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 16
+"""Tokens of a sequence that are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyChoice:
+    by: RowsBy
+    a: tuple[TokenGrid, ...]
+    b: tuple[TokenGrid, ...]
+    how: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> int:
+        """Different keys that both sides have."""
+        shared = np.intersect1d(_keys(self.a), _keys(self.b))
+        return int((shared != NO_KEY).sum())
+
+
+def _keys(grids: Sequence[TokenGrid]) -> Keys:
+    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
+
+
+def known_rows(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | None) -> KeyChoice:
+    """Rows by tokens, else by what was handed in, or as asked. Raises UsageError."""
+    if rows_by is RowsBy.ORDER:
+        return KeyChoice(
+            RowsBy.ORDER,
+            counted_grids(a),
+            counted_grids(b),
+            "the k-th row of A is matched with the k-th of B, as requested",
+        )
+    if rows_by is not RowsBy.INPUTS:
+        found = forwards_of(a), forwards_of(b)
+        if all(found):
+            return _by_tokens(*found, pad)
+        if rows_by is RowsBy.TOKENS or any(found):
+            side = "A" if not found[0] else "B"
+            raise UsageError(
+                f"no token ids of {side} are known: no call of an embedding, or with input_ids, was recorded; "
+                "--rows-by inputs, or order, compares without them"
+            )
+    grids = observation_grids(a, b)
+    if all(grids):
+        return KeyChoice(RowsBy.INPUTS, *grids, "rows with the same input are matched")
+    if rows_by is RowsBy.INPUTS:
+        raise UsageError("the outermost modules of the two sides share too few input rows")
+    raise UsageError(
+        "the rows cannot be matched: neither side looks token ids up, and the inputs of their outermost modules "
+        "differ; use --rows-by order if the k-th row of A is the k-th of B"
+    )
+
+
+def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
+    for name, side in (("A", a), ("B", b)):
+        if not any(forward.ids.size for forward in side):
+            raise UsageError(
+                f"the values of {name}'s token ids were not recorded, or cannot be read, so its rows are "
+                "unidentified; --rows-by inputs, or order, compares without them"
+            )
+    padded = grids_of(a, b, pad)
+    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", padded.how]))
+    known = KeyChoice(RowsBy.TOKENS, padded.a, padded.b, how)
+    return known if known.shared else replace(known, notes=_other_tokens(a, b))
+
+
+def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:
+    """The first sequence of each side, where no token of one is one of the other's."""
+    shown = []
+    for name, side in (("A", a), ("B", b)):
+        first = next((forward.ids[0] for forward in side if forward.ids.size), np.zeros(0, np.int64))
+        rest = " …" if len(first) > SHOWN else ""
+        shown.append(f"the first tokens of {name} were {' '.join(map(str, first[:SHOWN].tolist()))}{rest}")
+    return tuple(shown)
+
+
+def same_steps(a: CallRange, b: CallRange) -> tuple[CallRange, CallRange, list[str]]:
+    """Without calls of steps that one side alone has: an optimizer has changed the weights between.
+
+    Where no step is in both, steps tell nothing.
+    """
+    common = set(a.steps) & set(b.steps)
+    if not common:
+        told = " and ".join(f"{side.side.upper()}'s calls are of {_steps(side.steps)}" for side in (a, b))
+        return _without_steps(a), _without_steps(b), [f"{told}: steps do not show whether the weights are the same"]
+    notes = []
+    for side in (a, b):
+        others = [step for step in side.steps if step not in common]
+        if others:
+            left = sum(call.step in others for call in side.outermost)
+            notes.append(
+                f"{left:,} outermost calls of {side.side.upper()}, of {_steps(others)}, are left out: the other "
+                "side has none of these steps, and each optimizer step changes the weights"
+            )
+    return _of_steps(a, common), _of_steps(b, common), notes
+
+
+def _of_steps(stretch: CallRange, steps: set[int]) -> CallRange:
+    return replace(stretch, calls=tuple(call for call in stretch.calls if call.step in steps))
+
+
+def _without_steps(stretch: CallRange) -> CallRange:
+    return replace(stretch, calls=tuple(replace(call, step=0) for call in stretch.calls))
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+def of_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoice:
+    """Without forward passes of models that have no partner: what a reference model computed, nobody else claims to."""
+    if not names:
+        return known
+    roots = [{root_of(pair[side]) for pair in names} for side in (0, 1)]
+    a, b = (
+        tuple(grid for grid in grids if root_of(grid.anchor.module) in own)
+        for grids, own in zip((known.a, known.b), roots, strict=True)
+    )
+    return replace(known, a=a, b=b)

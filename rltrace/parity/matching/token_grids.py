@@ -1,0 +1,152 @@
+"""What the rows of one forward pass are known by: a grid of keys, as the program has its tokens.
+
+Owns the grids of token ids: keys, which sequence a token belongs to, and its place there. What pads a sequence has no
+key. How a tensor's rows lie on a grid is told elsewhere (``layouts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward
+from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, token_keys
+from rltrace.trace.format.activation_rows import ModuleCall
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class TokenGrid:
+    """The rows of one forward pass, flat."""
+
+    anchor: ModuleCall
+    """The call that they are known from."""
+    shape: tuple[int, ...]
+    """[sequences, tokens], or what else the rows are counted along."""
+    keys: Keys
+    """NO_KEY: padding, or not known."""
+    sequences: Numbers
+    """Number of its sequence within the stretch, from 0; UNKNOWN: none."""
+    places: Numbers
+    """Place in its sequence, padding not counted; UNKNOWN: it has none."""
+    ids: Numbers | None = None
+    """Token ids; None: they are no tokens."""
+    pads: Numbers | None = None
+    """Nonzero where a token only pads; None: not told apart."""
+
+    @property
+    def known(self) -> int:
+        return int((self.keys != NO_KEY).sum())
+
+
+def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[TokenGrid, ...]:
+    """A grid for each forward pass, in order. ``pad``: id of the token that pads where no mask tells."""
+    followed: dict[str, SequenceFollower] = {}
+    offset = first_position(forwards)
+    grids = []
+    for forward in forwards:
+        follower = followed.setdefault(forward.call.module, SequenceFollower(pad, offset))
+        grids.append(follower.grid(forward))
+    return _numbered(grids)
+
+
+def first_position(forwards: Iterable[Forward]) -> int:
+    """What the first position of a sequence is called."""
+    lowest = min((int(f.positions.min()) for f in forwards if f.positions is not None and f.positions.size), default=0)
+    return lowest if 0 < lowest <= HIGHEST_FIRST_POSITION else 0
+
+
+class SequenceFollower:
+    """Follows the sequences of one model from call to call."""
+
+    def __init__(self, pad: int | None, offset: int) -> None:
+        self._sequences = Sequences()
+        self._pad = pad
+        self.offset = offset
+        self._begun = 0
+        self._current: Numbers = np.zeros(0, np.int64)
+        self._places: Numbers = np.zeros(0, np.int64)
+        self._shift: Numbers = np.zeros(0, np.int64)
+        """What the first position of each sequence is called."""
+
+    def grid(self, forward: Forward) -> TokenGrid:
+        """Sequences are numbered from 0 for this model."""
+        ids, positions, mask = forward.ids, forward.positions, forward.mask
+        if not ids.size:
+            nothing = np.full(0, UNKNOWN)
+            return TokenGrid(forward.call, forward.shape, np.zeros(0, np.uint64), nothing, nothing)
+        if positions is not None:
+            positions = self._from_the_first(np.broadcast_to(positions - self.offset, ids.shape), mask)
+        if mask is None and self._pad is not None:
+            mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
+        keys = self._sequences.keys(ids, positions, mask)
+        sequences, places = self._follow(ids, keys)
+        pads = None if mask is None else (mask[:, mask.shape[1] - ids.shape[1] :] == 0).astype(np.int64)
+        flat = None if pads is None else pads.ravel()
+        return TokenGrid(
+            forward.call, forward.shape, keys.ravel(), sequences.ravel(), places.ravel(), ids.ravel(), flat
+        )
+
+    def _from_the_first(self, positions: Numbers, mask: Numbers | None) -> Numbers:
+        """Counted from each sequence's first token: some libraries count from the batch's left edge, padding too."""
+        if mask is not None and 1 < positions.shape[1] == mask.shape[1]:  # nothing came before
+            self._shift = positions[np.arange(len(mask)), np.argmax(mask != 0, axis=1)]
+        return positions - self._shift[:, None] if len(self._shift) == len(positions) else positions
+
+    def _follow(self, ids: Numbers, keys: Keys) -> tuple[Numbers, Numbers]:
+        """Number of the sequence, and place there, of every token that has a key."""
+        if len(self._current) != len(ids):
+            self._current = np.full(len(ids), UNKNOWN)
+            self._places = np.zeros(len(ids), np.int64)
+        sequences, places = np.full(ids.shape, UNKNOWN), np.full(ids.shape, UNKNOWN)
+        starts = token_keys(ids.reshape(-1, 1), np.zeros(ids.size, np.uint64)).reshape(ids.shape)
+        for row in range(len(ids)):
+            for start, end in _runs(keys[row], keys[row] == starts[row]):
+                if keys[row, start] == starts[row, start]:
+                    self._current[row], self._places[row] = self._begun, 0
+                    self._begun += 1
+                first = self._places[row]
+                sequences[row, start:end] = self._current[row]
+                own = keys[row, start:end] != NO_KEY
+                places[row, start:end] = np.where(own, first + np.cumsum(own) - 1, UNKNOWN)
+                sequences[row, start:end][~own] = UNKNOWN
+                self._places[row] = first + int(own.sum())
+        return sequences, places
+
+
+def _runs(keys: Keys, begins: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:
+    """Tokens with a key, cut where a sequence begins: (first, end)."""
+    own = np.flatnonzero(keys != NO_KEY)
+    if not len(own):
+        return
+    cuts = [int(own[0]), *(int(k) for k in own[1:] if begins[k]), int(own[-1]) + 1]
+    yield from pairwise(cuts)
+
+
+def padding(ids: Numbers, pad: int) -> NDArray[np.bool_]:
+    """Which tokens pad: the run of ``pad`` that a sequence begins with, and the one that it ends with."""
+    others = ids != pad
+    from_left = np.logical_or.accumulate(others, axis=1)
+    from_right = np.logical_or.accumulate(others[:, ::-1], axis=1)[:, ::-1]
+    found: NDArray[np.bool_] = ~(from_left & from_right)
+    return found
+
+
+def _numbered(grids: Sequence[TokenGrid]) -> tuple[TokenGrid, ...]:
+    """Sequences of several models, numbered through."""
+    highest: dict[str, int] = {}
+    for grid in grids:
+        module, most = grid.anchor.module, int(grid.sequences.max(initial=UNKNOWN))
+        highest[module] = max(highest.get(module, UNKNOWN), most)
+    offsets, begun = {}, 0
+    for module, most in highest.items():
+        offsets[module] = begun
+        begun += most + 1
+    return tuple(
+        replace(g, sequences=np.where(g.sequences < 0, UNKNOWN, g.sequences + offsets[g.anchor.module])) for g in grids
+    )

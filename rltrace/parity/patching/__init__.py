@@ -1,0 +1,1 @@
+"""Activation patching: another program's activation rows injected while a program runs."""

@@ -1,0 +1,1 @@
+"""Reports of parity: text and JSON. Never prints."""

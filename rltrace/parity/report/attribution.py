@@ -1,0 +1,140 @@
+"""How much of a gap each module brings, as measured by running the trainer again: for people, and as a plain object.
+
+Owns the wording, and the field names of this part of ``rltrace.compare/1`` (docs/reference/json.md). Computes nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from rltrace.parity.impact.attribution import Contributions, PatchTrial
+from rltrace.report.diff_text import wrapped
+from rltrace.report.phrases import cut, sentence
+from rltrace.report.style import Style
+
+LONGEST = 400
+"""Characters of what a run said that told nothing."""
+NAME = 36
+"""Columns of a module's name."""
+
+
+def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
+    """The section of the text report."""
+    yield style.bold("Contribution of each module to the gap (mean absolute difference, A's rows injected)")
+    yield f"    {'':<{NAME}}{'alone':>10} {'removes':>9} {'in turn':>10} {'removes':>9}"
+    yield f"    {'nothing injected':<{NAME}}{_gap(found.control):>10}"
+    for number, share in enumerate(found.shares):
+        alone = _part(found.removed(share.alone), found)
+        own = _part(found.own(number), found)
+        name = _tail(_short(share.module))
+        yield f"    {name:<{NAME}}{_gap(share.alone):>10} {alone:>9} {_gap(share.in_turn):>10} {own:>9}"
+    if found.routing is not None:
+        for name, trial in (("routing: experts only", found.routing.experts), ("with weights", found.routing.weights)):
+            yield f"    {name:<{NAME}}{_gap(trial):>10} {_part(found.removed(trial), found):>9}"
+    yield from wrapped(
+        "alone: rows of this module only. in turn: with those of all modules above it, so that the reduction is "
+        "that of this module and of what runs between the two"
+    )
+    yield from wrapped(sentence(_sum(found)))
+    for told in _doubts(found):
+        yield from wrapped(sentence(told))
+
+
+def _sum(found: Contributions) -> str:
+    together, alone = found.removed_together, found.removed_alone
+    if together is None:
+        return f"what all of them remove together is unknown: {found.together.why or found.control.why}"
+    text = f"together they remove {_part(together, found)} of the gap"
+    if alone is None:
+        return text
+    if found.add_up:
+        return f"{text}; the shares alone add up to {_part(alone, found)}, the same"
+    more = "more: the rows of one module include what came in from those before it" if alone > together else "less"
+    return (
+        f"{text}; the shares alone add up to {_part(alone, found)}, {more}. They interact: only the shares in turn "
+        "add up"
+    )
+
+
+def _doubts(found: Contributions) -> Iterator[str]:
+    """What these numbers do not rest on."""
+    if found.repeats is False:
+        yield (
+            f"run again with nothing injected, the trainer gives {_gap(found.control)}, not the "
+            f"{found.recorded:.2e} of the compared trace: it is not deterministic, or was not run in the same way; "
+            "all shares refer to this run"
+        )
+    if found.step is not None:
+        yield (
+            f"all of this is for optimizer step {found.step} only: injected rows change the gradients, so later "
+            "steps have other weights than the generator had"
+        )
+    if found.control.why:
+        yield f"run again with nothing injected: {found.control.why}"
+    trials = [(share.module, trial) for share in found.shares for trial in (share.alone, share.in_turn)]
+    if found.routing is not None:
+        trials += [("routing", found.routing.experts), ("routing", found.routing.weights)]
+    for module, why in dict.fromkeys((module, trial.why) for module, trial in trials if trial.why):
+        yield cut(f"{module}: {' '.join(why.split())}", LONGEST)
+    if found.left_out:
+        rest = f" and {len(found.left_out) - 3} more" if len(found.left_out) > 3 else ""
+        names = ", ".join(map(_short, found.left_out[:3]))
+        yield (
+            f"not tried (--most): {names}{rest}; their contribution counts, in turn, for the next module that was tried"
+        )
+
+
+def _gap(trial: PatchTrial) -> str:
+    return "?" if trial.gap is None else f"{trial.gap:.2e}"
+
+
+def _part(removed: float | None, found: Contributions) -> str:
+    """Of the gap, in percent."""
+    if removed is None or not found.control.gap:
+        return "?"
+    share = round(removed / found.control.gap, 2)
+    return f"{share or 0.0:.0%}"  # no -0%
+
+
+def _short(path: str) -> str:
+    """Without the outermost class."""
+    return path.partition(".")[2] or path
+
+
+def _tail(name: str) -> str:
+    return name if len(name) < NAME else "…" + name[-(NAME - 2) :]
+
+
+def contributions_json(found: Contributions) -> dict[str, Any]:
+    """The part ``contributions``."""
+    return {
+        "command": shlex.join(found.command),
+        "recorded": found.recorded,
+        "control": _trial(found.control),
+        "repeats": found.repeats,
+        "modules": [
+            {
+                "module": share.module,
+                "alone": {**_trial(share.alone), "removed": found.removed(share.alone)},
+                "in_turn": {**_trial(share.in_turn), "removed": found.own(number)},
+            }
+            for number, share in enumerate(found.shares)
+        ],
+        "together": {**_trial(found.together), "removed": found.removed_together},
+        "removed_alone": found.removed_alone,
+        "add_up": found.add_up,
+        "routing": None
+        if found.routing is None
+        else {
+            "experts": {**_trial(found.routing.experts), "removed": found.removed(found.routing.experts)},
+            "weights": {**_trial(found.routing.weights), "removed": found.removed(found.routing.weights)},
+        },
+        "left_out": list(found.left_out),
+        "step": found.step,
+    }
+
+
+def _trial(trial: PatchTrial) -> dict[str, Any]:
+    return {"gap": trial.gap, "largest": trial.largest, "why": trial.why or None}

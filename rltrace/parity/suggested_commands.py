@@ -1,0 +1,66 @@
+"""What to run next after two programs were compared by row: commands ready to paste, the most useful first.
+
+Owns their wording. Only verbs that exist; a trace's own command and folder come from its launch record.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from rltrace.diff.suggested_commands import change_folder
+from rltrace.parity.model import Parity, ParityVerdict
+from rltrace.selectors import escape
+from rltrace.trace.read.reader import Trace
+
+EVERYTHING = ("--rows", "all", "--values", "module=*")
+
+
+def advise(parity: Parity, a: Trace, b: Trace) -> tuple[str, ...]:
+    """``b`` is ``a`` where both stretches are of one trace."""
+    return tuple(dict.fromkeys(_commands(parity, a, b)))
+
+
+def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
+    if parity.holes:
+        yield from (shlex.join(["rltrace", "verify", str(trace.path)]) for trace in (a, b))
+    if parity.verdict is not ParityVerdict.DIFFERS:
+        return
+    unmeasured = [module for module in parity.compared if module.differing and module.distance is None]
+    first = parity.first
+    if unmeasured or (first is not None and first.several and not _has_rows_of_ops(a, b)):
+        paths = (None, None) if first is None else (first.path.a, first.path.b)
+        for trace, path in [(b, paths[1])] if a is b else [(a, paths[0]), (b, paths[1])]:
+            yield _record(trace, path)
+    if first is not None and first.path.b is not None:
+        selector = f"module={escape(first.path.b)}"
+        yield _contributions(a, b)
+        yield shlex.join(["rltrace", "ops", str(b.path), selector])
+
+
+def _contributions(a: Trace, b: Trace) -> str:
+    """How much of what differs at the end each module brings."""
+    folder = change_folder(b)
+    paths = [trace.path.resolve() if folder else trace.path for trace in ((a,) if a is b else (a, b))]
+    return f"{folder}{shlex.join(['rltrace', 'compare', *map(str, paths), '--contributions', '--'])} {_command(b)}"
+
+
+def _has_rows_of_ops(*traces: Trace) -> bool:
+    return all(
+        any(process.kept_rows.ops(stream.index) for process in trace.processes for stream in process.streams)
+        for trace in traces
+    )
+
+
+def _record(trace: Trace, first: str | None) -> str:
+    """The same program once more, with rows and values of all modules, and with rows of the first one's ops."""
+    rows: tuple[str, ...] = EVERYTHING
+    if first is not None:
+        rows = ("--rows", "module=*", "--rows", f"op=*,module={escape(first)}", "--values", "module=*")
+    file = f"{trace.path.name.removesuffix('.zarr')}-rows.zarr"
+    return f"{change_folder(trace)}{shlex.join(['rltrace', 'record', *rows, '-o', file, '--'])} {_command(trace)}"
+
+
+def _command(trace: Trace) -> str:
+    command = trace.launch.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) and command else "CMD"

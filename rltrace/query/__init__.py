@@ -1,0 +1,1 @@
+"""Questions to traces that reports, verbs and the interface share: ops, pairs, values, names, positions. No torch."""

@@ -1,0 +1,242 @@
+"""``--at``: which op of a trace is meant, and which op of another trace is the same one.
+
+Owns the grammar: a row as ``rltrace diff`` and ``rltrace ops`` print it (``1234``, ``rank0/main:1234``, ``1,234 of
+rank0/main``, ``1,234 (A), 1,236 (B) of rank0/main``), or a selector that finds exactly one op. Never prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from rltrace.errors import HoleError, SelectorError, UsageError
+from rltrace.query.names import Words
+from rltrace.query.ops import op_line
+from rltrace.query.selector_mask import RowMask, step_bounds
+from rltrace.replay.plan import following
+from rltrace.selectors import Key, Selector, escape, parse_selectors
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import Column, Kind, RowFlag, Step
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.stream import StreamTrace
+
+SHOWN = 8
+"""Candidates that are named where a selector finds several."""
+
+_NUMBER = r"[0-9][0-9,]*"
+_FORMS = tuple(
+    map(
+        re.compile,
+        (
+            rf"(?P<row>{_NUMBER})(?: \(A\), (?P<b>{_NUMBER}) \(B\))?(?: \([AB] only\))?(?: of (?P<stream>\S+))?",
+            rf"(?P<stream>\S+):(?P<row>{_NUMBER})(?P<b>)",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """One row of a trace."""
+
+    trace: Trace
+    process: ProcessTrace
+    stream: StreamTrace
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.stream.name}:{self.row}"
+
+    @property
+    def rows(self) -> Rows:
+        """The row alone. Raises HoleError."""
+        return self.stream.read(self.row, self.row + 1)
+
+
+def locate(trace: Trace, text: str, *, is_b: bool = False) -> Located:
+    """The op that ``text`` names; ``is_b``: of two rows it names, the second. Raises UsageError, HoleError."""
+    text = text.strip()
+    for form in _FORMS:
+        found = form.fullmatch(text)
+        if found is not None:
+            number = (found["b"] if is_b else None) or found["row"]
+            return _row(trace, found["stream"], int(number.replace(",", "")))
+    if "=" not in text:
+        raise UsageError(
+            f"--at {text}: give a row, as in 1234 or rank0/main:1234, or a selector that finds one op, as in "
+            "op=addmm,step=3,nth=0"
+        )
+    return _selected(trace, text)
+
+
+def names_both(text: str) -> bool:
+    """Whether it tells a row of A and one of B."""
+    found = _FORMS[0].fullmatch(text.strip())
+    return found is not None and bool(found["b"])
+
+
+def partner(a: Located, b: Trace) -> Located:
+    """The op of ``b`` that is the same one: stream, step, call site, operator, how-manieth. Raises UsageError."""
+    process, stream = _stream(b, a.stream.name)
+    rows = a.rows
+    wanted = following(a.process).get(int(rows.columns[0, Column.STEP]))
+    step = next((number for number, attempt in following(process).items() if attempt == wanted), None)
+    op = str(a.process.tables["ops"].payloads[rows.columns[0, Column.OP]])
+    site = int(a.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
+    if step is not None:
+        own = _occurrences(a.process, a.stream, int(rows.columns[0, Column.STEP]), op, site)
+        others = _occurrences(process, stream, step, op, site)
+        if own.index(a.row) < len(others):
+            return Located(b, process, stream, others[own.index(a.row)])
+    raise UsageError(
+        f"{b.path} has no op that matches {op} at {a}: no such call in that step from that line; name both rows, as"
+        f' rltrace diff prints them: --at "{a.row} (A), N (B) of {a.stream.name}"'
+    )
+
+
+def selector_of(at: Located) -> str:
+    """A selector that finds this op in another recording of the program as well."""
+    line = op_line(at.rows, 0, at.stream.name, Words(at.process))
+    parts = [f"op={escape(line.op)}", f"stream={escape(at.stream.name)}", f"step={line.step}", f"phase={line.phase}"]
+    if line.site is not None:
+        parts.append(f"site={escape(line.site.file)}:{escape(line.site.function)}")
+    parts += [f"module={escape(line.module)}"] if line.module else []
+    return ",".join([*parts, f"nth={_nth(at)}"])
+
+
+def _nth(at: Located) -> int:
+    rows = at.rows
+    name = str(at.process.tables["ops"].payloads[rows.columns[0, Column.OP]])
+    site = int(at.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
+    return _occurrences(at.process, at.stream, int(rows.columns[0, Column.STEP]), name, site).index(at.row)
+
+
+def _row(trace: Trace, name: str | None, row: int) -> Located:
+    process, stream = _stream(trace, name)
+    if row >= stream.rows:
+        raise UsageError(f"{stream.name} of {trace.path} has rows 0 to {stream.rows - 1}: there is no row {row}")
+    return Located(trace, process, stream, row)
+
+
+def _stream(trace: Trace, name: str | None) -> tuple[ProcessTrace, StreamTrace]:
+    """The stream of that name; without one the first that has rows."""
+    streams = [(process, stream) for process in trace.processes for stream in process.streams if stream.rows]
+    found = next((pair for pair in streams if name in (None, pair[1].name)), None)
+    if found is None:
+        has = ", ".join(stream.name for _, stream in streams) or "none"
+        which = "stream" if name is None else f"stream {name}"
+        raise UsageError(f"{trace.path} has no rows of a {which}; streams with rows: {has}")
+    return found
+
+
+def _selected(trace: Trace, text: str) -> Located:
+    """The one op that a selector finds."""
+    found: list[tuple[Located, str]] = []
+    for at, line in _matches(trace, text):
+        found.append((at, line))
+        if len(found) > SHOWN:
+            break
+    if len(found) == 1:
+        return found[0][0]
+    if not found:
+        raise UsageError(
+            f"--at {text}: it finds no op in {trace.path} that computes something (views and allocations not "
+            "counted); rltrace ops lists what a selector finds"
+        )
+    lines = [f"  --at {at}  {line}" for at, line in found[:SHOWN]]
+    more = ["  ..."] if len(found) > SHOWN else []
+    raise UsageError("\n".join([f"--at {text}: it finds more than one op; name one of them:", *lines, *more]))
+
+
+def _matches(trace: Trace, text: str) -> Iterator[tuple[Located, str]]:
+    selector = parse_selectors([text])
+    bounds = step_bounds(selector, None)
+    for process in trace.processes:
+        words = Words(process)
+        for stream in process.streams:
+            mask = RowMask(selector, bounds, stream.name, words)
+            for segment in stream.segments if mask.possible else ():
+                try:
+                    rows = stream.read_segment(segment)
+                except HoleError:
+                    mask.skip()
+                    continue
+                computes = (rows.column(Column.FLAGS) & np.uint32(RowFlag.VIEW | RowFlag.ALLOCATION)) == 0
+                chosen = mask.of(rows) & computes & (rows.column(Column.KIND) == Kind.OP)
+                for i in np.flatnonzero(chosen).tolist():
+                    line = op_line(rows, i, stream.name, words)
+                    where = f"{line.site.file}:{line.site.line} {line.site.function}" if line.site else ""
+                    yield Located(trace, process, stream, rows.first + i), f"{line.op}  step {line.step}  {where}"
+
+
+def _occurrences(process: ProcessTrace, stream: StreamTrace, step: int, op: str, site: int) -> list[int]:
+    """Rows of one operator from one call site within a step, in order. Raises HoleError."""
+    tables = process.tables
+    found: list[int] = []
+    start, stop = _extent(process, stream, step)
+    for segment in stream.segments:
+        if segment.stop <= start or segment.first >= stop:
+            continue
+        rows = stream.read_segment(segment)
+        ops = np.array([str(name) == op for name in tables["ops"].payloads], bool)
+        sites = tables["sites"].keys == np.uint64(site)
+        same = ops[rows.column(Column.OP)] & sites[rows.column(Column.SITE)]
+        same &= (rows.column(Column.STEP) == step) & (rows.column(Column.KIND) == Kind.OP)
+        found += [segment.first + int(i) for i in np.flatnonzero(same)]
+    return found
+
+
+def _extent(process: ProcessTrace, stream: StreamTrace, step: int) -> tuple[int, int]:
+    """Rows outside of which the stream has none of that step."""
+    ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
+    before = ended[ended[:, Step.STEP] < step][:, Step.END_ROW]
+    upto = ended[ended[:, Step.STEP] >= step][:, Step.END_ROW]
+    return int(before.max()) if len(before) else 0, int(upto.min()) if len(upto) else stream.rows
+
+
+# --- seek -------------------------------------------------------------------------------------------------------------
+#
+# The next row of a stream that a selector finds, forwards or backwards.
+#
+# Owns the order of the search: from a row on, a segment at a time, so memory stays flat and a match nearby is found at
+# once. Rows that cannot be read are passed over.
+
+
+def next_row(
+    process: ProcessTrace,
+    stream: StreamTrace,
+    selector: Selector,
+    start: int,
+    direction: int = 1,
+    cancelled: Callable[[], bool] = lambda: False,
+    guard: AbstractContextManager[object] | None = None,
+) -> int | None:
+    """The first row from ``start`` on (up to it, with -1) that ``selector`` finds; None: there is none.
+    ``guard`` is entered for each reading, where threads share the stream. Raises SelectorError for ``nth``, which
+    counts from the beginning of a step and is no property of a row.
+    """
+    if any(condition.key is Key.NTH for clause in selector.clauses for condition in clause):
+        raise SelectorError("nth= cannot be looked for here; rltrace ops finds it")
+    mask = RowMask(selector, None, stream.name, Words(process))
+    if not mask.possible:
+        return None
+    segments = [s for s in stream.segments if (s.stop > start if direction > 0 else s.first <= start)]
+    for segment in segments if direction > 0 else reversed(segments):
+        if cancelled():
+            return None
+        try:
+            with guard or nullcontext():
+                rows = stream.read_segment(segment)
+        except HoleError:
+            mask.skip()
+            continue
+        found = segment.first + np.flatnonzero(mask.of(rows))
+        ahead = found[found >= start] if direction > 0 else found[found <= start]
+        if len(ahead):
+            return int(ahead[0 if direction > 0 else -1])
+    return None

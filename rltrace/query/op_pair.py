@@ -1,0 +1,154 @@
+"""One op as both sides ran it, in words, and the way upstream from its inputs.
+
+Owns the side-by-side account of a pair of rows (or of a row that one side alone has). Decides no verdict. Never prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rltrace.diff.base.context import DiffContext, Matching
+from rltrace.diff.base.findings import RowAt, row_at, writer_of
+from rltrace.diff.base.model import Pair
+from rltrace.diff.base.row_diff import numbers_text, skeleton_text
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.causes.inputs import match_inputs
+from rltrace.query.names import Words
+from rltrace.query.ops import OpInput, OpLine, op_line
+from rltrace.trace.format.schema import Column, Origin, RowFlag
+
+COPIES = (
+    "aten.alias",
+    "aten.clone",
+    "aten.contiguous",
+    "aten._to_copy",
+    "aten.copy_",
+    "aten.detach",
+    "aten.lift_fresh",
+)
+"""Operators that hand the numbers of an input on."""
+
+LONGEST_WAY = 64
+"""Views and copies that are passed over at a time."""
+
+
+@dataclass(frozen=True)
+class PairedInput:
+    """One tensor input on both sides."""
+
+    place: int
+    a: OpInput | None
+    b: OpInput | None
+    match: str
+    """"read", "linked", "differ", "unknown"; "" where only one side has it, it is only written, or nobody asked."""
+
+
+@dataclass(frozen=True)
+class OpPair:
+    """One op as both sides ran it; at least one side is there."""
+
+    a: OpLine | None
+    b: OpLine | None
+    inputs: tuple[PairedInput, ...]
+    numbers: Pair[str]
+    """Numbers among the arguments."""
+    skeleton: Pair[str]
+    """All other arguments: T tensor, i integer, f float."""
+    paths: tuple[str, ...]
+    """Where the files of the stack stood on the machine that recorded it, innermost first."""
+
+    @property
+    def shown(self) -> OpLine:
+        """A's side; B's where A has none."""
+        line = self.a or self.b
+        assert line is not None
+        return line
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Where an input's numbers came from."""
+
+    a: int | None
+    b: int | None
+    passed: int
+    """Views and copies on the way."""
+
+
+class OpPairs:
+    """Looks rows of one pair of streams up."""
+
+    def __init__(self, a: StreamView, b: StreamView, matching: Matching | None) -> None:
+        """``matching`` None: no row of A belongs to one of B, so of no input it is said whether it matches."""
+        self._views = a, b
+        self._words = Words(a.process), Words(b.process)
+        self._scene = None if matching is None else DiffContext(a, b, matching, ())
+
+    def pair(self, a: int | None, b: int | None) -> OpPair:
+        """Row ``a`` of A and ``b`` of B. Raises HoleError."""
+        rows = [None if index is None else row_at(view, index) for view, index in zip(self._views, (a, b), strict=True)]
+        lines = [
+            None if row is None else op_line(row.rows, row.place, row.view.name, words)
+            for row, words in zip(rows, self._words, strict=True)
+        ]
+        shown = next(row for row in rows if row is not None)
+        return OpPair(
+            lines[0],
+            lines[1],
+            tuple(self._inputs(rows[0], lines[0], rows[1], lines[1])),
+            Pair(*(None if row is None else numbers_text(row) for row in rows)),
+            Pair(*(None if row is None else skeleton_text(row) for row in rows)),
+            _paths(shown),
+        )
+
+    def upstream(self, a: int | None, b: int | None, place: int) -> Upstream | None:
+        """The op that made the numbers of input ``place``, past views and copies; None: no op is known to have."""
+        found = [
+            (None, 0) if index is None else self._source(row_at(view, index), place)
+            for view, index in zip(self._views, (a, b), strict=True)
+        ]
+        (row_a, passed_a), (row_b, passed_b) = found
+        return None if row_a is None and row_b is None else Upstream(row_a, row_b, max(passed_a, passed_b))
+
+    def _source(self, row: RowAt, place: int) -> tuple[int | None, int]:
+        links = list(row.rows.inputs(row.place))
+        found = writer_of(row, links[place]) if place < len(links) and links[place].distance > 0 else None
+        passed = 0
+        while found is not None and passed < LONGEST_WAY:
+            before = _handed_on(found)
+            if before is None:
+                break
+            found, passed = before, passed + 1
+        return (None if found is None else found.index), passed
+
+    def _inputs(self, a: RowAt | None, x: OpLine | None, b: RowAt | None, y: OpLine | None) -> list[PairedInput]:
+        known: dict[int, str] = {}
+        if a is not None and b is not None and self._scene is not None:
+            known = {entered.place: entered.match.value for entered in match_inputs(self._scene, a, b)}
+        inputs_a, inputs_b = (x.inputs if x else ()), (y.inputs if y else ())
+        return [
+            PairedInput(k, _nth(inputs_a, k), _nth(inputs_b, k), known.get(k, ""))
+            for k in range(max(len(inputs_a), len(inputs_b)))
+        ]
+
+
+def _nth(inputs: tuple[OpInput, ...], k: int) -> OpInput | None:
+    return inputs[k] if k < len(inputs) else None
+
+
+def _handed_on(row: RowAt) -> RowAt | None:
+    """The row whose numbers a view or copy hands on; None where it is neither, or that is not known."""
+    is_view = bool(row.rows.flags(row.place) & RowFlag.VIEW)
+    if not is_view and row.op.rpartition(".")[0] not in COPIES:
+        return None
+    links = [link for link in row.rows.inputs(row.place) if link.distance != Origin.OVERWRITTEN]
+    if not links or links[-1].distance <= 0:
+        return None
+    return writer_of(row, links[0] if is_view else links[-1])
+
+
+def _paths(row: RowAt) -> tuple[str, ...]:
+    view: StreamView = row.view
+    numbers = view.payload("sites", int(row.rows.columns[row.place, Column.SITE]))
+    frames = [view.payload("frames", n) for n in numbers] if isinstance(numbers, list) else []
+    return tuple(str(f.get("path", "")) for f in frames if isinstance(f, dict) and not f.get("internal"))

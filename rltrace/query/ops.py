@@ -1,0 +1,194 @@
+"""The recorded ops of a trace, selected and put into words, one at a time.
+
+Owns what is said of one row (``OpLine``) and which rows a selector finds; reads a segment at a time, so memory stays
+flat. Rows that cannot be read come as a ``HoleLine`` in their place. Never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.diff.base.model import Site
+from rltrace.errors import HoleError, LeftOutError
+from rltrace.query.names import Words
+from rltrace.query.selector_mask import RowMask, step_bounds
+from rltrace.selectors import Range, Selector
+from rltrace.trace.format.events import Event, event_of
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Step, event_name
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.stream import StreamTrace
+
+FLAGS = {
+    RowFlag.MARKED: "marked",
+    RowFlag.VIEW: "view",
+    RowFlag.ALLOCATION: "allocation",
+    RowFlag.OVERLAPPING: "overlapping",
+}
+
+Value = bool | int | float | complex | None
+
+
+@dataclass(frozen=True)
+class OpInput:
+    """One tensor input, and where it came from."""
+
+    layout: str
+    """``float32[64,4]``, with the device behind an @ where it is not the CPU; "" where the trace does not say."""
+    producer: int | None
+    """Row that wrote it (or, for bytes that came unchanged, read the same view); None: see ``origin``."""
+    origin: str
+    """"row", "outside", "mixed" or "unknown"."""
+    digest: str | None
+    """16 hex digits, where this op read the bytes."""
+
+
+@dataclass(frozen=True)
+class OpLine:
+    """One row of a stream, in words."""
+
+    stream: str
+    row: int
+    kind: str
+    """"op", or the event's name."""
+    step: int
+    phase: str
+    op: str
+    inputs: tuple[OpInput, ...]
+    module: str
+    site: Site | None
+    """Innermost user frame."""
+    stack: tuple[Site, ...]
+    """All user frames, innermost first."""
+    outputs: tuple[str, ...]
+    """Digests, 16 hex digits each."""
+    rng: str | None
+    """Digest of the generator's state before the op, where it drew."""
+    value: Value
+    kernel: str
+    flags: tuple[str, ...]
+    """"marked", "view", "allocation"."""
+    event: Event | None = None
+    """What a row that is no op tells."""
+
+
+@dataclass(frozen=True)
+class HoleLine:
+    """Rows that were recorded and are not to be had."""
+
+    stream: str
+    first: int
+    rows: int
+    why: str
+    damaged: bool
+    """False where a slice of a trace left them out on purpose."""
+
+
+Line = OpLine | HoleLine
+
+
+def list_ops(trace: Trace, selector: Selector, steps: Range | None = None) -> Iterator[Line]:
+    """Every row that ``selector`` finds within ``steps``: process by process, stream by stream, in execution order."""
+    for process in trace.processes:
+        words = Words(process)
+        for stream in process.streams:
+            yield from _stream_ops(process, stream, words, selector, steps)
+
+
+def _stream_ops(
+    process: ProcessTrace, stream: StreamTrace, words: Words, selector: Selector, steps: Range | None
+) -> Iterator[Line]:
+    mask = RowMask(selector, steps, stream.name, words)
+    if not mask.possible:
+        return
+    start, stop = _row_bounds(process, stream, step_bounds(selector, steps))
+    for first, end in _pieces(stream, start, stop):
+        try:
+            rows = stream.read(first, end)
+        except HoleError as error:
+            mask.skip()
+            yield HoleLine(stream.name, first, end - first, str(error), not isinstance(error, LeftOutError))
+            continue
+        for i in np.flatnonzero(mask.of(rows)).tolist():
+            yield op_line(rows, i, stream.name, words)
+
+
+def _row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tuple[int, int]:
+    """Rows outside of which no row of the stream can have a step in ``steps``."""
+    ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
+    before = ended[ended[:, Step.STEP] < steps.start]
+    start = int(before[:, Step.END_ROW].max()) if len(before) else 0
+    if steps.stop is None:
+        return start, stream.rows
+    after = ended[ended[:, Step.STEP] >= steps.stop - 1]
+    return start, int(after[:, Step.END_ROW].min()) if len(after) else stream.rows
+
+
+def _pieces(stream: StreamTrace, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """``start`` to ``stop``, cut at segments and at the gaps between: each is read whole or not at all."""
+    cuts = {start, stop}
+    for segment in stream.segments:
+        cuts |= {segment.first, segment.stop}
+    edges = sorted(cut for cut in cuts if start <= cut <= stop)
+    yield from pairwise(edges)
+
+
+def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
+    """Row ``i`` of ``rows`` in words."""
+    columns: NDArray[np.uint32] = rows.columns[i]
+    kind, flags = int(columns[Column.KIND]), rows.flags(i)
+    stack = words.stack(int(columns[Column.SITE]))
+    rng = rows.rng(i)
+    skeleton = words.skeleton(int(columns[Column.SCALARS]))
+    event = None if kind in (Kind.OP, Kind.WINDOW) else event_of(rows, i, skeleton)
+    return OpLine(
+        stream=stream,
+        row=rows.first + i,
+        kind=event_name(kind),
+        step=int(columns[Column.STEP]),
+        phase=_phase_name(int(columns[Column.PHASE])),
+        op=words.op(int(columns[Column.OP])) if kind == Kind.OP else event_name(kind),
+        inputs=_inputs(rows, i, words),
+        module=words.module(int(columns[Column.MODULE])),
+        site=stack[0] if stack else None,
+        stack=stack,
+        outputs=tuple(f"{digest:016x}" for digest in rows.outputs(i)),
+        rng=None if rng is None else f"{rng:016x}",
+        value=rows.value(i),
+        kernel=words.kernel(int(columns[Column.KERNEL])),
+        flags=tuple(word for flag, word in FLAGS.items() if flag in flags) if event is None else (),
+        event=event,
+    )
+
+
+def _inputs(rows: Rows, i: int, words: Words) -> tuple[OpInput, ...]:
+    layouts = words.layouts(int(rows.columns[i, Column.STRUCTURE]))
+    links = list(rows.inputs(i))
+    layouts += [""] * (len(links) - len(layouts))
+    inputs = []
+    for number, layout in enumerate(layouts):
+        link = links[number] if number < len(links) else None
+        distance = int(Origin.UNKNOWN) if link is None else link.distance
+        inputs.append(
+            OpInput(
+                layout=layout,
+                producer=rows.first + i - distance if distance > 0 else None,
+                origin="row" if distance > 0 else Origin(distance).name.lower(),
+                digest=None if link is None or link.digest is None else f"{link.digest:016x}",
+            )
+        )
+    return tuple(inputs)
+
+
+def _phase_name(number: int) -> str:
+    """``phase 9`` for one that a newer version of the format may have added."""
+    try:
+        return Phase(number).name.lower()
+    except ValueError:
+        return f"phase {number}"

@@ -1,0 +1,51 @@
+"""Recording: from a dispatched op to a row. Everything that watches a program with torch is in this package.
+
+An *engine* intercepts ops (``base/dispatch_mode.py``), an *op recorder* turns each into a row
+(``core/op_recorder.py``), the *committer* writes rows to disk in the background (``streams/committer.py``), and the
+*session* owns all of it for one process (``session/session.py``). Nothing here may change what the recorded program
+computes, prints or returns: no random number is drawn, no tensor kept alive, no version counter touched.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from rltrace.trace.format.schema import Phase
+
+if TYPE_CHECKING:
+    from rltrace.recorder.session.session import Session
+
+USER_PHASES = ("init", "rollout", "evaluation", "forward", "other")
+
+
+def current_session() -> Session | None:
+    """The recording that this process is in, if it is in one. Imports nothing."""
+    module: Any = sys.modules.get("rltrace.recorder.session.session")
+    return None if module is None else module.current.session
+
+
+def user_phase(name: str) -> Phase:
+    """The phase of that name. Raises ValueError for one that a program cannot set."""
+    if name not in USER_PHASES:
+        raise ValueError(f"{name!r} is no phase a program can set; there are {', '.join(USER_PHASES)}")
+    return Phase[name.upper()]
+
+
+def check_watched(name: object, value: object) -> None:
+    """Raise TypeError for what ``rltrace.watch`` takes no sample of, whether or not anything is recorded."""
+    if not isinstance(name, str):
+        raise TypeError(f"a series is named by text, not by {name!r}")
+    if isinstance(value, (int, float)):
+        return
+    if not hasattr(type(value), "__float__") or _elements(value) != 1:
+        raise TypeError(f"watch({name!r}, …) takes one number at a time, not a {type(value).__name__}")
+
+
+def _elements(value: Any) -> int:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return prod(getattr(value, "shape", ()))
+    with torch._C.DisableTorchFunction():  # a mode or a subclass of the program's is not asked
+        return int(value.numel())

@@ -1,0 +1,1 @@
+"""What the rest of the recorder builds on: options, intern tables, threads, names, patches of imports."""

@@ -1,0 +1,48 @@
+"""A table of the program's own objects, by which object it is.
+
+Owns nothing but the entries: an entry goes when its object dies. It never hashes nor compares a key, so that no code of
+the program runs here: classes of real libraries define ``__eq__`` that returns a tensor, or one that raises.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class WeakIdDict(Generic[K, V]):
+    """``weakref.WeakKeyDictionary``, keyed on ``id(key)``."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+
+    def __setitem__(self, key: K, value: V) -> None:
+        number, entries = id(key), self._entries
+
+        def forget(dead: weakref.ref[Any]) -> None:
+            entry = entries.get(number)
+            if entry is not None and entry[0] is dead:
+                del entries[number]
+
+        entries[number] = (weakref.ref(key, forget), value)
+
+    def get(self, key: K) -> V | None:
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[K]:
+        """Keys that are alive, in the order in which they came in."""
+        for reference, _ in list(self._entries.values()):
+            key = reference()
+            if key is not None:
+                yield key

@@ -1,0 +1,1 @@
+"""What is captured beside rows where it was asked for: values of tensors, activations of modules."""

@@ -1,0 +1,318 @@
+"""An operator called with arguments of one signature: everything about a row that follows from the two, made once.
+
+Owns the tables "ops", "structures" and "scalars" and what the committer derives from their ids: how many cells of each
+kind a row has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from array import array
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.nn import Parameter
+
+from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.base.torch_function import OverriddenError, would_be_asked
+from rltrace.recorder.core.op_info import LABELS, OpPlan, WrittenPlaces, make_plan, plan_of_call, written_places
+from rltrace.recorder.core.regions import RegionInputs, RegionName, region_of
+from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, shape_of
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+#
+# Which processes take part in a collective, and how what they send is put together: what c10d hands over as an object.
+#
+# Owns what becomes of these objects in a row: a part of the call's signature, and an entry of table "scalars". Only
+# collectives pass here; whatever cannot be asked is no more than an object.
+
+
+GROUP_ARGUMENT = "group_name"
+"""Argument in which a functional collective has its group, by name."""
+
+ScriptObject = torch.ScriptObject
+
+
+def signature_of(value: Any) -> object:
+    """What tells one process group or reduction from another; None for other objects."""
+    try:
+        kind = value._type().name()
+        if kind == "ProcessGroup":
+            return str(torch.distributed.ProcessGroup.unbox(value).group_name)
+        return int(value._get_method("op")()) if kind == "ReduceOp" else None
+    except Exception:  # of a build or version that has nothing of the kind
+        return None
+
+
+def payload_of(value: Any) -> dict[str, object] | None:
+    """The same for table "scalars": ``{"group": "0", "rank": 1, "ranks": [0, 1]}``, ``{"reduce": "SUM"}``."""
+    try:
+        kind = value._type().name()
+        if kind == "ProcessGroup":
+            return _group(torch.distributed.ProcessGroup.unbox(value))
+        if kind == "ReduceOp":
+            number = int(value._get_method("op")())
+            return {"reduce": torch.distributed.ReduceOp.RedOpType(number).name}
+    except Exception:
+        return None
+    return None
+
+
+def named_group(name: object) -> dict[str, object] | None:
+    """The entry of a group that a functional collective names."""
+    try:
+        if not isinstance(name, str):
+            return None
+        return _group(torch._C._distributed_c10d._resolve_process_group(name))  # type: ignore[arg-type]
+    except Exception:
+        return None
+
+
+def _group(group: Any) -> dict[str, object]:
+    """``rank`` is this process's own, and ``ranks`` are all members', counted over the whole program."""
+    name = str(group.group_name)
+    members = sys.modules["torch.distributed.distributed_c10d"]._world.pg_group_ranks.get(group)
+    if not members:
+        return {"group": name}
+    ranks = [rank for rank, _ in sorted(members.items(), key=lambda member: member[1])]
+    return {"group": name, "rank": ranks[group.rank()], "ranks": ranks}
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+#
+# The arguments of an op taken apart: its tensors in order, its numbers exactly, and a signature of all the rest.
+#
+# Owns the signature, a flat tuple of hashable parts: dtype, shape, strides and device of each tensor, the types of
+# numbers (their values stand in the cells, so that a learning rate which changes each step grows no table), the values
+# of everything else. ``1``, ``True`` and ``1.0`` never fall together. Never calls ``str`` on an unknown object: a
+# storage prints its bytes.
+
+
+Tensor = torch.Tensor
+INT64 = 2**63
+
+_BY_VALUE = (int, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def take_apart(
+    values: Any, parts: list[object], tensors: list[torch.Tensor], integers: array[int], floats: array[float]
+) -> tuple[int, int]:
+    """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``parts``.
+
+    Returns how many integers and how many floats there were. Raises OverriddenError where somebody would be asked about
+    a tensor.
+    """
+    whole = real = 0
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            tensors.append(value)
+            parts += tensor_parts(value)
+        elif kind is int and -INT64 <= value < INT64:
+            integers.append(value)
+            whole += 1
+            parts.append(int)
+        elif kind is float:
+            floats.append(value)
+            real += 1
+            parts.append(float)
+        elif value is None or kind is bool:
+            parts += kind, value
+        elif kind is list or kind is tuple or kind is RegionInputs:
+            if kind is RegionInputs and value.held is None:
+                value.held = tensors
+            parts.append("[")
+            try:
+                inner = take_apart(value, parts, tensors, integers, floats)
+            except OverriddenError as error:
+                raise OverriddenError(whole + error.integers, real + error.floats) from None
+            whole += inner[0]
+            real += inner[1]
+            parts.append("]")
+        elif isinstance(value, torch.Tensor):
+            if would_be_asked(value):
+                raise OverriddenError(whole, real)
+            tensors.append(value)
+            parts.append(kind)
+            parts += tensor_parts(value)
+        elif isinstance(value, complex):
+            floats.extend((value.real, value.imag))
+            real += 2
+            parts.append(complex)
+        else:
+            parts.append(kind)
+            if isinstance(value, _BY_VALUE):
+                parts.append(value)
+            elif kind is ScriptObject:
+                parts.append(signature_of(value))
+    return whole, real
+
+
+def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
+    """The tensors among the arguments of an op, in the order of its row."""
+    tensors: list[torch.Tensor] = []
+    take_apart((*args, *(kwargs or {}).values()), [], tensors, array("q"), array("d"))
+    return tensors
+
+
+def tensor_parts(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Signature of one tensor. Of one without strides (sparse, nested, lazy) only what there is to ask."""
+    if not tensor.is_nested:
+        with contextlib.suppress(RuntimeError, ValueError):
+            return tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device
+    return tensor.dtype, tuple(shape_of(tensor)), tensor.layout, tensor.is_cpu or tensor.device
+
+
+def skeleton(args: Any, kwargs: dict[str, Any] | None) -> list[object]:
+    """What table "scalars" keeps: "T", "i", "f" and "c" for what stands elsewhere, JSON for the rest."""
+    items = [_item(value) for value in args]
+    return items + [[f"{name}=", _item(value)] for name, value in (kwargs or {}).items()]
+
+
+def _item(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return "T"
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return "i" if -INT64 <= value < INT64 else {"int": str(value)}
+    if isinstance(value, (list, tuple)):
+        return [_item(item) for item in value]
+    if isinstance(value, (float, complex)):
+        return "f" if isinstance(value, float) else "c"
+    if isinstance(value, str):
+        return {"str": value}
+    if isinstance(value, torch.dtype):
+        return {"dtype": dtype_name(value)}
+    if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+        return {type(value).__name__: str(value)}
+    if type(value) is ScriptObject and (known := payload_of(value)) is not None:
+        return known
+    return {"object": type(value).__name__}
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+Signature = tuple[object, ...]
+"""``id()`` of the operator (hashing an operator itself runs Python code) and the parts of ``arguments.py``."""
+
+
+class Call:
+    """One operator and one signature."""
+
+    __slots__ = ("factor", "layouts", "overwritten", "plan", "scalars", "structure", "written")
+
+    def __init__(
+        self, plan: OpPlan, layouts: tuple[Layout, ...], written: WrittenPlaces, structure: int, scalars: int
+    ) -> None:
+        self.plan = plan
+        self.written = written.all
+        """Places, among its tensors, of those it writes."""
+        self.overwritten = written.unread
+        """Places of those it does not read, though it may write them."""
+        self.factor = written.factor
+        """What its first tensor is multiplied by: 0 means that it is not read."""
+        self.layouts = layouts
+        """Of its tensors, in order."""
+        self.structure = structure
+        self.scalars = scalars
+
+
+class Calls:
+    """All calls of one process."""
+
+    def __init__(self, tables: Tables, layouts: Layouts) -> None:
+        self._tables = tables
+        self._layouts = layouts
+        self._plans: dict[int, OpPlan] = {}
+        self.known: dict[Signature, Call] = {}
+        """The hot path looks here itself."""
+        self.op_names: list[str] = []
+        """By id in table "ops"."""
+        self.structure_sizes = array("q")
+        """Tensors per structure, by id."""
+        self.structure_devices: list[str] = []
+        """Device type of the first tensor, by id of the structure."""
+        self.scalar_counts = array("q")
+        """Integers and floats per skeleton, by id: two numbers each."""
+        self.no_op = self._op("")
+        """Id in table "ops" of rows that are no op."""
+        self.structure((), [])
+        self.scalars([], 0, 0)
+
+    def make(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        signature: Signature,
+        tensors: list[torch.Tensor],
+        integers: int,
+        floats: int,
+    ) -> Call:
+        """Intern a call not seen before; ``integers`` and ``floats`` are how many numbers its arguments hold."""
+        layouts = tuple(self._layouts.of(tensor) for tensor in tensors)
+        on_device = [layout.later or not tensor.is_cpu for tensor, layout in zip(tensors, layouts, strict=True)]
+        plan = plan_of_call(self.plan(func), args, kwargs, on_device)
+        call = Call(
+            plan,
+            layouts,
+            written_places(plan, args, kwargs),
+            self.structure(layouts, tensors),
+            self.scalars(_said(plan, args, kwargs), integers, floats),
+        )
+        self.known[signature] = call
+        return call
+
+    def structure(self, layouts: tuple[Layout, ...], tensors: list[torch.Tensor]) -> int:
+        """Id in table "structures" of tensors with these layouts."""
+        keys = [self._tables.key_of("layouts", layout.id) for layout in layouts]
+        number = self._tables.intern("structures", portable_key("structures", keys), [layout.id for layout in layouts])
+        _put(self.structure_sizes, number, len(layouts), 0)
+        _put(self.structure_devices, number, tensors[0].device.type if tensors else "cpu", "cpu")
+        return number
+
+    def scalars(self, payload: list[object], integers: int, floats: int) -> int:
+        """Id in table "scalars" of a skeleton."""
+        number = self._tables.intern_payload("scalars", payload)
+        _put(self.scalar_counts, 2 * number, integers, 0)
+        _put(self.scalar_counts, 2 * number + 1, floats, 0)
+        return number
+
+    def plan(self, func: OpOverload) -> OpPlan:
+        """What is known of an operator, read from its schema at the first call."""
+        plan = self._plans.get(id(func))
+        if plan is None:
+            region = region_of(func)
+            name = str(func) if region is None else region.name
+            plan = self._plans[id(func)] = make_plan(self._op(name), func)
+        return plan
+
+    def _op(self, name: str) -> int:
+        if isinstance(name, RegionName):  # each has kernels of its own
+            number = self._tables.add("ops", portable_key("ops", str(name)), str(name))
+        else:
+            number = self._tables.intern_payload("ops", name)
+        _put(self.op_names, number, name, "")
+        return number
+
+
+def _said(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[object]:
+    """The skeleton of a call, its labels left out, the members of a group that it names put in."""
+    said = skeleton(args, kwargs)
+    if GROUP_ARGUMENT in plan.arguments and (place := plan.arguments.index(GROUP_ARGUMENT)) < len(args):
+        said[place] = named_group(args[place]) or said[place]
+    for place in LABELS.get(plan.schema, ()):
+        if place < len(args):
+            said[place] = {"object": "label"}
+    return said
+
+
+def _put(sequence: Any, at: int, value: Any, filler: Any) -> None:
+    while len(sequence) <= at:
+        sequence.append(filler)
+    sequence[at] = value

@@ -1,0 +1,402 @@
+"""What is known of an operator before it is called: read once from its schema, kept for every later call.
+
+Owns the classes of operators (views, allocations, overwrites). Never looks at a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.recorder.core.regions import RegionInputs, region_of
+from rltrace.recorder.core.storages import TOUCH
+from rltrace.trace.format.collectives import FUNCTIONAL
+
+# --- operators --------------------------------------------------------------------------------------------------------
+#
+# What operators do that their schemas do not say: which make views, allocate, overwrite, or are written by others.
+#
+# Owns these tables, by schema name, and nothing else. Each entry is checked by running the operator (``tests/recorder``).
+
+
+VIEWS = frozenset(
+    {
+        "aten::detach",
+        "aten::alias",
+        "aten::_unsafe_view",
+        "aten::_reshape_alias",
+        "aten::lift_fresh",
+        "aten::lift",
+        "aten::_efficientzerotensor",  # zeros without memory: there is nothing to digest or to follow
+        "_c10d_functional::_wrap_tensor_autograd",  # what it wraps may be on its way
+        "aten::from_file",  # others can write the file at any time, so whoever reads it takes it from outside
+    }
+)
+"""Make a view, or as little, though ``func.is_view`` does not say so on every version."""
+
+ALLOCATIONS = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::empty_permuted",
+        "aten::empty_quantized",
+        "aten::_make_dep_token",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::_empty_affine_quantized",
+        "aten::resize_",
+        "aten::resize_as_",
+        "aten::set_",
+    }
+)
+"""Return memory that nobody has written (or, ``set_``, memory that this op did not write): never a digest."""
+
+OVERWRITES = frozenset(
+    {
+        "aten::copy_",
+        "aten::_foreach_copy_",
+        "aten::fill_",
+        "aten::zero_",
+        "aten::_foreach_zero_",
+        "aten::normal_",
+        "aten::uniform_",
+        "aten::random_",
+        "aten::exponential_",
+        "aten::geometric_",
+        "aten::cauchy_",
+        "aten::log_normal_",
+        "aten::bernoulli_",
+        "aten::_cummax_helper",
+        "aten::_cummin_helper",
+    }
+)
+"""Write without reading what was there. Counting old bytes as an input makes a receiver of a cause."""
+
+HIDDEN_WRITES = {
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+    "aten::cudnn_batch_norm": ("running_mean", "running_var"),
+    "aten::miopen_batch_norm": ("running_mean", "running_var"),
+    "aten::batch_norm_update_stats": ("running_mean", "running_var"),
+}
+"""Arguments that an op writes though its schema does not say so."""
+
+ARRIVING: Mapping[str, Mapping[str, bool]] = MappingProxyType(
+    {
+        "c10d::allreduce_": {"tensors": False},
+        "c10d::allreduce_coalesced_": {"tensors": False},
+        "c10d::reduce_": {"tensors": False},
+        "c10d::broadcast_": {"tensors": False},
+        "c10d::allgather_": {"output_tensors": True},
+        "c10d::_allgather_base_": {"output_tensor": True},
+        "c10d::allgather_coalesced_": {"output_lists": True},
+        "c10d::allgather_into_tensor_coalesced_": {"outputs": True},
+        "c10d::gather_": {"output_tensors": True},
+        "c10d::scatter_": {"output_tensors": True},
+        "c10d::reduce_scatter_": {"output_tensors": True},
+        "c10d::_reduce_scatter_base_": {"output_tensor": True},
+        "c10d::reduce_scatter_tensor_coalesced_": {"outputs": True},
+        "c10d::alltoall_": {"output_tensors": True},
+        "c10d::alltoall_base_": {"output": True},
+        "c10d::recv_": {"tensors": True},
+        "c10d::recv_any_source_": {"tensors": True},
+    }
+)
+"""Arguments that other processes write, maybe only once the op has returned (True: it does not read them), though its
+schema does not say so. They have no digest in the op's row, and whoever reads them takes them from outside."""
+
+IN_FLIGHT = frozenset(f"_c10d_functional::{name}" for name in FUNCTIONAL)
+"""Return tensors that other processes may write once the op has returned, until ``ARRIVED`` has run on them."""
+
+ARRIVED = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
+"""Return what they are given when other processes have written it: only now are its bytes what was sent."""
+
+LABELS = {
+    "aten::from_file": (0,),
+    "profiler::_record_function_enter": (0, 1),
+    "profiler::_record_function_enter_new": (0, 1),
+}
+"""Arguments that say where something lies on this machine, or what a person calls it: a folder with a random name, a
+time of day. Their values are no part of what is computed."""
+
+SCRATCH = {
+    "aten::mkldnn_rnn_layer": (3,),
+    "aten::_ctc_loss": (1,),
+    "aten::_cudnn_rnn": (3, 4),
+    "aten::miopen_rnn": (3, 4),
+}
+"""Outputs that are a library's workspace: written in part, read back by the op's own backward. They have no digest;
+what counts of them follows from the op's inputs. Found by filling fresh memory with one byte or another."""
+
+COPIES = frozenset(
+    {"aten::clone", "aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::contiguous", "aten::view_copy"}
+)
+"""Move bytes without computing: what nobody wrote in the source is unwritten in the destination as well."""
+
+NON_BLOCKING = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_to_copy"})
+"""Copy, and where ``non_blocking`` is asked for may return before they have. On the device all stays in order; of a
+copy to the host nobody knows when it is done but the program, which is to wait for it."""
+
+RESIZES = frozenset({"aten::resize_", "aten::resize_as_"})
+"""Allocations that give a tensor more memory and keep what it has."""
+
+
+FACTORS = frozenset(
+    f"aten::{name}{ending}"
+    for name in ("addbmm", "addmm", "addmv", "addr", "baddbmm", "_addmm_activation")
+    for ending in ("", "_")
+)
+"""Multiply their first tensor by ``beta`` and do not read it where that is 0, whatever it holds."""
+
+IN_TRAINING = {
+    "aten::rrelu_with_noise": ("noise",),
+    "aten::rrelu_with_noise_": ("noise",),
+    "aten::rrelu_with_noise_backward": ("noise",),
+}
+"""Arguments that are overwritten in training (or, by a backward, read) and left alone otherwise."""
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+class Role(Enum):
+    """How a row of the op is written."""
+
+    COMPUTE = "compute"
+    VIEW = "view"
+    ALLOCATION = "allocation"
+    NUMBER = "number"
+    IN_FLIGHT = "in flight"
+    ARRIVED = "arrived"
+    TO_HOST = "to host"
+
+
+@dataclass(slots=True)
+class OpPlan:
+    """One operator overload, as the recorder sees it."""
+
+    id: int
+    """In table "ops"."""
+    func: OpOverload
+    """Kept, so that its ``id()`` stays its own."""
+    name: str
+    role: Role
+    is_view: bool
+    computes: bool
+    draws: bool
+    """Tagged ``nondeterministic_seeded``: draws from a generator."""
+    writes: Mapping[str, bool]
+    """Names of the arguments it writes; True: without reading them."""
+    arguments: tuple[str, ...]
+    """Names of all arguments that can be passed by position, in order."""
+    writes_out: bool
+    """Some of them are ``out=``: it may resize what it writes."""
+    writes_any: bool
+    copies: bool
+    partial: bool
+    """Leaves elements of what it writes as they were (``partial_writes.py``)."""
+    arrives: bool
+    """What it writes comes from other processes (``operators.ARRIVING``)."""
+    resizes: bool
+    returns_new: bool
+    """Returns tensors besides the arguments it writes."""
+    aliased: tuple[bool, ...]
+    """Which of several returns are arguments that it wrote; empty where none is."""
+    scratch: tuple[int, ...]
+    """Which of several returns are workspaces."""
+    schema: str
+    """``aten::addmm``; empty for a higher-order operator."""
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The arguments of one call by name."""
+        return {**dict(zip(self.arguments, args, strict=False)), **(kwargs or {})}
+
+
+def plan_of_call(
+    plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None, on_device: Sequence[bool]
+) -> OpPlan:
+    """The same for one call: what is copied to the host without waiting is not there when the op returns.
+
+    ``on_device``: which of the call's tensors lie on a device.
+    """
+    if plan.schema not in NON_BLOCKING or not any(on_device):
+        return plan
+    named = plan.named(args, kwargs)
+    if not named.get("non_blocking"):
+        return plan
+    device = named.get("device")
+    to_host = device is not None and torch.device(device).type == "cpu"
+    if plan.writes_any:
+        to_host = not all(on_device[: len(on_device) // 2])
+    return replace(plan, role=Role.TO_HOST, computes=False) if to_host else plan
+
+
+class WrittenPlaces(NamedTuple):
+    """Places, among the tensors of a call in order, of those that are written."""
+
+    all: tuple[int, ...]
+    unread: tuple[int, ...]
+    """Those that are not read, though they may be written."""
+    factor: Factor | None = None
+
+
+class Factor(NamedTuple):
+    """The number that a call multiplies its first tensor by."""
+
+    is_float: bool
+    from_end: int
+    """Its place among the call's numbers of that type, counted from the last one, which is 1."""
+
+
+def make_plan(op_id: int, func: OpOverload) -> OpPlan:
+    """Read the schema of ``func``. Works for ATen, custom and higher-order operators alike."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order operator or a compiled region: what it does inside is not seen
+        region = region_of(func)
+        return OpPlan(
+            op_id,
+            func,
+            op_name(func) if region is None else region.name,
+            Role.COMPUTE,
+            is_view=False,
+            computes=True,
+            draws=region is not None and region.draws,
+            writes={},
+            arguments=(),
+            writes_out=False,
+            writes_any=region is not None and region.writes,
+            copies=False,
+            partial=False,
+            arrives=False,
+            resizes=False,
+            returns_new=True,
+            aliased=(),
+            scratch=(),
+            schema="",
+        )
+    hidden = HIDDEN_WRITES.get(schema.name, ())
+    overwrites = schema.name in OVERWRITES
+    writes = {
+        a.name: overwrites or a.is_out
+        for a in schema.arguments
+        if (a.alias_info is not None and a.alias_info.is_write) or a.name in hidden
+    }
+    arriving = ARRIVING.get(schema.name, {})
+    writes.update(arriving)
+    aliased = tuple(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
+    role = _role(func)
+    return OpPlan(
+        id=op_id,
+        func=func,
+        name=op_name(func),
+        role=role,
+        is_view=role is Role.VIEW,
+        computes=role is Role.COMPUTE,
+        draws=torch.Tag.nondeterministic_seeded in func.tags,
+        writes=writes,
+        arguments=tuple(a.name for a in schema.arguments if not a.kwarg_only),
+        writes_out=any(a.is_out for a in schema.arguments),
+        writes_any=bool(writes),
+        copies=schema.name in COPIES,
+        partial=schema.name in TOUCH,
+        resizes=schema.name in RESIZES,
+        arrives=bool(arriving),
+        returns_new=not arriving and (not writes or bool(hidden) or not all(aliased)),
+        aliased=aliased if len(aliased) > 1 and any(aliased) else (),
+        scratch=SCRATCH.get(schema.name, ()),
+        schema=schema.name,
+    )
+
+
+def written_places(plan: OpPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> WrittenPlaces:
+    """Which of the tensors in ``args`` and ``kwargs``, counted in order, the op writes, and which it does not read."""
+    if args and type(args[0]) is RegionInputs:
+        return WrittenPlaces(args[0].written, ())
+    written: list[int] = []
+    unread: list[int] = []
+    in_training = IN_TRAINING.get(plan.schema, ())
+    trains = bool(in_training) and bool(plan.named(args, kwargs).get("training"))
+    at = 0
+    for name, value in [*zip(plan.arguments, args, strict=False), *(kwargs or {}).items()]:
+        end = at + _tensors_in(value)
+        if name in plan.writes and (trains or name not in in_training):
+            written += range(at, end)
+        if plan.writes.get(name) or (name in in_training and (name in plan.writes or not trains)):
+            unread += range(at, end)
+        at = end
+    factor = _factor(args, kwargs or {}) if plan.schema in FACTORS else None
+    return WrittenPlaces(tuple(written), tuple(unread), factor)
+
+
+def _factor(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Factor | None:
+    beta = kwargs.get("beta")
+    if type(beta) not in (int, float):
+        return None
+    names = list(kwargs)
+    later = [kwargs[name] for name in names[names.index("beta") :]]
+    return Factor(type(beta) is float, sum(type(value) is type(beta) for value in later))
+
+
+def _tensors_in(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(_tensors_in(item) for item in value)
+    return int(isinstance(value, torch.Tensor))
+
+
+def op_name(func: OpOverload) -> str:
+    """``aten.addmm.default``."""
+    return str(func)
+
+
+def _role(func: OpOverload) -> Role:
+    name = func._schema.name
+    if name == "aten::_local_scalar_dense":
+        return Role.NUMBER
+    if name in ALLOCATIONS:
+        return Role.ALLOCATION
+    if name in IN_FLIGHT:
+        return Role.IN_FLIGHT
+    if name in ARRIVED:
+        return Role.ARRIVED
+    if name in VIEWS or func.is_view or torch.Tag.inplace_view in func.tags:
+        return Role.VIEW
+    return Role.COMPUTE
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+#
+# What an op gives: the arguments that it wrote and the tensors that it returned, in the order of its row's digests.
+#
+# Owns that order for whoever has to find a recorded result again. The hot path goes the same way step by step
+# (``stream.py``).
+
+
+def results_of(
+    plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], out: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(written, returned): tensors with a digest in the op's row, in its order.
+
+    ``tensors`` are those among its arguments, ``out`` is what it returned.
+    """
+    if not plan.computes or plan.arrives:
+        return [], []
+    written = [tensors[place] for place in written_places(plan, args, kwargs).all]
+    if not plan.returns_new:
+        return written, []
+    if plan.aliased and isinstance(out, tuple):
+        out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
+    return written, list(_flat(out))
+
+
+def _flat(out: Any) -> Iterator[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for item in out:
+            yield from _flat(item)

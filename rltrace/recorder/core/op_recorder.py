@@ -1,0 +1,775 @@
+"""From one dispatched op to one row: the hot path.
+
+Owns the rows of one thread that have not been committed yet. Every statement here runs once per op of the recorded
+program, so plain loops and local names stand where elsewhere a helper would; whatever is rare has a method of its
+own. It reads tensors and appends numbers to flat arrays. It keeps no reference to any tensor once ``observe`` has
+returned, and no failure of its own ever reaches the program.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import start_new_thread
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._ops import OpOverload
+from torch.nn import Parameter
+from xxhash import xxh3_64_intdigest
+
+from rltrace.recorder.base.settings import NOT_ASKED, SUBNORMAL
+from rltrace.recorder.base.stack_room import need_room
+from rltrace.recorder.base.torch_function import OverriddenError, unasked, would_be_asked
+from rltrace.recorder.core import storages as partial_writes
+from rltrace.recorder.core import storages as storage_rules
+from rltrace.recorder.core.call_sites import Anchor
+from rltrace.recorder.core.calls import INT64, Call, op_tensors, take_apart, tensor_parts
+from rltrace.recorder.core.events import EventRows
+from rltrace.recorder.core.op_info import Factor, OpPlan, Role
+from rltrace.recorder.core.process_state import FULL_STACK
+from rltrace.recorder.core.row_buffer import (
+    MIXED,
+    OUTSIDE,
+    OUTSIDE_READ,
+    OVERWRITTEN,
+    PHASE_SHIFT,
+    UNKNOWN,
+    UNKNOWN_READ,
+    DeferredDigests,
+    Later,
+    phase_bits,
+)
+from rltrace.recorder.core.storages import SWEEP_EVERY, View, address_of, pack_read, pack_writer, row_of
+from rltrace.recorder.core.torchscript_threads import is_symbolic, runs_beside
+from rltrace.recorder.digests.readback import Pending
+from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+#
+# Where the bytes came from that an op reads: the link of each input that one whole write does not describe.
+#
+# Owns when an input is digested. All of it is rare, once for most tensors in a step; what is not is in ``stream.py``.
+
+
+Tensor = torch.Tensor
+
+FEW = 4
+"""Up to so many inputs each is put off by itself."""
+
+
+class InputProvenance(DeferredDigests):
+    """Links of inputs."""
+
+    def _input(self, call: Call, tensors: list[Tensor], address: int, place: int) -> int:
+        """Link of an input whose bytes were not all written by one op of this step; digests them where that decides."""
+        tensor = tensors[place]
+        if place in call.overwritten or (place == 0 and call.factor is not None and self._is_zero(call.factor)):
+            return OVERWRITTEN
+        role = call.plan.role
+        if role is Role.ALLOCATION or role is Role.ARRIVED:
+            return UNKNOWN if role is Role.ALLOCATION else OUTSIDE
+        storages, row, layout = self.process.storages, self.row, call.layouts[place]
+        seen = storages.reads.get(address)
+        if seen is not None and address not in storages.special:  # nobody has written it since: the usual case, first
+            read = seen.get((tensor.storage_offset(), layout.id))  # type: ignore[arg-type]
+            if read is not None and read[0] == self.number and read[1] != row:
+                return (row << 12) - read[2]
+        if not address:
+            return self._unknown_input(call, tensors, address, (0, 0), place)
+        view = storage_rules.view_of(tensor, layout)
+        storage = storages.special.get(address)
+        if storage is None:
+            if address not in storages.handles:
+                return self._unknown_input(call, tensors, address, view, place)
+            external = exposed = False
+            whole = True
+        else:
+            external, exposed = storage.external, storage.exposed
+            if storage.mask is not True and not storage_rules.is_written(storage, tensor):
+                if call.plan.partial and place in call.written:
+                    return MIXED  # passed through; whether anything unwritten is left, ``_written`` finds out
+                self._marked = True
+            whole = storage.partial is None or storage.partial == view
+        writer = self._writers.of(address)
+        trusted = not external and not self.process.verify_inputs
+        if writer is not None and whole and trusted and not exposed and self._is_of_step(writer, address):
+            return (row << 12) - writer
+        seen = storages.reads.get(address)
+        if seen is not None and trusted:
+            read = seen.get(view)
+            if read is not None and read[0] == self.number and read[1] != row:  # twice in one op: read twice
+                return (row << 12) - read[2]
+        if layout.later and self.process.readback.is_shut(tensor.device):
+            return UNKNOWN if writer is None else (row << 12) - writer if whole else MIXED
+        if layout.later:
+            self._add_digest(self._read_later(call, tensors, place))
+        else:
+            self._add_digest(self.process.digests.with_layout(tensor, layout))
+        self._digested += 1
+        if trusted:
+            if seen is None:
+                seen = storages.reads[address] = {}
+            seen[view] = (self.number, row, pack_read(row, place))
+        if writer is not None:
+            return ((row << 12) - writer if whole else MIXED) | 1
+        if storages.written_elsewhere(address):
+            return UNKNOWN_READ
+        return OUTSIDE_READ if external else self._outside_link(address)
+
+    def _read_later(self, call: Call, tensors: list[Tensor], place: int) -> int:
+        """The digest of an input on a device; of an op with many (an optimizer's) all that will be read are put off
+        with the first of them, in as few launches."""
+        tensor, layouts = tensors[place], call.layouts
+        if len(tensors) <= FEW:
+            return self._later(tensor, layouts[place])
+        if self._ahead_of != self.row or place not in self._ahead:
+            device, known, reads = tensor.device, self._current, self.process.storages.reads
+            together = [
+                i
+                for i in range(place, len(tensors))
+                if i == place
+                or (
+                    layouts[i].later
+                    and i not in call.overwritten
+                    and tensors[i].device == device
+                    and (address := storage_rules.address_of(tensors[i])) not in known
+                    and address not in reads
+                )
+            ]
+            put = self._put_off([tensors[i] for i in together], [layouts[i] for i in together])
+            self._ahead, self._ahead_of = dict(zip(together, put, strict=True)), self.row
+        return self._expect(self._ahead.pop(place), tensor, layouts[place])
+
+    def _is_zero(self, factor: Factor) -> bool:
+        """Whether the op at hand has the number 0 there."""
+        numbers: array[int] | array[float] = self.floats if factor.is_float else self.integers
+        return numbers[-factor.from_end] == 0
+
+    def _unknown_input(self, call: Call, tensors: list[Tensor], address: int, view: View, place: int) -> int:
+        """Memory that no recorded op wrote, seen for the first time."""
+        storages, tensor, layout = self.process.storages, tensors[place], call.layouts[place]
+        if layout.later and self.process.readback.is_shut(tensor.device):
+            return UNKNOWN
+        if layout.later:
+            self._add_digest(self._read_later(call, tensors, place))
+        else:
+            self._add_digest(self.process.digests.with_layout(tensor, layout))
+        self._digested += 1
+        if not address:
+            return UNKNOWN_READ
+        if not storages.follow_outside(address, tensor) and not self.process.verify_inputs:
+            storages.reads[address] = {view: (self.number, self.row, pack_read(self.row, place))}
+        return OUTSIDE_READ
+
+    def _is_of_step(self, writer: int, address: int) -> bool:
+        """Whether the last write of a storage fell into the current step of this stream."""
+        return address in self._current or row_of(writer) >= max(self.steps[-1][0], self._writers.opened)
+
+    def _view_link(self, address: int) -> int:
+        """A view reads nothing: its link only says who wrote what it looks at."""
+        writer = self._writers.of(address)
+        if not address:
+            return UNKNOWN
+        if writer is None:
+            return UNKNOWN if self.process.storages.written_elsewhere(address) else OUTSIDE
+        special = self.process.storages.special.get(address)
+        if special is not None and special.partial is not None:
+            return MIXED
+        return (self.row << 12) - writer
+
+
+# --- overlaps ---------------------------------------------------------------------------------------------------------
+#
+# Ops that write memory which they also read, element against other element: what comes out depends on their order.
+#
+# ``t[:, :-1].copy_(t[:, 1:])`` is such a copy; torch refuses the plainest of them and lets the others pass. Owns the
+# question whether two views share elements. Looks at addresses alone, never at memory.
+
+
+MOST_TENSORS = 8
+"""Ops over lists of tensors are not looked at: that would take each pair of them."""
+MOST_WORK = 10_000
+"""Steps of the search for a shared element; past it none is claimed."""
+
+
+def overlaps_another(tensors: Sequence[torch.Tensor], written: int) -> bool:
+    """Whether what an op writes shares elements with another view among its tensors."""
+    if len(tensors) > MOST_TENSORS:
+        return False
+    tensor = tensors[written]
+    address = address_of(tensor)
+    for other in tensors:
+        if other is not tensor and address_of(other) == address and _share_elements(tensor, other):
+            return True
+    return False
+
+
+def _share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two views of one storage have elements in common; the very same view has none that matter."""
+    if a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride():
+        return False
+    try:
+        return bool(np.shares_memory(_outline(a), _outline(b), max_work=MOST_WORK))  # type: ignore[arg-type]  # any number does
+    except np.exceptions.TooHardError:
+        return False
+
+
+class _Memory:
+    """What NumPy needs to know of a tensor's memory without touching it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "typestr": f"|V{size}",
+            "data": (tensor.data_ptr(), True),
+        }
+
+
+def _outline(tensor: torch.Tensor) -> Any:
+    return np.asarray(_Memory(tensor))
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+#
+# What an op has done to memory: what it wrote, allocated or had sent, and who is to be named for it from now on.
+#
+# Owns the digests of written arguments and the marks of memory that nobody has written. Each op that writes passes
+# here; what returns new memory only is in ``stream.py``.
+
+
+_MARKED_ROW, _ALLOCATION, _OVERLAPPING = int(RowFlag.MARKED), int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
+_storage_address = torch._C._storage_address  # type: ignore[attr-defined]
+
+
+class OutputProvenance(DeferredDigests):
+    """Effects of ops."""
+
+    def _written(
+        self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> tuple[int, int]:
+        """Digest every argument that the op wrote and make it the last writer of their storages.
+
+        Returns how many, and the flag of ops whose memory to write and memory to read overlap.
+        """
+        process, storages, plan = self.process, self.process.storages, call.plan
+        if plan.arrives:
+            self._sent(tensors[place] for place in call.written)
+            return 0, 0
+        slot, flags = -1, 0
+        several: Sequence[Pending | None] = ()
+        for place in call.written:
+            slot += 1
+            tensor = tensors[place]
+            layout = process.layouts.of(tensor) if plan.writes_out else call.layouts[place]  # out= may resize
+            if layout.later:
+                several = several or self._put_off_written(call, tensors)
+                self._add_digest(
+                    self._expect(several[slot], tensor, layout) if several else self._later(tensor, layout)
+                )
+            else:
+                self._add_digest(process.digests.with_layout(tensor, layout))
+            self._digested += 1
+            address = storage_rules.address_of(tensor)
+            if not address:
+                continue
+            if address not in storages.handles:
+                storages.follow_outside(address, tensor)
+            special = storages.special.get(address)
+            nbytes = tensor.untyped_storage().nbytes()
+            whole = layout.dense and layout.nbytes >= nbytes
+            plain = special is None and whole and not self._marked
+            storages.written_by(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain)
+            if plain:
+                if len(tensors) == 2 and call.layouts[1 - place] is not layout and overlaps_another(tensors, place):
+                    flags = _OVERLAPPING
+                continue
+            if overlaps_another(tensors, place):
+                flags = _OVERLAPPING
+            special = special or storages.special_of(address, tensor)
+            if special.nbytes != nbytes:
+                storage_rules.resized(special, nbytes)
+            special.partial = None if whole else storage_rules.view_of(tensor, layout)
+            copied = plan.copies and self._marked and len(tensors) > 1 and self._copy_marks(tensors[1], tensor)
+            if plan.partial:
+                given = plan.named(args, kwargs)
+                if special.mask is not True and not partial_writes.mark_touched(special, tensor, plan.schema, given):
+                    self._marked = True
+            elif not copied:
+                storage_rules.mark_written(special, tensor)
+            if special.partial is None and special.mask is True and not special.external:
+                storages.no_longer_special(address)
+        return slot + 1, flags
+
+    def _put_off_written(self, call: Call, tensors: list[Tensor]) -> Sequence[Pending | None]:
+        """Digests of all that was written, where all of it lies on one device; else of none."""
+        found, layouts = [tensors[place] for place in call.written], [call.layouts[place] for place in call.written]
+        if call.plan.writes_out or not all(layout.later for layout in layouts) or len({t.device for t in found}) > 1:
+            return ()
+        return self._put_off(found, layouts)
+
+    def _copy_marks(self, source: Tensor, target: Tensor) -> bool:
+        """``source``, partly unwritten, was copied into ``target``; True if that was so."""
+        storages = self.process.storages
+        origin = storages.special.get(storage_rules.address_of(source))
+        if origin is None or origin.mask is True:
+            return False
+        storage_rules.copy_written(origin, source, storages.special_of(_storage_address(target), target), target)
+        return True
+
+    def _not_computed(self, call: Call, tensors: list[Tensor], out: Any) -> int:
+        """Take up what an op returned whose bytes are not there yet, or came from elsewhere; the row's flags."""
+        role = call.plan.role
+        if role is Role.ALLOCATION:
+            self._allocated(call, out)
+            return _ALLOCATION
+        if role is Role.TO_HOST:
+            self._copied_to_host(call, tensors, out)
+        elif role is Role.ARRIVED:
+            self._arrived(out)
+        else:
+            self._sent(tensors_in(out))
+        return _MARKED_ROW if self._marked else 0
+
+    def _copied_to_host(self, call: Call, tensors: list[Tensor], out: Any) -> None:
+        """Memory of the host that a device writes, some time: what it will hold is what the device has, where that is
+        copied as it is, and unknown else. When it holds it is the program's to know: it is digested at every use."""
+        storages, half = self.process.storages, len(tensors) // 2
+        targets, sources = (tensors[:half], tensors[half:]) if call.written else (list(tensors_in(out)), tensors)
+        for slot, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            if (target.dtype, target.shape) == (source.dtype, source.shape):
+                self._add_digest(self._digest_of(source, self.process.layouts.of(source)))
+            else:
+                self.later.append(Later(self.row, self._digested, self.process.readback.unread()))
+                self._add_digest(0)
+            self._digested += 1
+            address = storage_rules.address_of(target)
+            if not address:
+                continue
+            raw = target.untyped_storage()
+            storages.aliased(address, raw)
+            special = storages.special_of(address, target)
+            whole = storage_rules.covers(target, raw.nbytes())
+            special.partial = None if whole else storage_rules.view_of(target, self.process.layouts.of(target))
+            storage_rules.mark_written(special, target)
+            storages.written_by(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain=False)
+
+    def _sent(self, tensors: Iterable[Tensor]) -> None:
+        """Other processes write the tensors, now or soon; whoever reads one has it from this row."""
+        self._arrivals += 1
+        for tensor in tensors:
+            address = storage_rules.address_of(tensor)
+            if address:
+                self.process.storages.arrives(address, tensor, self.number, self._arrivals)
+
+    def _arrived(self, out: Any) -> None:
+        """Other processes have written ``out``: it comes from outside, and whoever reads it has it from this op."""
+        came = list(tensors_in(out))  # what the op was given, in that order
+        digests = [self.process.digests.of(tensor) for tensor in came]
+        for place, digest in enumerate(digests, len(self.links) - len(came)):
+            if self.links[place] == OUTSIDE:
+                self.links[place] = self._outside_link(storage_rules.address_of(came[place - len(self.links)]))
+                self._add_digest(digest)
+                self._digested += 1
+        self.digests.extend(digests)
+        self._digested += len(digests)
+        for slot, tensor in enumerate(came):
+            self._follow_arrived(tensor, min(slot, SLOT_UNKNOWN))
+
+    def _follow_arrived(self, tensor: Tensor, slot: int) -> None:
+        storages = self.process.storages
+        address = storage_rules.address_of(tensor)
+        if not address:
+            return
+        if address not in storages.handles:
+            storages.follow_outside(address, tensor)
+        whole = storage_rules.covers(tensor, tensor.untyped_storage().nbytes())
+        special = storages.special.get(address) if whole else storages.special_of(address, tensor)
+        if special is not None:
+            special.partial = None if whole else storage_rules.view_of(tensor, self.process.layouts.of(tensor))
+        storages.written_by(self._writers, address, pack_writer(self.row, slot), plain=special is None)
+
+    def _allocated(self, call: Call, out: Any) -> None:
+        """Memory nobody has written: follow what becomes of it."""
+        storages, plan = self.process.storages, call.plan
+        for tensor in tensors_in(out):
+            address = storage_rules.address_of(tensor)
+            if not address:
+                continue
+            if plan.resizes:
+                if address not in storages.handles:  # memory that ``set_`` gave it
+                    storages.follow_outside(address, tensor)
+                storages.reads.pop(address, None)
+                nbytes = tensor.untyped_storage().nbytes()
+                known = address in storages.special
+                storage = storages.special_of(address, tensor)
+                if not known:  # how large it was nobody noted; what the tensor spanned was there
+                    spanned = int(tensor.storage_offset()) * tensor.element_size() + call.layouts[0].nbytes
+                    storage.nbytes = min(nbytes, spanned)
+                storage_rules.resized(storage, nbytes)
+            elif not plan.writes_any and address not in storages.handles:
+                storages.follow_new(address, tensor)
+                self._current[address] = pack_writer(self.row, 0)
+                storages.special_of(address, tensor).mask = False
+
+
+def tensors_in(out: Any) -> Iterator[Tensor]:
+    """The tensors that an op returned, in order."""
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for item in out:
+            yield from tensors_in(item)
+
+
+# --- stream -----------------------------------------------------------------------------------------------------------
+
+
+_MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
+_BACKWARD = phase_bits(Phase.BACKWARD)
+
+_current_node = torch._C._current_autograd_node
+_get_frame = sys._getframe
+_get_ident = get_ident
+_is_inference = torch.is_inference_mode_enabled
+_has_onednn = torch._C._get_mkldnn_enabled
+_would_be_asked = would_be_asked
+_start_thread = start_new_thread  # of C, as is waiting for a lock: neither needs room on the stack
+
+
+class OpRecorder(InputProvenance, OutputProvenance, EventRows):
+    """Rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
+
+    # --- the hot path -----------------------------------------------------------------------------------------------
+
+    def observe(
+        self, _by: Any, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        """Run one op and write its row."""
+        if _get_ident() != self.owner and runs_beside(2):
+            self.passed_by()
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if _would_be_asked(None):
+            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
+        process = self.process
+        tensors: list[Tensor] = []
+        links = integers = floats = self._digested = 0  # cells appended so far
+        try:
+            row = self.row
+            parts: list[object] = [id(func)]
+            if kwargs:
+                parts.append(tuple(kwargs))
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                kind = type(value)
+                if kind is Tensor or kind is Parameter:
+                    tensors.append(value)
+                    try:
+                        parts += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
+                    except RuntimeError:
+                        parts += tensor_parts(value)
+                elif kind is float:
+                    self._add_float(value)
+                    floats += 1
+                    parts.append(float)
+                elif kind is int and -INT64 <= value < INT64:
+                    self._add_integer(value)
+                    integers += 1
+                    parts.append(int)
+                elif value is None or kind is bool:
+                    parts += kind, value
+                else:
+                    more_integers, more_floats = take_apart((value,), parts, tensors, self.integers, self.floats)
+                    integers += more_integers
+                    floats += more_floats
+            signature = tuple(parts)
+            call = self._calls.get(signature)
+            if call is None:
+                call = process.calls.make(func, args, kwargs, signature, tensors, integers, floats)
+            plan = call.plan
+            is_view = plan.is_view
+
+            if tensors:
+                self._marked = False
+                here = row << 12
+                current = self._current
+                for tensor in tensors:
+                    try:
+                        address = _storage_address(tensor)
+                    except NotImplementedError:  # sparse, opaque
+                        address = 0
+                    writer = current.get(address)
+                    if writer is not None:
+                        self._add_link(here - writer)
+                    elif is_view:
+                        self._add_link(self._view_link(address))
+                    else:
+                        self._add_link(self._input(call, tensors, address, links))
+                    links += 1
+                for place in call.overwritten:
+                    self.links[place - links] = OVERWRITTEN
+
+            flags = 0
+            if plan.draws:
+                digest, number = process.generators.before_op(args, kwargs or {})
+                self._add_digest(digest)
+                self._digested += 1
+                flags = _RNG | number << GENERATOR_SHIFT
+
+            node = _current_node()
+            if node is None:
+                module = self.modules.current
+                flags |= self.phase
+            else:
+                number = node._sequence_nr()
+                if number != self._node_number:
+                    self._node_number = number
+                    self._node_module = self.modules.of_node(number)
+                module = self.modules.current or self._node_module  # a checkpointed forward runs in backward
+                flags |= _BACKWARD
+
+            stack: list[int] = []
+            frame: Any
+            try:
+                frame = _get_frame(1)
+            except ValueError:  # a thread without Python below: the autograd engine's own
+                frame = None
+            first = frame
+            below = None
+            if self.anchors:
+                anchor = self.anchors[-1]
+                stop = anchor.frame
+                while frame is not stop and frame is not None:
+                    stack += id(frame.f_code), frame.f_lasti
+                    frame = frame.f_back
+                if frame is not None:
+                    stack.append(anchor.prefix or process.sites.prefix(self.anchors))
+                elif node is not None:  # a thread of the autograd engine's own, working for the call of backward
+                    below = stop
+                    stack.append(anchor.prefix or process.sites.prefix(self.anchors))
+                elif self._attempt_depth is not None:
+                    flags = self._attempt_raised(flags)
+            else:
+                while frame is not None:
+                    stack += id(frame.f_code), frame.f_lasti
+                    frame = frame.f_back
+            site_key = tuple(stack)
+            site = self._sites.get(site_key)
+            if site is None:
+                site = process.sites.make(site_key, first, below)
+            del first, frame, below
+        except OverriddenError as error:
+            self._take_back([], 0, integers + error.integers, floats + error.floats)
+            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
+        except Exception as error:
+            try:
+                need_room(error)
+                if is_symbolic(error, tensors):
+                    self._take_back(tensors, links, integers, floats)
+                else:
+                    process.fail(error)
+            except RecursionError:
+                _start_thread(self._lose, (args, kwargs))
+                self._lost.acquire()
+                func = getattr(func, "_op", func)  # a frame less
+            return func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException:  # Ctrl-C, between two statements above
+            self._interrupted(None, tensors)
+            raise
+
+        try:
+            out = func(*args, **kwargs) if kwargs else func(*args)
+        except RecursionError:  # the op's own, or there is no room to call it
+            _start_thread(self._lose, (args, kwargs))
+            self._lost.acquire()
+            raise
+        except BaseException:
+            self._take_back(tensors, links, integers, floats)
+            raise
+
+        try:
+            if is_view:
+                flags |= _VIEW
+            elif plan.computes:
+                slot = 0
+                if call.written:
+                    slot, overlapping = self._written(call, tensors, args, kwargs)
+                    flags |= overlapping
+                if plan.returns_new:
+                    if type(out) is Tensor:
+                        self._fresh(out, plan, tensors, slot)
+                    elif out is not None:
+                        self._fresh_several(out, plan, tensors, slot)
+                if tensors and self._marked:
+                    flags |= _MARKED
+            elif plan.role is Role.NUMBER:
+                flags |= _number(out, self.integers, self.floats)
+                if self._marked:
+                    flags |= _MARKED
+            else:
+                flags |= self._not_computed(call, tensors, out)
+            settings = self.settings
+            if (
+                not settings.is_unchanged()
+                or _is_inference() is not settings.inference
+                or (SUBNORMAL == 0.0) is not settings.flushes
+                or _has_onednn() is not settings.onednn
+            ):
+                self._settings_changed()
+            self._add_fixed((plan.id, call.structure, site, module, call.scalars, flags, self._digested))
+            self.row = row + 1
+            if row >= self.limit:
+                self._committer.wake(self)
+        except Exception as error:
+            try:
+                need_room(error)
+                process.fail(error)
+            except RecursionError:
+                _start_thread(self._lose, (args, kwargs))
+                self._lost.acquire()
+        except BaseException:
+            self._interrupted(call, tensors)
+            raise
+        return out
+
+    def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
+        """An output that no argument aliases: digest it and follow its storage."""
+        try:
+            layout = self._layouts[out.dtype, out.shape, out.stride(), out.is_cpu or out.device]
+        except (KeyError, RuntimeError, TypeError):
+            layout = self.process.layouts.of(out)
+        small = layout.small
+        try:
+            if small is not None and type(out) is Tensor:
+                digest = xxh3_64_intdigest(small(out.data_ptr()), layout.seed)
+            elif layout.later:
+                digest = self._later(out, layout)
+            else:
+                digest = self.process.digests.with_layout(out, layout)
+        except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+            digest = self.process.digests.with_layout(out, layout)
+        self._add_digest(digest)
+        self._digested += 1
+        try:
+            address = _storage_address(out)
+        except NotImplementedError:
+            return
+        handles = self._handles
+        if address in handles or not address:
+            return  # the op handed back memory it was given
+        raw: Any = out.untyped_storage()
+        handles[address] = raw._weak_ref()
+        self._current[address] = (self.row << 12) - (slot << 2)  # pack_writer
+        young = self._young
+        young.append(address)
+        if len(young) >= SWEEP_EVERY:
+            self.process.storages.sweep()
+        if plan.copies and tensors and self._marked:
+            self._copy_marks(tensors[0], out)
+
+    # --- what is rare ---------------------------------------------------------------------------------------------
+
+    def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
+        """Several outputs, those aside that are arguments the op wrote."""
+        if plan.aliased and isinstance(out, tuple):
+            out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
+        for item in tensors_in(out):
+            self._fresh(item, plan, tensors, min(slot, SLOT_UNKNOWN))
+            if slot in plan.scratch:
+                self._no_result()
+            slot += 1
+
+    def _take_back(self, tensors: list[Tensor], links: int, integers: int, floats: int) -> None:
+        """The op raised: no row will stand for what has been appended and read for it.
+
+        Counted from the end, since the committer may take from the front meanwhile.
+        """
+        if self.raised is not None:
+            self.raised.append(self.row)
+        for cells, count in (
+            (self.links, links),
+            (self.integers, integers),
+            (self.floats, floats),
+            (self.digests, self._digested),
+        ):
+            if count:
+                del cells[-count:]
+        self.drop_later(self.row)
+        for tensor in tensors:
+            self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
+
+    def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
+        """Something like Ctrl-C came while a row was being written: that row will never be.
+
+        ``call`` where its op has run already. What it wrote then counts as written by nobody known.
+        """
+        self._committer.trim(self)
+        storages = self.process.storages
+        storages.reads.clear()
+        self._writers.drop_row(self.row)
+        for place in () if call is None else call.written:
+            self._writers.drop(storage_rules.address_of(tensors[place]))
+
+    def _settings_changed(self) -> None:
+        """The op at hand ran under other settings than the last one, or nobody has asked yet."""
+        before = self.settings
+        if before is NOT_ASKED:
+            self.asked_settings = self.row
+        self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
+        if not self.epochs or self.epochs[-1][1] != self.settings.number:
+            self.epochs.append((self.row, self.settings.number))
+
+    def _lose(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """The stack of the stream's thread is full (RecursionError): the row at hand will never be.
+
+        Called in a thread of its own, which has room, while that thread waits for ``_lost``. Nobody knows what the op
+        has written, or will have when it has run without a row.
+        """
+        try:
+            with unasked():
+                self._interrupted(None, [])
+                for tensor in op_tensors(args, kwargs):
+                    self._writers.drop(storage_rules.address_of(tensor))
+            self.process.missing(FULL_STACK, f"{self.name} at row {self.row}")
+        except Exception as error:
+            self.process.fail(error)
+        finally:
+            self._lost.release()
+
+    def begin_attempt(self, caller: FrameType) -> None:
+        """An optimizer's step begins: ops above ``caller`` share the stack below it."""
+        self.end_attempt()
+        self._attempt_depth = len(self.anchors)
+        self.anchors.append(Anchor(caller))
+
+    def end_attempt(self) -> None:
+        if self._attempt_depth is not None:
+            del self.anchors[self._attempt_depth :]
+            self._attempt_depth = None
+
+    def _attempt_raised(self, flags: int) -> int:
+        """The optimizer's step that was under way is no longer on the stack; the row's flags, corrected."""
+        self.end_attempt()
+        self.phase = phase_bits(self.process.phase)
+        return flags & ((1 << PHASE_SHIFT) - 1) | self.phase
+
+
+def _number(out: Any, integers: array[int], floats: array[float]) -> int:
+    """Put the Python number an op returned behind its arguments' numbers; the flag that says which kind it is."""
+    if isinstance(out, bool):
+        integers.append(int(out))
+        return int(RowFlag.VALUE_BOOL)
+    if isinstance(out, int) and -(2**63) <= out < 2**63:
+        integers.append(out)
+        return int(RowFlag.VALUE_INTEGER)
+    if isinstance(out, complex):
+        floats.extend((out.real, out.imag))
+        return int(RowFlag.VALUE_COMPLEX)
+    floats.append(float(out))
+    return int(RowFlag.VALUE_FLOAT)

@@ -1,0 +1,1 @@
+"""Digests of tensors on the host and on devices, and of RNG states."""

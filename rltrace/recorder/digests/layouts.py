@@ -1,0 +1,164 @@
+"""Dtype, shape, strides and device of a tensor as one interned object that also knows how to digest such a tensor.
+
+Owns the table "layouts" and the seed of each. Holds no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import c_char
+from typing import Any, Final
+
+import torch
+from torch._C._profiler import _RecordFunctionFast
+
+from rltrace.digest import PAGE_BYTES, seed_of
+from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.intern_tables import Tables
+
+
+class Layout:
+    """One (dtype, shape, strides, device)."""
+
+    __slots__ = ("dense", "id", "later", "nbytes", "seed", "small")
+
+    def __init__(self, number: int, seed: int, nbytes: int, dense: bool, later: bool) -> None:
+        self.id = number
+        self.seed = seed
+        """Seed of the digest of such a tensor."""
+        self.nbytes = nbytes
+        """Size of its logical bytes."""
+        self.dense = dense
+        """Its logical bytes lie in this process's memory one after the other (unless negated lazily); real numbers."""
+        self.later = later
+        """Its digest need not be waited for: it lies on a device from which digests are read back in batches."""
+        here = dense and not later
+        self.small: Any = (c_char * nbytes).from_address if here and 0 < nbytes <= PAGE_BYTES else None
+        """For a dense tensor of at most one page: address to buffer."""
+
+
+class Layouts:
+    """Interns layouts. The hot path looks up ``known`` itself, keyed as in ``of``: True stands for the CPU."""
+
+    def __init__(self, tables: Tables, later: Callable[[torch.device], bool] | None = None) -> None:
+        """``later``: whether digests are put off of tensors that lie on a device."""
+        self._tables = tables
+        self._later = later
+        self.known: dict[tuple[object, ...], Layout] = {}
+
+    def of(self, tensor: torch.Tensor) -> Layout:
+        """The layout of any tensor, sparse, nested or subclass included."""
+        try:
+            key: tuple[object, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
+            found = self.known.get(key)
+        except (RuntimeError, TypeError, ValueError):  # no strides: sparse, nested, opaque, not initialised
+            return self._of_unstrided(tensor)
+        if found is not None:
+            return found
+        unstrided = tensor.is_nested or tensor.layout is not torch.strided
+        return self._of_unstrided(tensor) if unstrided else self._make_strided(tensor, key)
+
+    def _make_strided(self, tensor: torch.Tensor, key: tuple[object, ...]) -> Layout:
+        dtype, shape, strides = dtype_name(tensor.dtype), list(map(int, tensor.shape)), list(map(int, tensor.stride()))
+        plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_complex()
+        # a stride of 0 is also what a sparse tensor says of itself: such a layout may stand for either
+        dense = plain and tensor.is_contiguous() and not tensor.is_quantized and 0 not in strides
+        later = self._later is not None and self._later(tensor.device)
+        made = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense, later)
+        self.known[key] = made
+        return made
+
+    def _of_unstrided(self, tensor: torch.Tensor) -> Layout:
+        shape = shape_of(tensor)
+        key = (tensor.dtype, tuple(shape), str(tensor.layout), tensor.device)
+        found = self.known.get(key)
+        if found is None:
+            payload = [dtype_name(tensor.dtype), shape, str(tensor.layout)[6:], str(tensor.device)]
+            found = self.known[key] = self._make(payload, tensor, dense=False)
+        return found
+
+    def _make(self, payload: list[Any], tensor: torch.Tensor, dense: bool, later: bool = False) -> Layout:
+        numbers = [n for n in payload[1] if isinstance(n, int)]
+        nbytes = tensor.dtype.itemsize
+        for n in numbers:
+            nbytes *= n
+        number = self._tables.intern("layouts", portable_key("layout", *payload), payload)
+        return Layout(number, seed_of(payload[0], payload[1]), nbytes, dense, later)
+
+
+def shape_of(tensor: torch.Tensor) -> list[object]:
+    """Its sizes, or a word where there are none to ask."""
+    if tensor.is_nested:
+        return ["nested"]
+    try:
+        return [size if type(size) is int else _size(size) for size in tensor.shape]
+    except RuntimeError:  # a lazy module's parameter before its first call
+        return ["uninitialized"]
+
+
+def _size(size: Any) -> object:
+    """One that is no plain number. A symbol must not be asked for its value: it would have one from then on."""
+    return str(size) if isinstance(size, torch.SymInt) else int(size)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+# --- logical ----------------------------------------------------------------------------------------------------------
+#
+# The logical bytes of a tensor that lies anyhow: lazy conjugation and negation carried out, in row-major order.
+#
+# Owns how a tensor is seen as plain words, and which tensors have none of their own. Reads no bytes by itself; what it
+# enqueues goes to the current stream.
+
+
+OWN_WORK: Final = "rltrace"
+"""What a profile shows around operators that the recorder runs for itself, so that they are taken for nobody else's."""
+
+
+@contextmanager
+def own_work() -> Iterator[None]:
+    """Operators inside are the recorder's: no mode, subclass, default device or autograd of the program takes part."""
+    modes = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
+    with modes[0], modes[1], torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+        yield
+
+
+WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""An integer dtype for each size of element."""
+
+
+def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of the logical bytes. Copied as integers: some dtypes cannot be copied, others warn."""
+    data = tensor.detach().resolve_neg().resolve_conj()
+    return data if data.is_contiguous() else _in_words(data).contiguous()
+
+
+def as_words(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements as integers, in the order in which they lie; of complex128, which has no such integer, two each."""
+    return _in_words(tensor.detach().resolve_neg().resolve_conj())
+
+
+def _in_words(data: torch.Tensor) -> torch.Tensor:
+    if data.dtype is torch.complex128:
+        data = torch.view_as_real(data)
+    return data.view(WORDS[data.element_size()])
+
+
+def is_compound(tensor: torch.Tensor) -> bool:
+    """Whether it is made up of other tensors, and has no logical bytes of its own."""
+    return is_subclass(tensor) or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized
+
+
+def is_subclass(tensor: torch.Tensor) -> bool:
+    """Whether its class handles operators by itself."""
+    kind = type(tensor)
+    return (
+        kind is not torch.Tensor
+        and kind is not torch.nn.Parameter
+        and hasattr(kind, "__torch_dispatch__")
+        and (kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl)
+    )

@@ -1,0 +1,221 @@
+"""The digest of a tensor, wherever it lives and however it is laid out.
+
+Owns the way from a tensor to its logical bytes. The plain case (dense, on the CPU) reads memory in place; every other
+case makes a contiguous copy first, outside of autograd and of any mode. Never changes the tensor, its version or its
+generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._C import TensorBase
+from torch._C._profiler import _RecordFunctionFast
+from xxhash import xxh3_64_intdigest
+
+from rltrace.digest import digest_address, digest_buffer, digest_pages
+from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.digests.accelerator import waiting_allowed
+from rltrace.recorder.digests.backend import condense
+from rltrace.recorder.digests.cuda_graphs import is_captured
+from rltrace.recorder.digests.layouts import (
+    OWN_WORK,
+    Layout,
+    Layouts,
+    is_compound,
+    is_subclass,
+    logical_bytes,
+    own_work,
+)
+from rltrace.recorder.digests.torch_backend import condensed_words, finished
+
+# --- device reading ---------------------------------------------------------------------------------------------------
+#
+# Digests of tensors on a device, waited for: what they are made of is made there and read back, of many at once.
+#
+# Owns that wait. Everything is enqueued on the current stream, behind what wrote the tensors and before what will
+# overwrite them; the host waits once, at the end.
+
+
+_array: Any = TensorBase.numpy
+"""torch's own method: what stands in for it while ops are recorded follows the program's arrays, not these."""
+
+
+def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
+    """Digest of a contiguous tensor, by way of its own device (a CPU tensor works as well)."""
+    return digests_on_device([tensor], [seed])[0]
+
+
+def digests_on_device(tensors: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[int]:
+    """Digests of contiguous tensors of one device, each under its seed."""
+    if not tensors:
+        return []
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    counts = [condensed_words(size) for size in sizes]
+    into = torch.empty(sum(counts), dtype=torch.int64, device=tensors[0].device)
+    condense(tensors, seeds, into, 0)
+    words = _array(into.cpu())
+    digests, at = [], 0
+    for size, count, seed in zip(sizes, counts, seeds, strict=True):
+        digests.append(finished(words[at : at + count], size, seed))
+        at += count
+    return digests
+
+
+# --- digests ----------------------------------------------------------------------------------------------------------
+
+
+class TensorDigests:
+    """Digests tensors; shares the interned layouts of the process."""
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """Digest of any tensor. What has no bytes to read (meta, fake) has the digest of no bytes; 0 where the program
+        is capturing a graph of the tensor's device, which nobody may ask then."""
+        if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+            return self.with_layout(tensor, self._layouts.of(tensor))
+        with unasked():  # a subclass's own __torch_function__ is the program's
+            return self.with_layout(tensor, self._layouts.of(tensor))
+
+    def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
+        """Of each, 0 for None. Those that lie on a device are read back together: the program waits once for them."""
+        digests: list[int] = []
+        waiting: _Batches | None = None
+        for tensor in tensors:
+            if tensor is None:
+                digests.append(0)
+            elif tensor.is_cpu:
+                digests.append(self.of(tensor))
+            else:
+                waiting = waiting or _Batches()
+                digests.append(self._of_one_of_several(tensor, len(digests), waiting))
+        for place, digest in waiting.read() if waiting is not None else ():
+            digests[place] = digest
+        return digests
+
+    def _of_one_of_several(self, tensor: torch.Tensor, place: int, waiting: _Batches) -> int:
+        """Its digest; 0 for one that has been put among those that are read back later."""
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
+            return self.of(tensor)
+        if is_captured(tensor.device):
+            return 0
+        with own_work():
+            if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
+                return self.of(tensor)
+            waiting.add(place, plain, self._layouts.of(tensor).seed)
+        return 0
+
+    def with_layout(self, tensor: torch.Tensor, layout: Layout) -> int:
+        """The same when the layout is at hand already."""
+        kind = type(tensor)
+        if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
+            try:
+                return _in_place(tensor, layout)
+            except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+                pass
+        if tensor.is_cpu:  # common enough in programs for the price of ``own_work`` to count
+            with unasked(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+                return self._of_unusual(tensor, layout)
+        if is_captured(tensor.device):
+            return 0
+        with own_work():
+            return self._of_unusual(tensor, layout)
+
+    def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
+        parts = _parts(tensor)
+        if parts is not None:
+            digests = [self.of(part) for part in parts]
+            return digest_pages(digests, layout.seed)
+        if tensor.device.type == "meta":
+            return digest_buffer(b"", layout.seed)
+        plain = logical_bytes(tensor)
+        if not plain.data_ptr():
+            return _without_memory(tensor, layout)
+        if plain.device.type == "cpu":
+            return digest_address(plain.data_ptr(), layout.nbytes, layout.seed)
+        with waiting_allowed(plain.device):
+            return digest_on_device(plain, layout.seed)
+
+
+class _Batches:
+    """Tensors that are read back together, device by device."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
+
+    def add(self, place: int, plain: torch.Tensor, seed: int) -> None:
+        """``plain``: contiguous."""
+        self._waiting.setdefault(plain.device, []).append((place, plain, seed))
+
+    def read(self) -> Iterator[tuple[int, int]]:
+        """(place, digest) of all."""
+        for device, waiting in self._waiting.items():
+            with own_work(), waiting_allowed(device):
+                found = digests_on_device([plain for _, plain, _ in waiting], [seed for _, _, seed in waiting])
+            yield from zip((place for place, _, _ in waiting), found, strict=True)
+
+
+def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
+    address = tensor.data_ptr()
+    if not address:
+        return _without_memory(tensor, layout)
+    if layout.small is not None:
+        return xxh3_64_intdigest(layout.small(address), layout.seed)
+    return digest_address(address, layout.nbytes, layout.seed)
+
+
+def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
+    """Of nothing, of zeros that autograd never wrote down, or of a storage that was given back (FSDP)."""
+    zeros = tensor._is_zerotensor()
+    return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
+
+
+def _has_memory(raw: torch.UntypedStorage) -> bool:
+    try:
+        return bool(raw.data_ptr())
+    except RuntimeError:  # a wrapper, which says nothing of what it wraps
+        return False
+
+
+_SPARSE: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
+    torch.sparse_coo: (torch.Tensor._indices, torch.Tensor._values),
+    torch.sparse_csr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
+    torch.sparse_bsr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
+    torch.sparse_csc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
+    torch.sparse_bsc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
+}
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+    """The dense tensors that make up a compound one; None for an ordinary tensor."""
+    if is_subclass(tensor):
+        return _inside(tensor)
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout in _SPARSE:
+        return [take(tensor) for take in _SPARSE[tensor.layout]]
+    if tensor.layout is not torch.strided:
+        return [tensor.detach().to_dense()] if tensor.is_mkldnn else []
+    if tensor.is_quantized:
+        return [tensor.detach().int_repr(), tensor.detach().dequantize()]
+    return None
+
+
+def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a subclass with a dispatch of its own wraps, or the memory it has itself."""
+    wait = getattr(tensor, "trigger_wait", None)
+    if wait is not None:  # the result of a collective, which may be on its way; the op that reads it waits as well
+        wait()
+    names = getattr(tensor, "__tensor_flatten__", None)
+    if names is not None:
+        inner = [getattr(tensor, name) for name in names()[0]]
+        return [part for part in inner if isinstance(part, torch.Tensor)]
+    raw = tensor.untyped_storage()
+    if raw.device.type == "meta" or not tensor.numel() or not _has_memory(raw):
+        return []
+    plain = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return [plain.set_(raw, tensor.storage_offset(), tensor.shape, tensor.stride())]

@@ -1,0 +1,1 @@
+"""Patches of libraries around an RL program: environments, vectors of them, spaces, checkpoints."""

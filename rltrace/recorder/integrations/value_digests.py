@@ -1,0 +1,99 @@
+"""Digests of what crosses a boundary: observations, actions and rewards, of whatever they are made.
+
+Owns the rule for each kind of value. An array has the digest of the tensor that holds the same (``rltrace.digest``),
+so an observation can be recognised where an op takes it in. A number has that of NumPy's own of its kind. An object
+that is none of these counts by its class alone: its ``repr`` may hold an address.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from xxhash import xxh3_64_intdigest
+
+from rltrace.digest import PAGE_BYTES, digest_buffer, digest_pages, seed_of
+
+DEEPEST = 32
+"""Levels of nesting; what lies below counts by its class."""
+
+_FLOAT, _INTEGER, _BOOL = seed_of("float64", ()), seed_of("int64", ()), seed_of("bool", ())
+_pack_float = struct.Struct("<d").pack
+
+
+class ValueDigests:
+    """Digests of values. ``of_tensor``: those of tensors."""
+
+    def __init__(self, of_tensor: Callable[[torch.Tensor], int]) -> None:
+        self._of_tensor = of_tensor
+        self._seeds: dict[tuple[Any, tuple[int, ...]], tuple[int, bool]] = {}
+
+    def digest(self, value: Any) -> int:
+        """Of any value. One whose own code fails while it is read counts by its class."""
+        try:
+            return self._digest(value, 0)
+        except Exception:
+            return _by_class(type(value))
+
+    def _digest(self, value: Any, depth: int) -> int:
+        kind = type(value)
+        if kind is np.ndarray:
+            return self._of_array(value)
+        if kind is float:
+            return xxh3_64_intdigest(_pack_float(value), _FLOAT)
+        if kind is bool:
+            return xxh3_64_intdigest(b"\1" if value else b"\0", _BOOL)
+        if kind is int and -(2**63) <= value < 2**63:
+            return xxh3_64_intdigest(value.to_bytes(8, "little", signed=True), _INTEGER)
+        return self._of_another(value, kind, depth)
+
+    def _of_another(self, value: Any, kind: type, depth: int) -> int:
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._of_array(np.asarray(value))
+        if isinstance(value, torch.Tensor):
+            return self._of_tensor(value)
+        if isinstance(value, (str, int)):
+            return _named(kind.__name__, str(value).encode("utf-8", "surrogatepass"))
+        if isinstance(value, (bytes, bytearray)):
+            return _named("bytes", bytes(value))
+        if depth < DEEPEST:
+            if isinstance(value, Mapping):
+                keys = sorted(value, key=str)  # the order of a dict may come from that of a set
+                parts = [part for key in keys for part in (str(key), value[key])]
+                return self._of_parts("mapping", parts, depth)
+            if isinstance(value, (list, tuple)):
+                return self._of_parts("sequence", value, depth)
+        return _by_class(kind)
+
+    def _of_parts(self, what: str, parts: Any, depth: int) -> int:
+        return digest_pages([_named(what, b""), *(self._digest(part, depth + 1) for part in parts)], len(parts))
+
+    def _of_array(self, array: Any) -> int:
+        key = array.dtype, array.shape
+        known = self._seeds.get(key)
+        if known is None:
+            if array.dtype.hasobject:
+                return self._of_parts(f"objects{array.shape}", array.ravel().tolist(), DEEPEST - 1)
+            known = self._seeds[key] = seed_of(_dtype_name(array.dtype), array.shape), array.dtype.str[0] == ">"
+        seed, is_big_endian = known
+        if is_big_endian or not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        if array.nbytes <= PAGE_BYTES:
+            return xxh3_64_intdigest(array if array.ndim else array.tobytes(), seed)
+        return digest_buffer(array.view(np.uint8), seed)
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """torch's name of a data type where it has it, NumPy's else."""
+    return str(dtype.newbyteorder("=")) if dtype.fields is None else str(dtype.descr)
+
+
+def _by_class(kind: type) -> int:
+    return _named("object", f"{kind.__module__}.{kind.__qualname__}".encode())
+
+
+def _named(kind: str, data: bytes) -> int:
+    return xxh3_64_intdigest(data, seed_of(kind, (len(data),)))

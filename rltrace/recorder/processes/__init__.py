@@ -1,0 +1,1 @@
+"""Forked children, and the ways in which a process ends."""

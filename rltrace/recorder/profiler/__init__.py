@@ -1,0 +1,1 @@
+"""torch's profiler beside a recording: which kernels were launched for which row."""

@@ -1,0 +1,1 @@
+"""One process being recorded, from its first op to its end."""

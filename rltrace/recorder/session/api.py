@@ -1,0 +1,124 @@
+"""Recording as a library: a ``with`` block instead of a launched command.
+
+Owns the making and ending of such a trace; the recording itself is the session's, as under the launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rltrace.errors import RecordError, UsageError
+from rltrace.masking import home_as_tilde, masked_arguments
+from rltrace.recorder.base.isolation import EAGER
+from rltrace.recorder.base.options import RecordOptions, check_axes
+from rltrace.recorder.capture.captures import RecordingExtension
+from rltrace.recorder.session import session as sessions
+from rltrace.selectors import parse_selectors
+from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.root import create_trace, end_launch
+
+
+@contextmanager
+def record_block(
+    path: str | os.PathLike[str],
+    *,
+    level: str,
+    steps: tuple[int, int | None] | None,
+    verify_inputs: bool,
+    values: str | Iterable[str],
+    values_inputs: bool,
+    values_limit: int,
+    rows: str | Iterable[str],
+    row_axes: Iterable[int] | None,
+    rows_limit: int,
+    kernels: tuple[int, int | None] | None,
+    compile: str | None,
+    force: bool,
+) -> Iterator[None]:
+    """Record the block's ops, as ``rltrace.record`` says."""
+    if sessions.current.session is not None:
+        raise UsageError("this process is being recorded already; a recording cannot lie inside another")
+    if level not in ("op", "step"):
+        raise UsageError(f'level {level!r} is neither "op" nor "step"')
+    if verify_inputs and (steps is None or level != "op"):
+        raise UsageError("verify_inputs reads every input of the ops of a window: give its steps, at level op")
+    if compile not in (None, EAGER):
+        raise UsageError(f"compile {compile!r} is neither None nor {EAGER!r}")
+    selectors = (values,) if isinstance(values, str) else tuple(values)
+    parse_selectors(selectors)
+    if selectors and level != "op":
+        raise UsageError("values are kept of ops: they need level op")
+    row_selectors = (rows,) if isinstance(rows, str) else tuple(rows)
+    parse_selectors(row_selectors)
+    if row_selectors and level != "op":
+        raise UsageError("rows are kept of ops and of calls of modules: they need level op")
+    if kernels is not None and level != "op":
+        raise UsageError("kernels are looked at op by op: they need level op")
+    axes = None if row_axes is None else check_axes(row_axes)
+    first, end = steps or (0, None)
+    trace = Path(path).absolute()
+    options = RecordOptions(
+        str(trace),
+        level,
+        first,
+        end,
+        verify_inputs=verify_inputs,
+        values=selectors,
+        values_inputs=values_inputs,
+        values_limit=values_limit,
+        rows=row_selectors,
+        row_axes=axes,
+        rows_limit=rows_limit,
+        kernels=kernels,
+        compile=compile,
+    )
+    with recording(options, force=force):
+        yield
+
+
+@contextmanager
+def recording(
+    options: RecordOptions, *, force: bool, companion: Callable[[str], RecordingExtension | None] | None = None
+) -> Iterator[None]:
+    """Record the block's ops into a new trace, as the options say. Raises RecordError where that broke off."""
+    trace = Path(options.trace)
+    create_trace(trace, _launch(options), force=force)
+    started, owner = time.monotonic(), os.getpid()
+    token = write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
+    session = sessions.start(options, token, companion)
+    trouble = None
+    try:
+        yield
+    finally:
+        session.finish()
+        if os.getpid() != owner:  # a forked child that leaves the block ends its own part, not the launch
+            sessions.end()
+        else:
+            try:
+                end_launch(trace, {"status": 0, "seconds": time.monotonic() - started, "library": True})
+            except (RecordError, OSError) as error:  # not in place of what the block may have raised
+                trouble = str(error)
+    trouble = session.failure or trouble
+    if trouble is not None:
+        raise RecordError(f"the recording in {trace} broke off: {trouble}")
+
+
+def _launch(options: RecordOptions) -> dict[str, object]:
+    return {
+        "command": [home_as_tilde(sys.executable), *masked_arguments(sys.argv)],
+        "cwd": home_as_tilde(os.fspath(Path.cwd())),
+        "host": socket.gethostname(),
+        "library": True,
+        "options": {
+            "level": options.level,
+            "steps": [options.first_step, options.end_step],
+            "verify_inputs": options.verify_inputs,
+            **options.extras(),
+        },
+    }

@@ -1,0 +1,158 @@
+"""Gradient scalers: the scale, the growth tracker and whether infinities were found, at each update of each of them.
+
+Owns the numbers of scalers, in the order of their creation, and what stands in for ``GradScaler.update`` while a
+process is recorded; ``remove`` puts everything back. Reads what a scaler holds, changes nothing of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
+from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.streams.series import OnDevice, SeriesSampler, number_of
+
+Tensor = torch.Tensor
+
+
+class _Known:
+    """What is remembered of one scaler."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.step: int | None = None
+        """Of its last attempt."""
+        self.updated = False
+
+
+class Scalers:
+    """Every gradient scaler of the process, those of subclasses and those made before the recording included.
+
+    A scaler's series begin with the state that it had before its first update, and have one number more than updates.
+    """
+
+    def __init__(self, series: SeriesSampler, fail: Callable[[Exception], None]) -> None:
+        self._series = series
+        self._fail = fail
+        self._known: WeakIdDict[Any, _Known] = WeakIdDict()
+        self._born = 0
+        self._local = threading.local()
+        self._wrapped: dict[type[Any], Any] = {}
+        """By class: its own ``update``."""
+        self._init: Any = None
+
+    def install(self) -> None:
+        for class_ in _all_classes(GradScaler):
+            self._wrap(class_)
+        self._init = init = GradScaler.__init__
+
+        @functools.wraps(init)
+        def created(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            init(scaler, *args, **kwargs)
+            for class_ in type(scaler).__mro__:  # one that was defined since
+                self._wrap(class_)
+            self._of(scaler)
+
+        GradScaler.__init__ = created  # type: ignore[assignment,method-assign]
+
+    def remove(self) -> None:
+        if self._init is not None:
+            GradScaler.__init__ = self._init  # type: ignore[method-assign]
+            self._init = None
+        while self._wrapped:
+            class_, update = self._wrapped.popitem()
+            setattr(class_, "update", update)  # noqa: B010
+
+    def attempted(self, scaler: Any, optimizer: Any, ordinal: int, step: int, skipped: int) -> None:
+        """A scaler has made attempt ``step``, of optimizer ``ordinal``; ``skipped`` as in an ``Attempt``."""
+        known = self._of(scaler)
+        known.step = step
+        found: float | OnDevice | None = float(skipped)
+        if skipped not in (0, 1):  # the optimizer skips by itself, on its device
+            states = getattr(scaler, "_per_optimizer_states", {})
+            with unseen():
+                found = _any_found([states[id(optimizer)]] if id(optimizer) in states else [], None)
+        if found is not None:
+            self._series.add("scaler", f"scaler:{known.number}/skipped:{ordinal}", found, step)
+
+    def _of(self, scaler: Any) -> _Known:
+        known = self._known.get(scaler)
+        if known is None:
+            known = self._known[scaler] = _Known(self._born)
+            self._born += 1
+        return known
+
+    def _wrap(self, class_: type[Any]) -> None:
+        original = vars(class_).get("update")
+        if class_ in self._wrapped or original is None or not issubclass(class_, GradScaler):
+            return
+
+        @functools.wraps(original)
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._around(original, scaler, *args, **kwargs)
+
+        self._wrapped[class_] = original
+        setattr(class_, "update", update)  # noqa: B010 (mypy knows that a method is not to be assigned)
+
+    def _around(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self._local, "inside", False) or not scaler.is_enabled():
+            return original(scaler, *args, **kwargs)
+        found = self._before(scaler)
+        self._local.inside = True  # a subclass's update calls that of its base
+        try:
+            result = original(scaler, *args, **kwargs)
+        finally:
+            self._local.inside = False
+        self._after(scaler, found)
+        return result
+
+    def _before(self, scaler: Any) -> float | OnDevice | None:
+        """Whether infinities were found; the update adds them up in place and then forgets them."""
+        try:
+            known = self._of(scaler)
+            if not known.updated:
+                known.updated = True
+                self._state(scaler, known)
+            with unseen():
+                return _any_found(scaler._per_optimizer_states.values(), scaler._scale)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def _after(self, scaler: Any, found: float | OnDevice | None) -> None:
+        try:
+            known = self._of(scaler)
+            if found is not None:
+                self._series.add("scaler", f"scaler:{known.number}/found_inf", found, known.step)
+            self._state(scaler, known)
+        except Exception as error:
+            self._fail(error)
+
+    def _state(self, scaler: Any, known: _Known) -> None:
+        for name, held in (("scale", scaler._scale), ("growth", scaler._growth_tracker)):
+            number = number_of(held)
+            if number is not None:
+                self._series.add("scaler", f"scaler:{known.number}/{name}", number, known.step)
+
+
+def _any_found(states: Any, beside: Tensor | None) -> float | OnDevice | None:
+    """1 where one of the tensors that unscaling left in ``states`` says so, else 0; ``beside``: on whose device."""
+    found = [tensor for state in states for tensor in state["found_inf_per_device"].values()]
+    if all(tensor.device.type == "cpu" for tensor in found):
+        return float(any(bool(tensor) for tensor in found))
+    device = found[0].device if beside is None else beside.device
+    if is_captured(device):
+        return None
+    return number_of(torch.stack([t.to(device, non_blocking=True) for t in found]).sum().clamp(max=1))
+
+
+def _all_classes(class_: type[Any]) -> Iterator[type[Any]]:
+    yield class_
+    for below in class_.__subclasses__():
+        yield from _all_classes(below)

@@ -1,0 +1,341 @@
+"""Optimizer attempts: when a step ends, which optimizer it was, and what its parameters, gradients and generators are
+then.
+
+Owns the step number of the process. Counts attempts through torch's optimizer hooks and, for those a GradScaler
+skips, around ``GradScaler.step``; counts backward passes around the autograd engine's entry. All of it is undone by
+``remove``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType, MappingProxyType
+from typing import Any, Final, Protocol
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.amp import grad_scaler
+from torch.autograd import graph
+from torch.compiler import is_dynamo_compiling
+from torch.optim import optimizer as torch_optimizer
+
+from rltrace.digest import digest_pages
+from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
+from rltrace.recorder.digests import rng_state
+from rltrace.recorder.digests.cuda_graphs import is_captured
+from rltrace.recorder.digests.rng_state import RngStates
+from rltrace.recorder.digests.tensor_digest import TensorDigests
+
+# --- step hooks -------------------------------------------------------------------------------------------------------
+#
+# What torch calls around each step of an optimizer: two functions, the same for all recordings of a process.
+#
+# Owns them and their places among torch's hooks. torch's compiler reads the hooks with the step that it compiles, and
+# compiles it anew when they are others: so nothing about them differs from one recording to the next, and what it reads
+# in them adds nothing to what it makes.
+
+
+KEY: Final = "rltrace"
+"""Of the hooks in torch's tables, where others have numbers."""
+
+
+class HookListener(Protocol):
+    """Who is told."""
+
+    def step_begins(self, optimizer: Any, caller: FrameType) -> None:
+        """``caller`` is the frame that runs the step."""
+
+    def step_ends(self, optimizer: Any) -> None:
+        """The step that began last has ended."""
+
+    def compiled_step_ends(self, optimizer: Any) -> None:
+        """A step has ended whose beginning nobody was told of."""
+
+
+_told: list[HookListener] = []
+
+
+def _begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if not is_dynamo_compiling():
+        for listener in _told:
+            listener.step_begins(optimizer, sys._getframe(1))
+
+
+def _ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if not is_dynamo_compiling():
+        for listener in _told:
+            listener.step_ends(optimizer)
+    elif not goes_into_graph(optimizer):
+        _ends_between(optimizer)
+
+
+@_disable_dynamo  # where the compiler meets it, it pauses
+def _ends_between(optimizer: Any) -> None:
+    for listener in _told:
+        listener.compiled_step_ends(optimizer)
+
+
+def tell(listener: HookListener) -> Callable[[], None]:
+    """From now on tell ``listener``; what is returned ends that."""
+    _told.append(listener)
+    before: dict[Any, Any] = torch_optimizer._global_optimizer_pre_hooks
+    after: dict[Any, Any] = torch_optimizer._global_optimizer_post_hooks
+    before[KEY], after[KEY] = _begins, _ends
+
+    def stop() -> None:
+        _told.remove(listener)
+        if not _told:
+            before.pop(KEY, None)
+            after.pop(KEY, None)
+
+    return stop
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class OptimizerState:
+    """One optimizer as the recorder counts it."""
+
+    ordinal: int
+    """Order of first attempt, from 0."""
+    name: str
+    owner: str = ""
+    """Path of the module whose parameters it has; empty: none is known."""
+    count: int = 0
+    """Attempts finished."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One finished attempt."""
+
+    optimizer: OptimizerState
+    count: int
+    """Attempts this optimizer had made before."""
+    skipped: int
+    """0 no, 1 yes, 2 not known."""
+    backwards: int
+    parameters: int | None
+    gradients: int | None
+    generators: RngStates
+    groups: Sequence[Mapping[str, Any]] = ()
+    """The optimizer's parameter groups, with the rates that it was made with."""
+
+
+class AttemptListener(Protocol):
+    """Who is told of attempts."""
+
+    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
+        """Path of the module that has these parameters, for people."""
+
+    def before_attempt(self, caller: FrameType) -> None:
+        """An attempt begins; ``caller`` is the frame that runs it."""
+
+    def after_attempt(self, attempt: Attempt) -> None:
+        """It has ended, or was skipped."""
+
+    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
+        """The attempt was made through this gradient scaler; called after ``after_attempt``."""
+
+    def backward_begins(self, frame: FrameType) -> bool:
+        """A backward pass begins, called from ``frame``; whether ``backward_ended`` is to be called."""
+
+    def backward_ended(self) -> None:
+        """It has ended, or raised."""
+
+    def fail(self, error: Exception) -> None:
+        """Something went wrong here; the program must not notice."""
+
+
+class ManualSteps:
+    """Stands for the optimizer where a program counts its steps through ``rltrace.step()``."""
+
+    param_groups: tuple[Any, ...] = ()
+    state: Mapping[Any, Any] = MappingProxyType({})
+
+
+class StepCounter:
+    """Watches every optimizer of the process."""
+
+    def __init__(self, digests: TensorDigests, listener: AttemptListener) -> None:
+        self._digests = digests
+        self._generators = rng_state.GlobalGenerators(rng_state.first_states())
+        self._listener = listener
+        self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
+        self._local = threading.local()
+        self._manual = ManualSteps()
+        self._born = 0
+        """Optimizers that have made an attempt, dead ones included: no two ever share an ordinal."""
+        self.attempts = 0
+        """Attempts finished, skipped ones included."""
+        self._backwards = 0
+        self._undo: list[Callable[[], None]] = []
+        self._compiled = CompiledSteps(self._around_compiled, listener.fail)
+
+    def install(self) -> None:
+        self._undo.append(tell(self))
+        self._wrap(grad_scaler.GradScaler, "step", self._around_scaler)
+        self._compiled.watch()
+        self._undo.append(self._compiled.ignore)
+        engine = graph._engine_run_backward
+        for holder in (graph, torch.autograd):
+            if getattr(holder, "_engine_run_backward", None) is engine:
+                self._wrap(holder, "_engine_run_backward", self._around_backward)
+
+    def remove(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def count_manual(self) -> None:
+        """A step that the program marks by itself (``rltrace.step()``), as an attempt of an optimizer of that name."""
+        self._local.digest = 0
+        self._finish(self._manual, skipped=0)
+
+    def optimizers(self) -> list[tuple[int, Any]]:
+        """(ordinal, optimizer) of those that have made an attempt and still live, in order."""
+        return sorted(((state.ordinal, optimizer) for optimizer, state in self._states.items()), key=lambda o: o[0])
+
+    def _wrap(self, holder: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(holder, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(holder, name, wrapper)
+        self._undo.append(lambda: setattr(holder, name, original))
+
+    def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._backwards += 1
+        listener = self._listener
+        begun = listener.backward_begins(sys._getframe())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if begun:
+                listener.backward_ended()
+
+    def _around_scaler(
+        self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        attempts = self.attempts
+        made: list[Attempt] = []
+        self._local.made = made
+        try:
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self.attempts == attempts and scaler.is_enabled():
+                self.step_begins(optimizer, sys._getframe())
+                self._finish(optimizer, skipped=1)
+        finally:
+            self._local.made = None
+        if made and scaler.is_enabled():
+            self._listener.after_scaler(scaler, optimizer, made[-1])
+        return result
+
+    def _around_compiled(
+        self, optimizers: list[Any], run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """``run`` makes an attempt of each of these optimizers, all at once."""
+        for optimizer in optimizers:
+            self.step_begins(optimizer, sys._getframe())
+        result = run(*args, **kwargs)
+        for optimizer in optimizers:
+            self.step_ends(optimizer)
+        return result
+
+    def step_begins(self, optimizer: Any, caller: FrameType) -> None:
+        """torch's hook, as ``step_ends`` is."""
+        try:
+            self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
+            self._listener.before_attempt(caller)
+        except Exception as error:
+            self._listener.fail(error)
+
+    def step_ends(self, optimizer: Any) -> None:
+        self._finish(optimizer, _skipped_inside(optimizer))
+
+    def compiled_step_ends(self, optimizer: Any) -> None:
+        """A step ends of which the compiler made graphs, but its end is in none of them, nor was its beginning seen."""
+        try:
+            self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
+        except Exception as error:
+            self._listener.fail(error)
+        self._finish(optimizer, _skipped_inside(optimizer))
+
+    def _finish(self, optimizer: Any, skipped: int) -> None:
+        self.attempts += 1
+        backwards, self._backwards = self._backwards, 0
+        try:
+            state = self._states.get(optimizer)
+            if state is None:
+                owner = self._listener.owner_of(_parameters(optimizer))
+                state = self._states[optimizer] = OptimizerState(self._born, type(optimizer).__name__, owner)
+                self._born += 1
+            count = state.count
+            state.count += 1
+            attempt = Attempt(
+                optimizer=state,
+                count=count,
+                skipped=skipped,
+                backwards=backwards,
+                parameters=self._digest(_parameters(optimizer)),
+                gradients=getattr(self._local, "digest", 0),
+                generators=self.generator_states(),
+                groups=optimizer.param_groups,
+            )
+            made = getattr(self._local, "made", None)
+            if made is not None:
+                made.append(attempt)
+            self._listener.after_attempt(attempt)
+        except Exception as error:
+            self._listener.fail(error)
+
+    def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
+        """None where they lie on a device that cannot be asked: the attempt is being captured into a graph."""
+        with unasked(), torch._C._DisableTorchDispatch():
+            known = list(tensors)
+            if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
+                return None
+            return digest_pages(self._digests.several(known), 0)
+
+    def last_parameters(self) -> dict[int, int]:
+        """By ordinal, the digest of the parameters of every optimizer that still lives, as they are now."""
+        found = {}
+        for ordinal, optimizer in self.optimizers():
+            if optimizer is self._manual:
+                continue
+            with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
+                digest = self._digest(_parameters(optimizer))
+                if digest is not None:
+                    found[ordinal] = digest
+        return found
+
+    def generator_states(self) -> RngStates:
+        """Of every global generator, as they are now."""
+        with torch._C._DisableTorchDispatch():
+            return self._generators.states()
+
+
+def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _skipped_inside(optimizer: Any) -> int:
+    """Fused optimizers skip by themselves where a scaler has handed them ``found_inf``."""
+    found = getattr(optimizer, "found_inf", None)
+    if not isinstance(found, torch.Tensor):
+        return 0
+    with unasked(), torch._C._DisableTorchDispatch():
+        if found.device.type != "cpu":
+            return 2  # reading it would make the program wait for its device
+        return int(bool(found))

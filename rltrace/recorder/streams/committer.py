@@ -1,0 +1,338 @@
+"""From the streams' flat arrays to the trace, behind the program's back.
+
+Owns the background thread and the moment of each commit: when a stream has SEGMENT_ROWS rows, and at the latest
+COMMIT_SECONDS after a row was written. It alone takes rows off the front of a stream, and only finished ones, so the
+recording thread never waits for it unless it is MOST_SEGMENTS behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.capture.captures import Captures
+from rltrace.recorder.core.process_state import ProcessState
+from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, Later, RowBuffer
+from rltrace.recorder.digests.readback import ReadBack
+from rltrace.recorder.streams.series import SeriesSampler
+from rltrace.trace.format.rows import Rows, StepRecord
+from rltrace.trace.format.schema import SEGMENT_ROWS, Column, Kind, RowFlag
+from rltrace.trace.write.writer import ProcessWriter
+
+if TYPE_CHECKING:
+    from rltrace.recorder.capture.activation_tensors import ActivationQueue
+    from rltrace.recorder.capture.values import ValueQueue
+    from rltrace.trace.kernels.launches import NewLaunched
+
+
+# --- awaited ----------------------------------------------------------------------------------------------------------
+#
+# Digests that were yet to come when their rows were written, put in before the rows leave for the trace.
+#
+# Owns the front of a stream's ``later``, as the committer owns that of its rows. Waits for devices; never in the thread
+# of the stream, but as the recording ends.
+
+
+def come(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[Later]]:
+    """The end of the rows before ``end`` whose digests are all known, and those of them that had to be awaited.
+
+    ``last``: there will be no later; what cannot be had now is not known.
+    """
+    came: list[Later] = []
+    while stream.later and stream.later[0].row < end:
+        awaited = stream.later.popleft()
+        if not readback.settle(awaited.pending, last=last):
+            stream.later.appendleft(awaited)
+            end = awaited.row
+            while came and came[-1].row >= end:
+                stream.later.appendleft(came.pop())
+            break
+        came.append(awaited)
+    return end, came
+
+
+def put_in(rows: Rows, came: list[Later]) -> None:
+    """The digests that were awaited. A row with one that is not known may hold anything, as far as anybody can tell."""
+    for row, place, pending in came:
+        i = row - rows.first
+        rows.digests[rows.digest_offsets[i] + place] = pending.digest
+        if pending.unread:
+            rows.columns[i, Column.FLAGS] |= RowFlag.MARKED
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+COMMIT_SECONDS: Final = 5.0
+MOST_SEGMENTS: Final = 4
+
+
+class Committer:
+    """Commits the rows and steps of one process."""
+
+    def __init__(
+        self,
+        process: ProcessState,
+        writer: ProcessWriter,
+        fail: Callable[[Exception], None],
+        keepers: Captures | None = None,
+    ) -> None:
+        self.series: SeriesSampler | None = None
+        """Samples that are committed with the rows of the first stream, once there are any."""
+        self.taken: Callable[[int, Rows], None] | None = None
+        """Told of rows as they are committed, with the number of their stream; by whichever thread commits."""
+        self.full: Callable[[RowBuffer], None] | None = None
+        """Told of a stream that has a segment's worth of rows, by its thread, in the middle of an op."""
+        self._process = process
+        self._writer = writer
+        self._fail = fail
+        self._values = keepers.values if keepers is not None else None
+        self._kept_rows = keepers.rows if keepers is not None else None
+        self._hurried = False
+        for keeper in (self._values, self._kept_rows):
+            if keeper is not None:
+                keeper.hurry, keeper.wait = self.hurry, partial(self._wait_for, keeper)
+        self._streams: list[tuple[RowBuffer, int]] = []
+        self._taken: dict[int, int] = {}
+        self._steps: list[StepRecord] = []
+        self._wake = threading.Event()
+        self._room = threading.Condition()
+        self._commits = threading.Lock()
+        self._stopping = False
+        self._thread: BackgroundThread | None = None
+
+    def add(self, stream: RowBuffer) -> None:
+        """Start to commit a stream."""
+        number = self._writer.stream(stream.name)
+        if number != stream.number:
+            raise AssertionError("streams are numbered in the order of their birth")
+        self._taken[number] = 0
+        stream.limit = SEGMENT_ROWS - 1
+        self._streams.append((stream, number))
+
+    def start(self) -> None:
+        self._thread = BackgroundThread(self._run)
+        self._thread.start()
+
+    def add_step(self, step: StepRecord) -> None:
+        """An optimizer attempt has ended."""
+        self._steps.append(step)
+
+    def wake(self, stream: RowBuffer) -> None:
+        """``stream`` has a segment's worth of rows; waits only when the disk is far behind."""
+        if self.full is not None:
+            self.full(stream)
+        self._wake.set()
+        waiting = stream.row - self._taken[stream.number]
+        stream.limit = stream.row + SEGMENT_ROWS // 16
+        if waiting > MOST_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
+            with self._room:
+                self._room.wait_for(
+                    lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
+                )
+
+    def hurry(self) -> None:
+        """Much of what is waiting are values or samples: commit whatever rows there are."""
+        self._hurried = True
+        self._wake.set()
+
+    def _wait_for(self, keeper: ValueQueue | ActivationQueue) -> None:
+        """The disk is far behind what is kept."""
+        self.hurry()
+        with self._room:
+            self._room.wait_for(lambda: self._stopping or not keeper.behind, timeout=60)
+
+    def give_up(self) -> None:
+        """End the thread, whatever is left; may be called from any thread."""
+        self._stopping = True
+        self._wake.set()
+
+    def end_thread(self) -> None:
+        """Give up and wait for the thread."""
+        self.give_up()
+        if self._thread is not None:
+            self._thread.join(30)
+
+    def stop(self) -> None:
+        """End the thread and commit what is left, in the calling thread."""
+        self.end_thread()
+        self.flush()
+
+    def flush(self) -> None:
+        """Commit every finished row of every stream."""
+        with self._commits:
+            for stream, number in list(self._streams):
+                while self._commit(stream, number):
+                    pass
+
+    def settle(self, stream: RowBuffer, told: Callable[[], NewLaunched | None]) -> None:
+        """Commit every finished row of a stream, then what there is to tell of its rows."""
+        try:
+            with self._commits:
+                while self._commit(stream, stream.number):
+                    pass
+                launched = told()
+                if launched is not None:
+                    self._writer.commit(stream.number, None, self._process.tables.take(), launched=launched)
+        except Exception as error:
+            self._fail(error)
+
+    def trim(self, stream: RowBuffer) -> None:
+        """Drop what an interrupted op has appended; called by the stream's own thread."""
+        with self._commits:
+            count = len(stream.fixed) // FIXED
+            stream.row = self._taken[stream.number] + count
+            counts = self._counts(np.frombuffer(stream.fixed[: count * FIXED], dtype=np.uint32).reshape(count, FIXED))
+            links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
+            del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
+            del stream.floats[floats:], stream.digests[digests:]
+            stream.drop_later(stream.row)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.wait(COMMIT_SECONDS)
+                full_only = self._wake.is_set() and not self._hurried
+                self._hurried = False
+                self._wake.clear()
+                if not self._stopping:
+                    self._round(full_only)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            with self._room:
+                self._room.notify_all()
+
+    def _round(self, full_only: bool) -> None:
+        with self._commits:
+            for stream, number in list(self._streams):
+                while stream.row - self._taken[number] >= SEGMENT_ROWS:
+                    self._commit(stream, number)
+                if not full_only:
+                    self._commit(stream, number)
+
+    def _commit(self, stream: RowBuffer, number: int) -> bool:
+        rows = self._take(stream, number)
+        if rows is not None and self.taken is not None:
+            self.taken(number, rows)
+        steps = self._take_steps(number)
+        values = self._values.take(number, self._taken[number]) if self._values is not None else None
+        kept = self._kept_rows.take(number, self._taken[number]) if self._kept_rows is not None else None
+        samples = self._samples() if number == 0 else None
+        entries = self._process.tables.take()
+        beside = bool(values) or bool(kept) or (samples is not None and len(samples) > 0)
+        if rows is None and not steps and not entries and not beside:
+            return False
+        self._writer.commit(number, rows, entries, steps, values, samples, kept)
+        with self._room:
+            self._room.notify_all()
+        return rows is not None
+
+    def _samples(self) -> NDArray[np.uint64] | None:
+        """Samples of series since the last time; None: none, or not now, since some may lie on a device."""
+        with self._process.readback.gate.inside() as may:
+            return self.series.take() if self.series is not None and (may or self._stopping) else None
+
+    def _take_steps(self, number: int) -> list[StepRecord]:
+        """Finished attempts of a stream whose rows have all been taken."""
+        end = self._taken[number]
+        ready = [s for s in self._steps if s.stream == number and s.end_row <= end]
+        for step in ready:
+            self._steps.remove(step)
+        return ready
+
+    def _take(self, stream: RowBuffer, number: int) -> Rows | None:
+        """Finished rows off the front, at most a segment's worth. Each slice and each deletion is one atomic step."""
+        first = self._taken[number]
+        end = min(stream.row, first + SEGMENT_ROWS)
+        end, came = come(stream, end, self._process.readback, last=self._stopping)
+        count = end - first
+        if count <= 0:
+            return None
+        fixed = np.frombuffer(stream.fixed[: count * FIXED], dtype=np.uint32).reshape(count, FIXED)
+        columns = self._columns(stream, first, fixed)
+        links, integers, floats, digests = (
+            int(columns[:, c].sum(dtype=np.int64))
+            for c in (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS)
+        )
+        rows = Rows(
+            first=first,
+            columns=columns,
+            links=np.frombuffer(stream.links[:links], dtype=np.int64),
+            integers=np.frombuffer(stream.integers[:integers], dtype=np.int64),
+            floats=np.frombuffer(stream.floats[:floats], dtype=np.float64),
+            digests=np.frombuffer(stream.digests[:digests], dtype=np.uint64),
+        )
+        put_in(rows, came)
+        del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
+        del stream.floats[:floats], stream.digests[:digests]
+        self._taken[number] = first + count
+        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
+        return rows
+
+    def _columns(self, stream: RowBuffer, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """The full columns of rows, from what the hot path kept of them and what follows from it."""
+        count = len(fixed)
+        op, structure, site, module, scalars, flags, _ = fixed.T
+        columns = np.empty((count, len(Column)), dtype=np.uint32)
+        columns[:, Column.KIND] = flags >> KIND_SHIFT
+        columns[:, Column.OP] = op
+        columns[:, Column.STRUCTURE] = structure
+        columns[:, Column.SITE] = site
+        columns[:, Column.MODULE] = module
+        columns[:, Column.SCALARS] = scalars
+        columns[:, Column.STEP] = _spread(stream.steps, first, count)
+        columns[:, Column.PHASE] = (flags >> PHASE_SHIFT) & 0xFF
+        settings = _spread(stream.epochs, first, count)
+        columns[:, Column.KERNEL] = self._kernel_ids(op, structure, settings, flags)
+        columns[:, Column.FLAGS] = flags & ((1 << PHASE_SHIFT) - 1)
+        columns[:, Column.LINKS : Column.DIGESTS + 1] = self._counts(fixed)
+        columns[:, Column.SETTINGS] = np.where(flags >> KIND_SHIFT == Kind.OP, settings, 0)
+        return columns
+
+    def _counts(self, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """How many links, integers, floats and digests each row has, shape [n, 4]."""
+        _, structure, _, _, scalars, flags, digests = fixed.T
+        sizes = np.array(self._process.calls.structure_sizes, dtype=np.uint32)
+        numbers = np.array(self._process.calls.scalar_counts, dtype=np.uint32).reshape(-1, 2)
+        whole = (flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)) != 0
+        real = (flags & RowFlag.VALUE_FLOAT) != 0
+        pair = (flags & RowFlag.VALUE_COMPLEX) != 0
+        integers, floats = numbers[scalars, 0] + whole, numbers[scalars, 1] + real + 2 * pair
+        return np.stack([sizes[structure], integers, floats, digests], axis=1).astype(np.uint32)
+
+    def _kernel_ids(
+        self, op: NDArray[Any], structure: NDArray[Any], settings: NDArray[np.uint32], flags: NDArray[Any]
+    ) -> NDArray[np.uint32]:
+        """Kernel evidence of each row: by op, device and the threads at that time; none for views and allocations."""
+        process, calls = self._process, self._process.calls
+        known = process.settings.threads
+        threads = np.array([known.get(number, 0) for number in range(max(known) + 1)], np.uint64)[settings]
+        idle = ((flags & (RowFlag.VIEW | RowFlag.ALLOCATION)) != 0) | (flags >> KIND_SHIFT != Kind.OP)
+        keys = op.astype(np.uint64) << np.uint64(40) | structure.astype(np.uint64) << np.uint64(12) | threads
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        made = [
+            process.kernels.of(calls.op_names[key >> 40], key & 0xFFF, calls.structure_devices[(key >> 12) & 0xFFFFFFF])
+            for key in distinct.tolist()
+        ]
+        ids = np.array(made, dtype=np.uint32)[inverse]
+        ids[idle] = 0
+        return ids
+
+
+def _spread(changes: list[tuple[int, int]], first: int, count: int) -> NDArray[np.uint32]:
+    """A value per row from (first row, value) changes; drops changes that no later row can need."""
+    values = np.zeros(count, dtype=np.uint32)
+    known = list(changes)
+    starts = [max(row - first, 0) for row, _ in known] + [count]
+    for (_, value), start, stop in zip(known, starts, starts[1:], strict=False):
+        values[min(start, count) : min(stop, count)] = value
+    while len(changes) > 1 and changes[1][0] <= first + count:
+        del changes[0]
+    return values

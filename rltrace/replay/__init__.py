@@ -1,0 +1,1 @@
+"""A run of the program with recorded values injected."""

@@ -1,0 +1,107 @@
+"""The recorder with A's values at its side: how a process of a replay starts.
+
+Owns the companion of a recording that is a replay. A process that A does not have is recorded as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltrace.errors import UsageError
+from rltrace.recorder import current_session
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.capture.captures import Captures
+from rltrace.recorder.core.events import RowTaker
+from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.process_state import ProcessState
+from rltrace.recorder.session import session as sessions
+from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import Session
+from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, read_only, window_of
+from rltrace.replay.recorder import InjectionFollower, InjectionRecorder
+from rltrace.replay.report import Account, add_up, record_of
+from rltrace.selectors import parse_selectors
+from rltrace.trace.read.reader import Trace, open_trace
+
+
+class ReplayExtension:
+    """Goes along with the recording of one process and puts A's values in."""
+
+    def __init__(self, follower: InjectionFollower) -> None:
+        self._follower = follower
+
+    def joined(self, keepers: Captures) -> Captures:
+        return keepers._replace(make_stream=self._make_stream)
+
+    def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> OpRecorder:
+        if not process.tables.remembered:
+            process.tables.remember("frames", "kernels", "sites")
+        return InjectionRecorder(process, number, name, committer, follower=self._follower)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [record_of(self._follower.account())]
+
+
+def start(options: RecordOptions, token: str) -> Session:
+    """Start to record this process as part of a replay; called once, by the bootstrap."""
+    trace = open_trace(options.replay)
+    only = read_only(options.kinds, options.only)
+    plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
+    return sessions.start(options, token, lambda name: companion(trace, plans, name, origins=options.origins))
+
+
+def companion(
+    trace: Trace, plans: Mapping[str, InjectionPlan], name: str, *, origins: bool = False
+) -> ReplayExtension | None:
+    """What goes along with the process of that name; None where nothing of A's is meant for it."""
+    plan = plans.get(name)
+    if plan is None:
+        return None
+    process = next(process for process in trace.processes if process.name == name)
+    return ReplayExtension(InjectionFollower(plan, process, origins=origins))
+
+
+@dataclass
+class Replay:
+    """A replay within this process; ``account`` is there when its block has ended."""
+
+    account: Account | None = None
+
+
+@contextmanager
+def replay_block(
+    a: str | Path,
+    inject: str | tuple[str, ...],
+    path: str | Path,
+    *,
+    only: InjectionFilter = ALL,
+    lockstep: bool = False,
+    origins: bool = False,
+    force: bool = False,
+) -> Iterator[Replay]:
+    """Record the block's ops into a new trace at ``path``, with values of ``a`` put in where ``inject`` finds ops.
+
+    ``only``, ``lockstep`` and ``origins`` are those of ``make_plans`` and ``RecordOptions``.
+
+    Raises UsageError, HoleError where there is nothing to put in; RecordError where the recording broke off.
+    """
+    if current_session() is not None:
+        raise UsageError("this process is already being recorded; a replay needs a process that is not")
+    trace = open_trace(a)
+    selectors = (inject,) if isinstance(inject, str) else tuple(inject)
+    plans = make_plans(trace, parse_selectors(selectors), only, lockstep=lockstep)
+    options = RecordOptions(
+        str(Path(path).absolute()),
+        *window_of(trace),
+        compile=compile_of(trace),
+        replay=str(Path(a).absolute()),
+        inject=selectors,
+    )
+    replay = Replay()
+    with recording(options, force=force, companion=lambda name: companion(trace, plans, name, origins=origins)):
+        yield replay
+    replay.account = add_up(plans, open_trace(path))

@@ -1,0 +1,225 @@
+"""Everything that a page shows of two traces, gathered: the comparison, and what its readers will ask for next.
+
+Owns what is read beside the comparison, and how much: never a trace as a whole. What cannot be read is left out, with
+the reason. Decides no verdict, lays nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rltrace.diff import compare
+from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.model import Comparison, Finding, Pair, Probe
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.display.browser import Browser, PartnerLookup
+from rltrace.diff.display.row_pairs import Relation
+from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
+from rltrace.errors import HoleError
+from rltrace.query.names import Words
+from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
+from rltrace.query.ops import OpLine, op_line
+from rltrace.query.values import OpValues, how_to_record, op_values
+from rltrace.report.phrases import shown_finding
+from rltrace.trace.read.reader import Trace, open_trace
+
+BEFORE, AFTER = 8, 32
+"""Lines shown before a finding and after it."""
+
+MOST_INPUTS = 32
+"""Of an op; those over lists of tensors have hundreds."""
+
+
+@dataclass(frozen=True)
+class LaunchSummary:
+    """What is known of a launch."""
+
+    command: tuple[str, ...]
+    folder: str
+    host: str
+    created: str
+
+
+@dataclass(frozen=True)
+class SearchTrack:
+    """The probes of one search over one pair of streams, in the order in which they were made."""
+
+    stream: str
+    respect: str
+    """"structure", "values" or "marked"."""
+    rows: int
+    probes: tuple[Probe, ...]
+
+
+@dataclass(frozen=True)
+class ExcerptLine:
+    """A row of each side or of one, or a fold."""
+
+    a: OpLine | None
+    b: OpLine | None
+    relation: Relation | None
+    """None: a fold."""
+    moved: bool = False
+    found: bool = False
+    """This is the finding."""
+    folded: int = 0
+    """Rows of the side that has more."""
+    equal: bool = False
+    """A fold of identical rows; else of rows that nobody has looked at."""
+    step: int | None = None
+    """A fold: the step in which it begins."""
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class InputSource:
+    """Where the numbers of an input came from: an op of A's (B's where A has none), past views and copies."""
+
+    place: int
+    op: OpLine
+    passed: int
+    """Views and copies on the way."""
+
+
+@dataclass(frozen=True)
+class PageData:
+    """What a page shows."""
+
+    comparison: Comparison
+    runs: Pair[LaunchSummary]
+    tracks: tuple[SearchTrack, ...]
+    timelines: tuple[Timeline, ...]
+    curves: tuple[Curve, ...]
+    excerpt: tuple[ExcerptLine, ...] = ()
+    op: OpPair | None = None
+    """The first finding's op in full."""
+    sources: tuple[InputSource, ...] = ()
+    values: OpValues | None = None
+    """What was recorded of that op's tensors."""
+    to_record: tuple[str, ...] = ()
+    """Commands that record them."""
+    trouble: str = ""
+    """Why there is no excerpt where there could be one."""
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> PageData:
+    """Compare two traces and read what a page shows of them. Raises what ``compare`` does."""
+    trace_a, trace_b = open_trace(a), open_trace(b)
+    tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
+
+    def watch(stream: str, respect: str, probe: Probe, rows: int) -> None:
+        tracks.setdefault((stream, respect), (rows, []))[1].append(probe)
+
+    comparison = compare(trace_a, trace_b, progress=progress, watch=watch)
+    runs = Pair(_run(trace_a), _run(trace_b))
+    told = [SearchTrack(stream, respect, rows, tuple(probes)) for (stream, respect), (rows, probes) in tracks.items()]
+    beside = (comparison, runs, tuple(told), timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
+    finding = shown_finding(comparison)
+    if finding is None or finding.op is None:
+        return PageData(*beside)
+    views = [_view(trace, finding.stream) for trace in (trace_a, trace_b)]
+    if views[0] is None or views[1] is None:
+        return PageData(*beside)
+    try:
+        lines, pair, sources = _around(views[0], views[1], comparison, finding)
+    except HoleError as error:
+        return PageData(*beside, trouble=str(error))
+    places = (finding.a_index, finding.b_index)
+    rows = [
+        None if index is None else row_at(view, index) for view, index in zip((views[0], views[1]), places, strict=True)
+    ]
+    commands = how_to_record((trace_a, trace_b), next(row for row in rows if row is not None))
+    return PageData(*beside, lines, pair, sources, op_values(*rows), commands)
+
+
+def _run(trace: Trace) -> LaunchSummary:
+    launch = trace.launch
+    command = launch.get("command")
+    return LaunchSummary(
+        tuple(map(str, command)) if isinstance(command, list) else (),
+        str(launch.get("cwd") or ""),
+        str(launch.get("host") or ""),
+        _moment(trace.created),
+    )
+
+
+def _moment(created: object) -> str:
+    """As the launcher wrote it; seconds since the epoch as a date."""
+    if not isinstance(created, (int, float)):
+        return str(created or "")
+    try:
+        return datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):  # no date there is
+        return str(created)
+
+
+def _view(trace: Trace, name: str) -> StreamView | None:
+    return next((StreamView(p, s) for p in trace.processes for s in p.streams if s.name == name), None)
+
+
+def _around(
+    a: StreamView, b: StreamView, comparison: Comparison, finding: Finding
+) -> tuple[tuple[ExcerptLine, ...], OpPair, tuple[InputSource, ...]]:
+    """The lines around a finding, its op in full, and where its inputs came from. Raises HoleError."""
+    found = comparison
+    browser = Browser(a, b, [f for f in (finding, found.first_value, found.first, *found.unordered, *found.later) if f])
+    side, row = ("a", finding.a_index) if finding.a_index is not None else ("b", finding.b_index)
+    assert row is not None
+    at = browser.reveal(side, row)
+    lines = tuple(_excerpt(browser, at, (finding.a_index, finding.b_index)))
+    pairs = OpPairs(a, b, PartnerLookup(browser))
+    pair = pairs.pair(finding.a_index, finding.b_index)
+    return lines, pair, tuple(_sources(browser, pairs, pair, finding))
+
+
+def _excerpt(browser: Browser, at: int, found: tuple[int | None, int | None]) -> Iterator[ExcerptLine]:
+    sides = [(view, Words(view.process)) for view in (browser.a, browser.b) if view is not None]
+    for number in range(max(0, at - BEFORE), min(len(browser), at + AFTER + 1)):
+        line = browser.line(number)
+        if line.relation is None:
+            piece = line.piece
+            assert piece is not None
+            yield ExcerptLine(
+                None,
+                None,
+                None,
+                folded=piece.rows,
+                equal=piece.equal,
+                step=browser.step_of(piece),
+                trouble=piece.trouble,
+            )
+            continue
+        a, b = (
+            None if index is None else _line(*side, index) for side, index in zip(sides, (line.a, line.b), strict=True)
+        )
+        yield ExcerptLine(a, b, line.relation, line.moved, (line.a, line.b) == found)
+
+
+def _line(view: StreamView, words: Words, index: int) -> OpLine:
+    row = row_at(view, index)
+    return op_line(row.rows, row.place, view.name, words)
+
+
+def shown_inputs(pair: OpPair) -> list[PairedInput]:
+    """In order: all inputs where they are few, else those that are not known to match, and the first of the others."""
+    first = sorted(pair.inputs, key=lambda given: given.match in ("read", "linked", ""))[:MOST_INPUTS]
+    return sorted(first, key=lambda given: given.place)
+
+
+def _sources(browser: Browser, pairs: OpPairs, pair: OpPair, finding: Finding) -> Iterator[InputSource]:
+    for given in shown_inputs(pair):
+        try:
+            way = pairs.upstream(finding.a_index, finding.b_index, given.place)
+            if way is None:
+                continue
+            view, index = (browser.a, way.a) if way.a is not None else (browser.b, way.b)
+            if view is not None and index is not None:
+                yield InputSource(given.place, _line(view, Words(view.process), index), way.passed)
+        except HoleError:
+            continue

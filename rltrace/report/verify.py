@@ -1,0 +1,64 @@
+"""How ``rltrace verify`` tells what it found. Never prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rltrace.trace.tools.verify import CheckedProcess, Verification
+
+
+def unreadable(path: Path, why: str) -> Verification:
+    """The result for a trace of which nothing at all can be read."""
+    return Verification(path, (), 0, 0, (why,), ())
+
+
+def verification_text(found: Verification) -> str:
+    """A line a process, a line for each damaged part, then the verdict."""
+    lines = [_process_line(process) for process in found.processes]
+    lines += [f"damaged  {what}" for what in found.damage]
+    lines += [f"note     {what}" for what in found.notes]
+    read = f"{found.chunks:,} chunks, {found.bytes:,} bytes read"
+    if found.ok:
+        lines.append(f"{found.path} is sound ({read})")
+    else:
+        parts = "1 part" if len(found.damage) == 1 else f"{len(found.damage):,} parts"
+        lines.append(f"{found.path} is DAMAGED in {parts} ({read}); the rest can be used")
+        lines.append(f"  hint: {_remedy(found)}")
+    return "\n".join(lines)
+
+
+def verification_json(found: Verification) -> dict[str, object]:
+    """The same as one object, ``rltrace.verify/1``."""
+    return {
+        "schema": "rltrace.verify/1",
+        "path": str(found.path),
+        "sound": found.ok,
+        "chunks": found.chunks,
+        "bytes": found.bytes,
+        "processes": [asdict(process) for process in found.processes],
+        "damage": list(found.damage),
+        "notes": list(found.notes),
+        "lost_steps": list(found.lost_steps) if found.lost_steps else None,
+    }
+
+
+def _remedy(found: Verification) -> str:
+    """What to do about damage."""
+    if not found.lost_steps:
+        return "if this is a copy, copy it again"
+    first, end = found.lost_steps
+    return (
+        f"if this is a copy, copy it again; otherwise rltrace record --steps {first}:{end} records the lost ops again"
+    )
+
+
+def _process_line(process: CheckedProcess) -> str:
+    line = f"process  {process.name}  {process.state}  {process.rows:,} ops"
+    if process.rows_read != process.rows:
+        line += f", {process.rows_read:,} read"
+    if process.rows_proved != process.rows_read:
+        line += f", {process.rows_proved:,} with their prefix digests checked"
+    if process.values:
+        line += f", {process.values_read:,} of {process.values:,} values read"
+    return line

@@ -1,0 +1,1 @@
+"""One recorded op called again on its recorded inputs, under its recorded settings."""

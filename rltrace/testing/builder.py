@@ -1,0 +1,607 @@
+"""A whole trace that is being built, and its processes: births, facts, endings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.digest.activation_rows import row_digests
+from rltrace.portable_keys import frame_key, portable_key, site_key
+from rltrace.trace.format.activation_rows import Part
+from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, axes_of
+from rltrace.trace.format.root import create_trace, end_launch
+from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.format.schema import (
+    FIRST_ENTRIES,
+    GENERATOR_SHIFT,
+    SLOT_UNKNOWN,
+    TABLES,
+    CallFlag,
+    Column,
+    Generator,
+    Kind,
+    Origin,
+    Phase,
+    RowFlag,
+    Sample,
+    ValueKind,
+    pack_link,
+)
+from rltrace.trace.write.packers import DigestBlock, NewActivations, NewCall, NewOp, NewTensor, NewValue, NewValues
+from rltrace.trace.write.writer import ProcessWriter
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+#
+# How tests name what an op reads: rows, origins, digests that stand for a text.
+#
+# Owns the vocabulary; rows are made of it in ``rltrace.testing.builder``.
+
+
+def digest(text: object) -> int:
+    """A digest that stands for ``text``: equal for equal ones, in every trace. Numbers stand for themselves."""
+    return text if isinstance(text, int) else key_of("testing", text)
+
+
+def key_of(kind: str, payload: object) -> int:
+    """``portable_key`` of one part; the same few come again with nearly every row."""
+    written = (kind, repr(payload))  # 1, 1.0 and True are equal, and have keys of their own
+    key = _keys.get(written)
+    if key is None:
+        if len(_keys) == MOST_KEYS:
+            _keys.clear()
+        key = _keys[written] = portable_key(kind, payload)
+    return key
+
+
+MOST_KEYS = 1 << 16
+_keys: dict[tuple[str, str], int] = {}
+
+
+@dataclass(frozen=True)
+class In:
+    """One tensor input. ``In(row)`` links to what ``row`` returned; ``digest`` says that this op read the input too."""
+
+    row: int | None = None
+    """The row that wrote it; None: see ``origin``."""
+    digest: object = None
+    slot: int = 0
+    known: bool = False
+    """``row`` read the very same view rather than wrote it."""
+    origin: Origin = Origin.OUTSIDE
+    sent: int = SLOT_UNKNOWN
+    """From outside: with which collective before it other processes sent it, 1 the last one."""
+
+    def link(self, at: int) -> int:
+        """The link cell, as seen from row ``at``."""
+        distance = int(self.origin) if self.row is None else at - self.row
+        read = self.digest is not None
+        if self.row is None:
+            return pack_link(distance, self.sent, read=read)
+        return pack_link(distance, self.slot, known=self.known, read=read)
+
+
+def input_of(given: object) -> In:
+    """``5`` (row 5), ``("outside", digest)``, ``("mixed", digest)``, ``"unknown"``, ``"overwritten"``, or an In."""
+    if isinstance(given, In):
+        return given
+    if isinstance(given, int):
+        return In(given)
+    word, read = given if isinstance(given, tuple) else (given, None)
+    return In(origin=Origin[str(word).upper()], digest=read)
+
+
+# --- interning --------------------------------------------------------------------------------------------------------
+#
+# The tables of a process that is being built: what the ids in its rows stand for.
+
+
+Frame = tuple[str, int, str, str]
+"""(file, line, function, source)."""
+
+
+class Interned:
+    """The tables of one process."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, dict[int, int]] = {name: {} for name in TABLES}
+        self._sites: dict[tuple[Frame, ...], int] = {}
+        self.new: list[TableEntry] = []
+        for table, payload in FIRST_ENTRIES.items():
+            self.plain(table, payload)
+
+    def intern(self, table: str, key: int, payload: object) -> int:
+        ids = self._ids[table]
+        if key not in ids:
+            ids[key] = len(ids)
+            self.new.append(TableEntry(table, ids[key], key, payload))
+        return ids[key]
+
+    def plain(self, table: str, payload: object) -> int:
+        return self.intern(table, key_of(table, payload), payload)
+
+    def site(self, frames: Sequence[Frame]) -> int:
+        known = self._sites.get(tuple(frames))
+        if known is not None:
+            return known
+        keys, ids = [], []
+        for file, line, function, source in frames:
+            key = frame_key(file, function, source)
+            payload = {"file": file, "path": f"/src/{file}", "line": line, "function": function, "source": source}
+            ids.append(self.intern("frames", key, {**payload, "internal": False}))
+            keys.append(key)
+        made = self._sites[tuple(frames)] = self.intern("sites", site_key(keys), ids)
+        return made
+
+    def structure(self, layouts: Sequence[object]) -> int:
+        ids = [self.plain("layouts", layout) for layout in layouts]
+        return self.intern("structures", key_of("structure", list(layouts)), ids)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+#
+# What the streams of a process that is being built share: its writer, tables, step and settings.
+
+
+class Process:
+    """One process of a trace, as its streams know it."""
+
+    def __init__(
+        self,
+        trace: Path,
+        name: str,
+        level: str,
+        engine: str,
+        *,
+        alive: bool = False,
+        argv: Sequence[str] = ("train.py",),
+    ) -> None:
+        birth: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
+        if not alive:
+            birth["pid"] = 0
+        self.writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
+        self.name = self.writer.name
+        self.tables = Interned()
+        self.step = 0
+        self.attempts: dict[int, int] = {}
+        self._level, self._engine = level, engine
+        self._keeps = False
+        self._keeps_rows = False
+        self.row_axes: tuple[int, ...] | None = None
+        self.writer.facts(level, engine, {"testing": True})
+
+    def keeps(self, *selectors: str, inputs: bool = True, limit: int = 1 << 30, only_with_rows: bool = False) -> None:
+        """Values are kept of what these select (default: all); only the first call counts."""
+        if not self._keeps:
+            self._keeps = True
+            asked = () if only_with_rows else selectors or ("all",)
+            self.writer.keeps(ValueRequest(asked, inputs and not only_with_rows, limit))
+
+    def keeps_rows(self, *selectors: str, axes: tuple[int, ...] | None = None, limit: int = 1 << 30) -> None:
+        """Rows of tensors are kept of what these select (default: all); only the first call counts."""
+        if not self._keeps_rows:
+            self._keeps_rows = True
+            self.row_axes = axes
+            self.writer.keeps_rows(ActivationRequest(selectors or ("all",), axes, limit))
+
+    def fact(self, name: str, value: str | int | float | bool | None) -> None:
+        self.writer.facts(self._level, self._engine, {name: value})
+
+
+# --- keeping ----------------------------------------------------------------------------------------------------------
+#
+# What is kept beside the rows of a stream that is being built: values, rows of tensors, calls of modules.
+
+
+Tensor = NDArray[Any] | tuple[NDArray[Any], str]
+"""An array, and torch's name of its dtype where NumPy has none for it."""
+
+
+class Keeping:
+    """Values and rows of tensors of one stream, held until its next commit."""
+
+    def __init__(self, process: Process, index: int) -> None:
+        self.process = process
+        self.index = index
+        self.rows = 0
+        """Rows so far, committed or not."""
+        self._values: list[NewValue] = []
+        self._left_out: list[LeftOut] = []
+        self._kept: list[NewCall | NewOp] = []
+        self._kept_left_out: list[LeftOut] = []
+        self._calls = 0
+        self._open_calls: list[int] = []
+
+    def value(self, array: NDArray[Any], dtype: str = "", *, kind: ValueKind = ValueKind.OUTPUT, place: int = 0) -> int:
+        """Keep a value of the next row; returns its digest. ``dtype``: torch's name, where NumPy has none for it.
+
+        A generator's state is an array of bytes of kind GENERATOR.
+        """
+        self.process.keeps()
+        data, dtype = np.ascontiguousarray(array).tobytes(), dtype or str(array.dtype)
+        if kind is ValueKind.GENERATOR:
+            layout, seed = 0, 0
+        else:
+            layout = self.process.tables.plain("layouts", [dtype, list(array.shape), [], "cpu"])
+            seed = seed_of(dtype, array.shape)
+        made = NewValue(kind, digest_buffer(data, seed), self.index, self.rows, place, layout, data)
+        self._values.append(made)
+        return made.digest
+
+    def left_out(self, why: str, values: int = 1, size: int = 0) -> None:
+        """Values of the next row were asked for and not kept."""
+        self.process.keeps()
+        self._left_out.append(LeftOut(why, self.index, self.rows, self.rows, values, size))
+
+    @contextmanager
+    def call(
+        self,
+        module: str,
+        inputs: Mapping[str, Tensor] | None = None,
+        kind: str = "Module",
+        phase: Phase | str = Phase.OTHER,
+        *,
+        grad: bool = False,
+        values: bool = False,
+    ) -> Iterator[dict[str, Tensor]]:
+        """A call of a module around the ops of the block; what is put into the mapping are its outputs.
+
+        A tensor is an array, or a pair of one and torch's name of its dtype. Their rows are kept; their values where
+        ``values`` says so, and those of whole numbers and booleans.
+        """
+        number, parent, first = self._calls, self._open_calls[-1] if self._open_calls else None, self.rows
+        step = self.process.step
+        self._calls += 1
+        self._open_calls.append(number)
+        given = [self._tensor(Part.INPUT, name, tensor, values) for name, tensor in (inputs or {}).items()]
+        outputs: dict[str, Tensor] = {}
+        yield outputs
+        given += [self._tensor(Part.OUTPUT, name, tensor, values) for name, tensor in outputs.items()]
+        self._open_calls.pop()
+        intern = self.process.tables.plain
+        phase = Phase[phase.upper()] if isinstance(phase, str) else phase
+        flags = CallFlag.CALL | (CallFlag.GRAD if grad else 0)
+        ids = intern("modules", module), intern("names", kind)
+        self._kept.append(NewCall(self.index, number, parent, *ids, step, phase, flags, first, self.rows, given))
+
+    def op_rows(
+        self,
+        row: int,
+        inputs: Mapping[str, Tensor] | None = None,
+        outputs: Mapping[str, Tensor] | None = None,
+        *,
+        values: bool = False,
+    ) -> None:
+        """Rows of the tensors of an op; called before the commit of its row, or of a later one."""
+        parts = ((Part.INPUT, inputs or {}), (Part.OUTPUT, outputs or {}))
+        tensors = [self._tensor(part, *named, values, told_by=False) for part, of in parts for named in of.items()]
+        self._kept.append(NewOp(self.index, row, tensors))
+
+    def rows_left_out(self, why: str, rows: int = 1) -> None:
+        """Rows of a tensor were asked for at the next row of the stream and not kept."""
+        self.process.keeps_rows()
+        self._kept_left_out.append(LeftOut(why, self.index, self.rows, self.rows, 1, 8 * rows))
+
+    def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, told_by: bool = True) -> NewTensor:
+        self.process.keeps_rows()
+        array, dtype = tensor if isinstance(tensor, tuple) else (tensor, str(tensor.dtype))
+        data, shape = np.ascontiguousarray(array).tobytes(), array.shape
+        axes = axes_of(self.process.row_axes, array.ndim)
+        layout = self.process.tables.plain("layouts", [dtype, list(shape), [], "cpu"])
+        whole = digest_buffer(data, seed_of(dtype, shape))
+        if values or (told_by and array.dtype.kind in "iub"):
+            self.process.keeps(only_with_rows=True)
+            self._values.append(NewValue(ValueKind.WITH_ROWS, whole, self.index, self.rows, 0, layout, data))
+        block = DigestBlock(row_digests(data, dtype, shape, array.itemsize, axes))
+        return NewTensor(part, self.process.tables.plain("names", name), layout, axes, whole, block)
+
+    def _take_kept(self) -> tuple[NewValues, NewActivations]:
+        """What is held, for a commit; nothing is held any more."""
+        values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
+        kept, self._kept, self._kept_left_out = NewActivations(self._kept, self._kept_left_out), [], []
+        return values, kept
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+#
+# Rows of a stream that is being built, written through the real writer.
+
+
+SITE: Frame = ("train.py", 12, "train", "loss.backward()")
+LAYOUT = ("float32", (4,), (1,), "cpu")
+
+
+class StreamBuilder(Keeping):
+    """Rows of one stream, held until the next ``commit``."""
+
+    def __init__(self, process: Process, name: str) -> None:
+        super().__init__(process, process.writer.stream(name))
+        self.name = name
+        self._first = 0
+        self._columns: list[list[int]] = []
+        self._cells: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
+        self._steps: list[StepRecord] = []
+        self._samples: list[list[int]] = []
+
+    def sample(self, name: str, value: float, kind: str = "watch", *, step: int | None = None) -> None:
+        """One more number of a series; ``step``: which it belongs to, the current one unless said."""
+        tables = self.process.tables
+        key = portable_key("series", kind, name)
+        number = tables.intern("series", key, {"kind": kind, "name": name})
+        bits = int(np.float64(value).view(np.uint64))
+        self._samples.append([number, self.index, self.process.step if step is None else step, self.rows, bits])
+
+    def op(
+        self,
+        name: str,
+        site: Frame | Sequence[Frame] = SITE,
+        inputs: Sequence[object] = (),
+        outputs: Sequence[object] = (),
+        module: str = "",
+        phase: Phase | str = Phase.OTHER,
+        floats: Sequence[float] = (),
+        integers: Sequence[int] = (),
+        rng: object = None,
+        generator: int = Generator.TORCH,
+        value: bool | int | float | complex | None = None,
+        kernel: Mapping[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
+        flags: RowFlag | int = 0,
+        layouts: Sequence[object] | None = None,
+        scalars: Sequence[object] | None = None,
+        kind: Kind = Kind.OP,
+    ) -> int:
+        """Add a row; returns its index in the stream. Digests may be numbers or any text that stands for one."""
+        tables = self.process.tables
+        links = [input_of(given) for given in inputs]
+        frames: Any = (site,) if site and isinstance(site[0], str) else site
+        if layouts is None:
+            layouts = [LAYOUT] * len(links)
+        if scalars is None:
+            scalars = ["T"] * len(links) + ["i"] * len(integers) + ["f"] * len(floats)
+        integers, floats, flags = list(integers), list(floats), RowFlag(flags)
+        flags |= _put_value(value, integers, floats)
+        digests = [digest(link.digest) for link in links if link.digest is not None]
+        if rng is not None:
+            flags |= RowFlag.RNG
+            digests.append(digest(rng))
+        digests += [digest(output) for output in outputs]
+        row = [0] * len(Column)
+        row[Column.KIND] = kind
+        row[Column.OP] = tables.plain("ops", name)
+        row[Column.STRUCTURE] = tables.structure([list(_jsonable(layout)) for layout in layouts])
+        row[Column.SITE] = tables.site(frames)
+        row[Column.MODULE] = tables.plain("modules", module)
+        row[Column.SCALARS] = tables.plain("scalars", list(scalars))
+        row[Column.STEP] = self.process.step
+        row[Column.PHASE] = Phase[phase.upper()] if isinstance(phase, str) else phase
+        row[Column.KERNEL] = tables.plain("kernels", dict(kernel or {}))
+        row[Column.SETTINGS] = tables.plain("settings", dict(settings or {}))
+        row[Column.FLAGS] = int(flags) | (generator << GENERATOR_SHIFT if rng is not None else 0)
+        row[Column.LINKS], row[Column.INTEGERS] = len(links), len(integers)
+        row[Column.FLOATS], row[Column.DIGESTS] = len(floats), len(digests)
+        self._columns.append(row)
+        cells: tuple[list[Any], ...] = ([link.link(self.rows) for link in links], integers, floats, digests)
+        for section, more in zip(self._cells, cells, strict=True):
+            section.extend(more)
+        self.rows += 1
+        return self.rows - 1
+
+    def event(
+        self,
+        kind: Kind,
+        what: str,
+        site: Frame | Sequence[Frame] = SITE,
+        owner: str = "",
+        phase: Phase | str = Phase.OTHER,
+        counts: Mapping[str, int] | None = None,
+        evidence: Mapping[str, object] | None = None,
+        digests: Mapping[str, object] | None = None,
+        integers: Mapping[str, int] | None = None,
+        floats: Mapping[str, float] | None = None,
+    ) -> int:
+        """Add a row that is no op, a cell for each name; returns its index in the stream."""
+        cells = {"n": counts or {}, "e": evidence or {}, "d": digests or {}, "i": integers or {}, "f": floats or {}}
+        row = self.op(
+            "",
+            site,
+            outputs=[*cells["n"].values(), *cells["e"].values(), *cells["d"].values()],
+            module=owner,
+            phase=phase,
+            integers=list((integers or {}).values()),
+            floats=list((floats or {}).values()),
+            flags=RowFlag.MARKED,
+            scalars=[what, *([f"{name}=", letter] for letter, named in cells.items() for name in named)],
+            kind=kind,
+        )
+        self._columns[-1][Column.FLAGS] |= (len(cells["n"]) + len(cells["e"])) << GENERATOR_SHIFT
+        return row
+
+    def end_step(
+        self,
+        optimizer: str = "Adam",
+        ordinal: int = 0,
+        skipped: int = 0,
+        backwards: int = 1,
+        environment_steps: int = 0,
+        parameters: object = None,
+        gradients: object = None,
+        generators: object = None,
+        recorded: bool = True,
+        python: object = 0,
+        numpy: object = 0,
+    ) -> int:
+        """An optimizer attempt ends here; returns the number of the step it ends.
+
+        ``generators`` stands for the state of torch's own, ``python`` and ``numpy`` for those of the other two.
+        """
+        process = self.process
+        key = portable_key("optimizers", ordinal, optimizer)
+        number = process.tables.intern("optimizers", key, {"ordinal": ordinal, "class": optimizer})
+        count = process.attempts.get(number, 0)
+        process.attempts[number] = count + 1
+        written, backward = (None if d is None else digest(d) for d in (parameters, gradients))
+        states = states_of(generators, python, numpy)
+        self._steps.append(
+            StepRecord(
+                process.step,
+                self.index,
+                number,
+                count,
+                skipped,
+                backwards,
+                environment_steps,
+                self.rows,
+                recorded,
+                written,
+                backward,
+                states,
+            )
+        )
+        process.step += 1
+        return process.step - 1
+
+    def window(self, first_step: int, end_step: int | None = None) -> None:
+        """Recording of ops begins with the next row."""
+        self.commit()
+        self.process.writer.window(self.index, first_step, end_step, self.rows)
+
+    def commit(self) -> None:
+        """Write what is held: a segment ends here."""
+        links, integers, floats, digests = self._cells
+        rows = Rows(
+            self._first,
+            np.array(self._columns, np.uint32).reshape(len(self._columns), len(Column)),
+            np.array(links, np.int64),
+            np.array(integers, np.int64),
+            np.array(floats, np.float64),
+            np.array(digests, np.uint64),
+        )
+        tables, steps = self.process.tables, self._steps
+        entries, tables.new = tables.new, []
+        values, kept = self._take_kept()
+        self._columns, self._cells, self._steps = [], ([], [], [], []), []
+        samples, self._samples = np.array(self._samples, np.uint64).reshape(-1, len(Sample)), []
+        self._first = self.rows
+        self.process.writer.commit(self.index, rows if len(rows) else None, entries, steps, values, samples, kept)
+
+
+def states_of(generators: object, python: object = 0, numpy: object = 0) -> tuple[int, int, int, int] | None:
+    """Digests of the states of torch's own generator and of the two beside it; no device has one."""
+    return None if generators is None else (digest(generators), 0, digest(python), digest(numpy))
+
+
+def _put_value(value: bool | int | float | complex | None, integers: list[int], floats: list[float]) -> RowFlag:
+    if value is None:
+        return RowFlag(0)
+    if isinstance(value, bool):
+        integers.append(int(value))
+        return RowFlag.VALUE_BOOL
+    if isinstance(value, int):
+        integers.append(value)
+        return RowFlag.VALUE_INTEGER
+    if isinstance(value, float):
+        floats.append(value)
+        return RowFlag.VALUE_FLOAT
+    floats.extend([value.real, value.imag])
+    return RowFlag.VALUE_COMPLEX
+
+
+def _jsonable(layout: Any) -> Sequence[object]:
+    return [list(part) if isinstance(part, tuple) else part for part in layout]
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+
+
+class ProcessBuilder(Process):
+    """One process of a trace, with its streams."""
+
+    @cached_property
+    def streams(self) -> dict[str, StreamBuilder]:
+        """Those begun so far, by name."""
+        return {}
+
+    def stream(self, name: str | None = None) -> StreamBuilder:
+        """The stream of this name (default: the process's own), begun when it is new."""
+        name = name or self.name
+        if name not in self.streams:
+            self.streams[name] = StreamBuilder(self, name)
+        return self.streams[name]
+
+    def finish(
+        self,
+        state: str = "complete",
+        ending: Mapping[str, object] | None = None,
+        generators: object = None,
+        parameters: Mapping[int, object] | None = None,
+    ) -> None:
+        """Commit all and end: "complete", "stopped", or "killed" (no word is left); ``generators``: as in a step,
+        ``parameters``: those of each optimizer by its ordinal."""
+        for stream in self.streams.values():
+            stream.commit()
+        if state != "killed":
+            last = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
+            self.writer.close(state, ending or {"status": 0}, states_of(generators), last)
+
+
+class TraceBuilder:
+    """A whole trace. Its own ``op``, ``end_step`` … are those of the main stream of process ``rank0/main``."""
+
+    def __init__(
+        self,
+        path: Path,
+        level: str = "op",
+        engine: str = "testing",
+        process: str = "rank0/main",
+        *,
+        alive: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.level, self.engine = level, engine
+        create_trace(self.path, {"command": ["python", "train.py"], "cwd": "~", "options": {"level": level}})
+        self.processes: dict[str, ProcessBuilder] = {}
+        self.main = self.process(process, alive=alive)
+        self.stream = self.main.stream
+        self.op, self.event = self.main.stream().op, self.main.stream().event
+        self.end_step = self.main.stream().end_step
+        self.window = self.main.stream().window
+        self.commit = self.main.stream().commit
+        self.fact = self.main.fact
+        self.value = self.main.stream().value
+        self.sample = self.main.stream().sample
+        self.left_out = self.main.stream().left_out
+        self.call, self.op_rows = self.main.stream().call, self.main.stream().op_rows
+        self.rows_left_out = self.main.stream().rows_left_out
+
+    def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
+        """The process of this name, born when it is new. ``alive``: unfinished it is "running", not "killed"."""
+        return self.processes.get(name) or self.newborn(name, alive=alive)
+
+    def newborn(self, wanted: str, argv: Sequence[str] = ("train.py",), *, alive: bool = False) -> ProcessBuilder:
+        """A process that asks for this name, and gets it with a number where another one has it."""
+        process = ProcessBuilder(self.path, wanted, self.level, self.engine, alive=alive, argv=argv)
+        self.processes[process.name] = process
+        return process
+
+    def finish(
+        self,
+        state: str = "complete",
+        ending: Mapping[str, object] | None = None,
+        generators: object = None,
+        parameters: Mapping[int, object] | None = None,
+    ) -> Path:
+        """End every process and the launch; returns the path."""
+        for process in self.processes.values():
+            process.finish(state, ending, generators, parameters)
+        if state != "killed":
+            end_launch(self.path, {"status": 0})
+        return self.path

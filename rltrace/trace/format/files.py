@@ -1,0 +1,178 @@
+"""Files of a trace: written whole or not at all, read without leaving the folder.
+
+Owns temp-and-rename on the way out, and size limits, links and odd files on the way in. Uses ``os`` alone, which works
+while the interpreter shuts down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+# Plain os calls: no pathlib object for each chunk, and flags that pathlib has no word for.
+# ruff: noqa: PTH105, PTH108, PTH118, PTH120, PTH123, PTH208
+
+
+PARTIAL = ".partial"
+"""Suffix of a file that is being written; one that is left over was never part of the trace."""
+
+
+MISSING = "is missing"
+
+
+class UnreadableError(Exception):
+    """A file of a trace that cannot be read; the text says why, without the path."""
+
+
+def open_above(path: str, flags: int = 0) -> int:
+    """Open a file for writing, never as one of the three standard streams, which a program may have closed."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write ``path`` so that it is there whole or not at all. Raises OSError; leaves nothing behind then."""
+    partial = path + PARTIAL
+    try:
+        descriptor = open_above(partial, os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of ``data``; a write cut short is followed by the next, which names the reason."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class Folder:
+    """A trace's folder for reading: files in it by their keys, and nothing outside of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = os.path.realpath(path)
+        self._inside: dict[str, bool] = {}
+
+    def size(self, key: str) -> int:
+        """Length in bytes of a file. Raises UnreadableError."""
+        return self._stat(key).st_size
+
+    def holds(self, key: str) -> bool:
+        """Whether something stands there."""
+        return self._is_inside(os.path.dirname(key)) and os.path.lexists(os.path.join(self.root, key))
+
+    def read(self, key: str, limit: int) -> bytes:
+        """The bytes of one file, at most ``limit``. Raises UnreadableError."""
+        if self._stat(key).st_size > limit:
+            raise UnreadableError(f"is longer than the limit of {limit} bytes")
+        try:
+            descriptor = os.open(
+                os.path.join(self.root, key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        with open(descriptor, "rb") as file:
+            return file.read(min(os.fstat(descriptor).st_size, limit))  # read() makes room for all it is asked for
+
+    def names(self, key: str) -> list[str]:
+        """Names in one folder, sorted; empty where there is none."""
+        if not self._is_inside(key):
+            return []
+        try:
+            return sorted(os.listdir(os.path.join(self.root, key)))
+        except OSError:
+            return []
+
+    def _stat(self, key: str) -> os.stat_result:
+        if not self._is_inside(os.path.dirname(key)):
+            raise UnreadableError("is behind a symbolic link, which is not followed")
+        try:
+            found = os.lstat(os.path.join(self.root, key))
+        except FileNotFoundError:
+            raise UnreadableError(MISSING) from None
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        if stat.S_ISLNK(found.st_mode):
+            raise UnreadableError("is a symbolic link, which is not followed")
+        if not stat.S_ISREG(found.st_mode):
+            raise UnreadableError("is not a file")
+        return found
+
+    def _is_inside(self, folder: str) -> bool:
+        if folder not in self._inside:
+            path = os.path.join(self.root, folder) if folder else self.root
+            inside = path == self.root or path.startswith(os.path.join(self.root, ""))
+            self._inside[folder] = inside and os.path.realpath(path) == path
+        return self._inside[folder]
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+#
+# JSON from a trace, which anybody may have written: as much as fits, and nothing that a terminal would act on.
+#
+# Owns how many values are taken out of one text and out of all texts of a process, and how they are rid of control
+# characters, so that whoever shows a name shows a name.
+
+
+MOST_AT_ONCE: Final = 1 << 20
+"""Values in one text: a journal's record, a line of a table, a birth record."""
+
+MOST: Final = 1 << 24
+"""Values in all texts of one process. An empty list, the least of them, takes 3 bytes on disk and 64 in memory."""
+
+_CONTROL = re.compile(rb"\\u00[0189][0-9a-f]|\\u007f|\\[bfr]|\x7f|\xc2[\x80-\x9f]", re.IGNORECASE)
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class ValueBudget:
+    """How many values may still be taken."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._left = most
+
+    def load(self, text: bytes) -> Any:
+        """What a text holds. Raises ValueError where it is no JSON, or more than is taken."""
+        values = text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+        if values > MOST_AT_ONCE:
+            raise ValueError(f"holds more than {MOST_AT_ONCE:,} values")
+        self._left -= values
+        if self._left < 0:
+            raise ValueError("exceeds the limit of a reader for one process")
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("is nested too deep") from None
+
+
+def has_control(text: bytes) -> bool:
+    """Whether a JSON text holds control characters, so that what it says is to be made ``printable``."""
+    return _CONTROL.search(text) is not None
+
+
+def printable(found: Any) -> Any:
+    """The same without control characters, tabs and line ends aside."""
+    if isinstance(found, str):
+        return _UNPRINTABLE.sub("\ufffd", found)
+    if isinstance(found, list):
+        return [printable(item) for item in found]
+    if isinstance(found, dict):
+        return {printable(key): printable(value) for key, value in found.items()}
+    return found

@@ -1,0 +1,281 @@
+"""The journal: an append-only log of framed records, chained by digest.
+
+Owns the frame, ``b"RLJ1" | uint32 length | payload | uint64 digest``, where the digest is XXH3-64 over the previous
+frame's digest (8 bytes, little endian; 0 before the first) and the payload. A torn tail, which a killed writer leaves,
+is told from damage, which no writer leaves; after damage, reading goes on where the chain can be taken up again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from rltrace.trace.format.files import ValueBudget, has_control, open_above, write_all
+
+MAGIC: Final = b"RLJ1"
+HEAD: Final = 8
+TAIL: Final = 8
+LONGEST: Final = 1 << 26
+"""No payload is longer, in bytes."""
+LARGEST: Final = 1 << 30
+"""Nor is a journal, or all journals of a trace together: a billion ops need a hundredth of that."""
+MOST_TRIED: Final = 1 << 28
+"""Bytes that are hashed to find where a damaged journal goes on, besides sixteen times its length."""
+
+Record = dict[str, Any]
+
+
+def chain(previous: int, payload: bytes) -> int:
+    """Digest of a frame that follows one with digest ``previous``."""
+    return xxh3_64_intdigest(previous.to_bytes(8, "little") + payload)
+
+
+def frame(previous: int, record: Mapping[str, object]) -> tuple[bytes, int]:
+    """One record as a frame, and its digest."""
+    payload = json.dumps(record, separators=(",", ":"), default=str).encode()
+    if len(payload) > LONGEST:
+        raise ValueError(f"a record of {len(payload)} bytes is longer than the limit of a journal ({LONGEST})")
+    digest = chain(previous, payload)
+    return MAGIC + len(payload).to_bytes(4, "little") + payload + digest.to_bytes(8, "little"), digest
+
+
+class JournalWriter:
+    """Appends to a journal. Not thread-safe; the owner locks.
+
+    Holds no file open in between: a program may close every descriptor there is (daemons do), and the next file that it
+    opens would get the journal's number.
+    """
+
+    def __init__(self, path: str, *, resume: int | None = None, size: int = 0) -> None:
+        """A new journal, or (``resume``: digest of the last good frame, ``size``: where it ends) an existing one."""
+        self._path = path
+        self._digest = resume or 0
+        self._size = size
+        descriptor = open_above(path, os.O_CREAT | os.O_EXCL if resume is None else 0)
+        try:
+            self._file = _identity(descriptor)
+            if resume is not None:
+                os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def append(self, records: Sequence[Mapping[str, object]]) -> None:
+        """Append records; all of them, or (OSError) none."""
+        digest, frames = self._digest, []
+        for record in records:
+            data, digest = frame(digest, record)
+            frames.append(data)
+        data = b"".join(frames)
+        descriptor = open_above(self._path)
+        try:
+            if _identity(descriptor) != self._file:
+                raise OSError(errno.ESTALE, "another file has replaced the journal")
+            self._write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        self._digest = digest
+        self._size += len(data)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        try:
+            os.lseek(descriptor, self._size, os.SEEK_SET)
+            write_all(descriptor, data)
+        except OSError:
+            os.ftruncate(descriptor, self._size)
+            raise
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+@dataclass
+class Journal:
+    """What could be read of a journal."""
+
+    records: list[Record] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    """Each place that is not what was written, named by its byte."""
+    damaged_before: list[int] = field(default_factory=list)
+    """For each damage: how many good records came before it."""
+    unreadable: str | None = None
+    """Why the file could not be read at all."""
+    torn: str | None = None
+    """Said where the last frame is only begun, as a killed writer leaves it."""
+    digest: int = 0
+    """Of the last good frame."""
+    size: int = 0
+    """Where the last good frame ends."""
+    unprintable: bool = False
+    """Whether a record holds characters that are not to be shown."""
+    alive: bool = False
+    """Whether its process still ran when it was read, as far as can be known; it may have been written on since."""
+    length: int = 0
+    """Bytes of the file when it was read."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Of each good frame: where it ends, and its digest."""
+
+
+def parse_journal(data: bytes) -> Journal:
+    """Read all frames of a journal; never raises."""
+    journal = Journal(length=len(data))
+    budget, room = ValueBudget(), [MOST_TRIED + 16 * len(data)]
+    at, previous = 0, 0
+    while at < len(data):
+        end = _frame_end(data, at)
+        if end is not None and _digest_at(data, end) == chain(previous, data[at + HEAD : end - TAIL]):
+            previous = _digest_at(data, end)
+            _take(journal, budget, data[at + HEAD : end - TAIL], at)
+            at = journal.size = end
+            journal.digest = journal.ends[end] = previous
+            continue
+        following = _take_up(data, at, previous, room)
+        if following is None:
+            _name_tail(journal, data, at, end)
+            return journal
+        _damaged(journal, f"the journal is damaged from byte {at} to byte {following[0]}")
+        at, previous = following
+    return journal
+
+
+def first_digest(path: str) -> int | None:
+    """Digest of the first frame of a journal, read without the others; None: no whole frame stands there."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 (runs in the recorded program)
+            head = file.read(HEAD)
+            data = head + file.read(min(int.from_bytes(head[4:], "little"), LONGEST) + TAIL)
+    except OSError:
+        return None
+    return next(iter(parse_journal(data).ends.values()), None)
+
+
+def _take(journal: Journal, budget: ValueBudget, payload: bytes, at: int) -> None:
+    why = "is not a record"
+    try:
+        record = budget.load(payload)
+    except ValueError as error:
+        record = None
+        why = f"{why}: it {error}" if type(error) is ValueError else why
+    if isinstance(record, dict) and isinstance(record.get("type"), str):
+        journal.records.append(record)
+        journal.unprintable = journal.unprintable or has_control(payload)
+    else:
+        _damaged(journal, f"the journal's record at byte {at} {why}")
+
+
+def _damaged(journal: Journal, text: str) -> None:
+    journal.damage.append(text)
+    journal.damaged_before.append(len(journal.records))
+
+
+def _frame_end(data: bytes, at: int) -> int | None:
+    """Where the frame at ``at`` ends; None: no whole frame stands there."""
+    if data[at : at + 4] != MAGIC or at + HEAD > len(data):
+        return None
+    length = int.from_bytes(data[at + 4 : at + HEAD], "little")
+    end = at + HEAD + length + TAIL
+    return end if length <= LONGEST and end <= len(data) else None
+
+
+def _digest_at(data: bytes, end: int) -> int:
+    return int.from_bytes(data[end - TAIL : end], "little")
+
+
+def _take_up(data: bytes, bad: int, previous: int, room: list[int]) -> tuple[int, int] | None:
+    """The next frame that the chain confirms, and the digest before it; None also where ``room`` is used up.
+
+    The 8 bytes before it are the damaged frame's digest, intact unless the damage hit just them; then what digest the
+    damaged frame's payload really has confirms it.
+    """
+    at = data.find(MAGIC, bad + 1)
+    while at >= 0:
+        end = _frame_end(data, at)
+        if end is not None and at >= bad + TAIL:
+            room[0] -= end - bad
+            if room[0] < 0:
+                return None
+            payload, digest = data[at + HEAD : end - TAIL], _digest_at(data, end)
+            for before in (_digest_at(data, at), chain(previous, data[bad + HEAD : at - TAIL])):
+                if chain(before, payload) == digest:
+                    return at, before
+        at = data.find(MAGIC, at + 1)
+    return None
+
+
+def _name_tail(journal: Journal, data: bytes, at: int, end: int | None) -> None:
+    rest = data[at : at + HEAD]
+    begun = rest.startswith(MAGIC) if len(rest) >= 4 else MAGIC.startswith(rest)
+    declared = int.from_bytes(rest[4:HEAD], "little") if len(rest) >= HEAD else 0
+    if (begun and end is None and declared <= LONGEST) or data.count(b"\0", at) == len(data) - at:
+        journal.torn = f"the journal's last record, at byte {at}, is incomplete"
+    else:
+        _damaged(journal, f"the journal is damaged from byte {at} to its end")
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+#
+# How far every process's journal had come when the launch ended.
+#
+# Owns the record ``journals`` of the launch's journal, which ties the journals of a trace together: one that was rolled
+# back, cut between two records or taken from another trace is valid in itself, and would read as of a killed process.
+# Cheap to import: no NumPy.
+
+
+class Head(NamedTuple):
+    """The last whole frame of one journal."""
+
+    process: int
+    size: int
+    """Where the frame ends; 0: there was none."""
+    digest: int
+
+
+def heads_record(processes: Path, journal: str) -> Record:
+    """The record for all folders in ``processes``, each with its journal at ``journal``. Raises OSError."""
+    numbers = sorted(int(folder.name) for folder in processes.iterdir() if is_number(folder.name))
+    found = []
+    for number in numbers:
+        try:
+            head = parse_journal((processes / str(number) / journal).read_bytes())
+        except FileNotFoundError:
+            head = Journal()
+        found.append([number, head.size, f"{head.digest:016x}"])
+    return {"type": "journals", "heads": found}
+
+
+def parse_heads(record: Record) -> dict[int, Head]:
+    """The heads by process number. Raises ValueError, KeyError or TypeError where the record makes no sense."""
+    heads = [Head(number, size, int(digest, 16)) for number, size, digest in record["heads"]]
+    if not all(type(number) is int and type(size) is int and number >= 0 <= size for number, size, _ in heads):
+        raise ValueError("a process or a length is not a number")
+    return {head.process: head for head in heads}
+
+
+def is_number(name: str) -> bool:
+    """Whether a folder's name is a process's number, as it is written."""
+    return name.isascii() and name.isdigit() and name == str(int(name))
+
+
+def is_another(head: Head, journal: Journal) -> bool:
+    """Whether this is not the journal that had come so far, though it is whole and long enough."""
+    return 0 < head.size <= journal.size and journal.ends.get(head.size) != head.digest and not journal.damage
+
+
+def lost_records(head: Head, journal: Journal) -> str | None:
+    """What is wrong with a journal that had come so far; None: nothing of it is lost."""
+    if journal.size >= head.size:
+        return None
+    return f"ends at byte {journal.size}, before byte {head.size} that it had reached at the end of the launch"
+
+
+def birth_of(journal: Journal) -> Record:
+    """The birth record of a process's journal; empty where there is none."""
+    return next((record for record in journal.records if record["type"] == "birth"), {})

@@ -1,0 +1,383 @@
+"""Journal records, checked: bounded numbers, files that are where they must be, marks where they are due.
+
+Owns what a record may say. Everything raises ValueError (KeyError, TypeError) with a sentence; nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rltrace.trace.format import arrays
+from rltrace.trace.format.arrays import (
+    CELLS,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
+    ROWS,
+    VALUE_BYTES,
+    VALUE_INDEX,
+    ArraySpec,
+)
+from rltrace.trace.format.journal import Record
+from rltrace.trace.format.rows import ChunkFile, Segment, expected_marks
+from rltrace.trace.format.schema import GENERATORS, INDEX_CHUNK, SEGMENT_CELLS, SEGMENT_ROWS
+
+MOST = 1 << 48
+"""No count in a trace is larger."""
+
+MOST_STREAMS = 1 << 20
+"""Nor is the number of a stream."""
+
+LATEST = 253_402_300_799
+"""Seconds since the epoch at the end of the year 9999."""
+
+
+def check_fields(record: Record, **kinds: type) -> None:
+    """Refuse a record in which one of these fields, where it is there, is of another kind."""
+    for name, kind in kinds.items():
+        if name in record and not isinstance(record[name], kind):
+            raise ValueError(f'"{name}" is {record[name]!r:.40}, not a {kind.__name__}')
+
+
+def check_facts(facts: Mapping[str, object]) -> None:
+    """Refuse facts that are no plain values."""
+    for name, value in facts.items():
+        if value is not None and not isinstance(value, (str, int, float)):
+            raise ValueError(f'fact "{name}" is not a plain value')
+
+
+def check_launch(record: Record) -> None:
+    """Refuse a launch record whose known fields are of other kinds."""
+    check_fields(record, command=list, options=dict, host=str, cwd=str)
+    created = record.get("created", 0)  # the command line writes ISO 8601, the library seconds
+    if isinstance(created, str):
+        return
+    if not isinstance(created, (int, float)) or not 0 <= created <= LATEST:
+        raise ValueError(f'"created" is {created!r:.40}, not a time')
+
+
+def check_slice(record: Record) -> None:
+    """Refuse a slice record without its steps."""
+    number(record, "first_step"), number(record, "end_step")
+
+
+def number(record: Mapping[str, Any], name: str, most: int = MOST) -> int:
+    """A count of a record, from 0 to ``most``."""
+    value = record[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f'"{name}" is {value!r}, not a number from 0 to {most}')
+    return value
+
+
+def chunk_files(record: Record, folder: str, spec: ArraySpec) -> list[ChunkFile]:
+    """The files of a record that holds consecutive chunks of one array."""
+    first = number(record, "chunk")
+    return [_file(entry, f"{folder}/{spec.key(first + i)}", spec) for i, entry in enumerate(record["files"])]
+
+
+def chunk_file(entry: Sequence[object], spec: ArraySpec, chunk: int) -> ChunkFile:
+    """One file of a process's own array, named as its place below the process."""
+    return _file(entry, f"{spec.name}/{spec.key(chunk)}", spec)
+
+
+def parse_segment(record: Record, *, sliced: bool) -> Segment:
+    """The segment of a commit record; one without files only in a slice."""
+    stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")
+    rows = number(record, "rows", SEGMENT_ROWS)
+    sections = tuple(number({"sections": count}, "sections", SEGMENT_CELLS) for count in record["sections"])
+    if rows == 0 or len(sections) != 4 or sum(sections) > SEGMENT_CELLS:
+        raise ValueError("no segment can have its sizes")
+    files: tuple[ChunkFile, ...] = ()
+    if record["files"] or not sliced:
+        folder = f"streams/{stream}"
+        specs = (ROWS, CELLS)
+        if len(record["files"]) != len(specs):
+            raise ValueError("it does not name its two files")
+        files = tuple(
+            _file(entry, f"{folder}/{spec.name}/{spec.key(index)}", spec)
+            for entry, spec in zip(record["files"], specs, strict=True)
+        )
+    marks = (*(_mark(mark) for mark in record["marks"]), _mark([first + rows, *record["end"]]))
+    if [mark[0] for mark in marks] != expected_marks(first, rows):
+        raise ValueError("its marks are misplaced")
+    links, integers, floats, digests = sections
+    return Segment(index, first, rows, (links, integers, floats, digests), marks, files)
+
+
+def parse_generators(record: Record) -> tuple[int, ...] | None:
+    """Digests of generators' states in the record of an ending; None where it has none."""
+    if "generators" not in record:
+        return None
+    check_fields(record, generators=list)
+    digests = tuple(map(_digest, record["generators"]))
+    if len(digests) != len(GENERATORS):
+        raise ValueError(f"{len(digests)} generators, not {len(GENERATORS)}")
+    return digests
+
+
+def parse_parameters(record: Record) -> dict[int, int]:
+    """Digests of optimizers' parameters in the record of an ending, by the optimizer's ordinal."""
+    if "parameters" not in record:
+        return {}
+    check_fields(record, parameters=list)
+    found = [{"ordinal": ordinal, "digest": digest} for ordinal, digest in record["parameters"]]
+    return {number(entry, "ordinal"): _digest(entry["digest"]) for entry in found}
+
+
+def _mark(mark: Sequence[object]) -> tuple[int, int, int, int]:
+    row, structure, values, marked = mark
+    digests = [_digest(d) for d in (structure, values, marked)]
+    return number({"row": row}, "row"), digests[0], digests[1], digests[2]
+
+
+def _digest(text: object) -> int:
+    if not isinstance(text, str) or len(text) != 16:
+        raise ValueError(f"{text!r} is not a digest")
+    return int(text, 16)
+
+
+def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
+    found, length, digest = entry
+    if found != key:
+        raise ValueError(f"it names the file {found!r} instead of {key}")
+    size = number({"length": length}, "length", arrays.longest(spec))
+    return ChunkFile(key, size, f"{_digest(digest):016x}")
+
+
+# --- valuerecords -----------------------------------------------------------------------------------------------------
+#
+# What a journal says of values: which were asked for, where they stand, and which of them were left out.
+#
+# Owns the records ``keeps`` and ``values``, as they are written and as they are checked; reads no file.
+
+
+@dataclass(frozen=True)
+class ValueRequest:
+    """What of the values was to be kept."""
+
+    selectors: tuple[str, ...]
+    """As they were written; one must hold. None: values are kept only of tensors whose rows are, and need them."""
+    inputs: bool
+    """What the ops read too, not only what they returned and wrote."""
+    limit: int
+    """Bytes in all, as tensors hold them."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Values that were asked for and not kept, for one reason, in one stream."""
+
+    why: str
+    """A few words: ``the limit was reached``."""
+    stream: int
+    first: int
+    last: int
+    """The first and the last row they belong to."""
+    values: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ValuePart:
+    """What one commit wrote of values."""
+
+    count: int
+    """Rows of ``values/index``."""
+    index_files: tuple[ChunkFile, ...]
+    first_chunk: int
+    """Number of the first chunk of ``values/bytes``."""
+    files: tuple[ChunkFile | None, ...]
+    """Chunks of ``values/bytes``; None where a slice left one out."""
+    left_out: tuple[LeftOut, ...]
+    index_chunk: int = 0
+    """Number of the first chunk of ``values/index``."""
+
+
+def asked_record(asked: ValueRequest) -> dict[str, object]:
+    return {"type": "keeps", **asdict(asked)}
+
+
+def parse_asked(record: Record) -> ValueRequest:
+    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
+    selectors, inputs = record["selectors"], record["inputs"]
+    if not isinstance(inputs, bool) or not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
+        raise ValueError("its request is not a list of selectors")
+    return ValueRequest(tuple(selectors), inputs, number(record, "limit"))
+
+
+def values_record(part: ValuePart) -> dict[str, object]:
+    """The journal's record of one commit's values."""
+    return {
+        "type": "values",
+        "count": part.count,
+        "chunk": part.index_chunk,
+        "files": [_entry(file) for file in part.index_files],
+        "bytes_chunk": part.first_chunk,
+        "bytes_files": [_entry(file) for file in part.files],
+        "left_out": [asdict(entry) for entry in part.left_out],
+    }
+
+
+def parse_values(record: Record, *, sliced: bool) -> ValuePart:
+    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
+    count, index_chunk, first_chunk = (number(record, name) for name in ("count", "chunk", "bytes_chunk"))
+    index_files = [chunk_file(entry, VALUE_INDEX, index_chunk + i) for i, entry in enumerate(record["files"])]
+    if len(index_files) != -(-count // INDEX_CHUNK):
+        raise ValueError("it does not name the files of its rows")
+    files: list[ChunkFile | None] = []
+    for i, entry in enumerate(record["bytes_files"]):
+        files.append(None if entry is None and sliced else chunk_file(entry, VALUE_BYTES, first_chunk + i))
+    left_out = tuple(map(parse_left_out, record["left_out"]))
+    return ValuePart(count, tuple(index_files), first_chunk, tuple(files), left_out, index_chunk)
+
+
+def add_part(parts: list[ValuePart], part: ValuePart) -> None:
+    """Take a part in. Raises ValueError where its chunks are there already."""
+    if parts:
+        last = parts[-1]
+        index, stop = last.index_chunk + len(last.index_files), last.first_chunk + len(last.files)
+        if part.index_chunk < index or part.first_chunk < stop:
+            raise ValueError("its chunks exist already")
+    parts.append(part)
+
+
+def add_up(left_out: Sequence[LeftOut]) -> list[LeftOut]:
+    """One entry for each reason and stream, in the order of the first."""
+    found: dict[tuple[str, int], LeftOut] = {}
+    for entry in left_out:
+        before = found.get((entry.why, entry.stream))
+        found[entry.why, entry.stream] = entry if before is None else _joined(before, entry)
+    return list(found.values())
+
+
+def by_reason(left_out: Iterable[LeftOut]) -> list[LeftOut]:
+    """One entry for each reason; whose rows they are is no longer said."""
+    return add_up([LeftOut(entry.why, 0, 0, 0, entry.values, entry.bytes) for entry in left_out])
+
+
+def _joined(a: LeftOut, b: LeftOut) -> LeftOut:
+    first, last = min(a.first, b.first), max(a.last, b.last)
+    return LeftOut(a.why, a.stream, first, last, a.values + b.values, a.bytes + b.bytes)
+
+
+def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
+    """Raises ValueError, KeyError or TypeError where the entry makes no sense."""
+    if not isinstance(entry["why"], str):
+        raise ValueError("a reason is not text")
+    stream = number(entry, "stream", MOST_STREAMS)
+    first, last, values, size = (number(entry, name) for name in ("first", "last", "values", "bytes"))
+    return LeftOut(entry["why"], stream, first, last, values, size)
+
+
+def _entry(file: ChunkFile | None) -> list[object] | None:
+    return None if file is None else [file.key, file.length, file.digest]
+
+
+# --- keptrecords ------------------------------------------------------------------------------------------------------
+#
+# What a journal says of tensors' rows: of which they were asked for, where they stand, what was left out.
+#
+# Owns the records ``keeps_rows`` and ``kept``, as they are written and as they are checked; reads no file.
+
+
+MOST_AXES = 64
+"""No tensor has more."""
+
+
+@dataclass(frozen=True)
+class ActivationRequest:
+    """Of which calls and ops the tensors' rows were to be kept."""
+
+    selectors: tuple[str, ...]
+    """As they were written; one must hold."""
+    axes: tuple[int, ...] | None
+    """Along which rows are counted, as far as a tensor has them; None: along all but its last."""
+    limit: int
+    """Bytes in all: of digests, and of what says whose they are."""
+
+
+@dataclass(frozen=True)
+class ArrayPart:
+    """Some adjacent rows of one array."""
+
+    count: int
+    chunk: int
+    """Number of the first chunk."""
+    files: tuple[ChunkFile | None, ...]
+    """None where a slice left one out."""
+
+
+@dataclass(frozen=True)
+class ActivationPart:
+    """What one commit wrote of tensors' rows."""
+
+    calls: ArrayPart
+    tensors: ArrayPart
+    digests: ArrayPart
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def arrays(self) -> tuple[tuple[ArraySpec, ArrayPart], ...]:
+        return (KEPT_CALLS, self.calls), (KEPT_TENSORS, self.tensors), (KEPT_DIGESTS, self.digests)
+
+
+def axes_of(asked: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
+    """Along which axes the rows of a tensor with so many dimensions are counted."""
+    if asked is None:
+        return tuple(range(dimensions - 1))
+    return tuple(axis for axis in asked if axis < dimensions)
+
+
+def asked_rows_record(asked: ActivationRequest) -> dict[str, object]:
+    return {"type": "keeps_rows", **asdict(asked)}
+
+
+def parse_asked_rows(record: Record) -> ActivationRequest:
+    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
+    selectors, axes = record["selectors"], record["axes"]
+    if not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
+        raise ValueError("its request is not a list of selectors")
+    if axes is not None:
+        axes = tuple(number({"axis": axis}, "axis", MOST_AXES - 1) for axis in axes)
+        if list(axes) != sorted(set(axes)):
+            raise ValueError("its axes are not in order")
+    return ActivationRequest(tuple(selectors), axes, number(record, "limit"))
+
+
+def kept_record(part: ActivationPart) -> dict[str, object]:
+    """The journal's record of one commit's rows of tensors."""
+    arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
+    return {"type": "kept", **arrays, "left_out": [asdict(entry) for entry in part.left_out]}
+
+
+def parse_kept(record: Record, *, sliced: bool) -> ActivationPart:
+    """Raises ValueError, KeyError or TypeError where the record makes no sense."""
+    calls, tensors = _array(record["calls"], KEPT_CALLS), _array(record["tensors"], KEPT_TENSORS)
+    digests = _array(record["digests"], KEPT_DIGESTS, sliced=sliced)
+    return ActivationPart(calls, tensors, digests, tuple(map(parse_left_out, record["left_out"])))
+
+
+def add_kept(parts: list[ActivationPart], part: ActivationPart) -> None:
+    """Take a part in. Raises ValueError where its chunks are there already."""
+    if parts:
+        for (_, before), (_, array) in zip(parts[-1].arrays, part.arrays, strict=True):
+            if array.chunk < before.chunk + len(before.files):
+                raise ValueError("its chunks exist already")
+    parts.append(part)
+
+
+def _array_record(part: ArrayPart) -> dict[str, object]:
+    files = [None if file is None else [file.key, file.length, file.digest] for file in part.files]
+    return {"count": part.count, "chunk": part.chunk, "files": files}
+
+
+def _array(record: Mapping[str, Any], spec: ArraySpec, *, sliced: bool = False) -> ArrayPart:
+    count, first = number(record, "count"), number(record, "chunk")
+    files: list[ChunkFile | None] = []
+    for i, entry in enumerate(record["files"]):
+        files.append(None if entry is None and sliced else chunk_file(entry, spec, first + i))
+    if len(files) != -(-count // spec.chunk[0]):
+        raise ValueError(f"it does not name the files of its rows of {spec.name}")
+    return ArrayPart(count, first, tuple(files))

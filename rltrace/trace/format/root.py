@@ -1,0 +1,127 @@
+"""The trace as a whole: made before any process starts, ended after the last one.
+
+Owns the folder, its root group and the launch's journal. Cheap to import: no NumPy, no codec.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from xxhash import xxh3_64_hexdigest
+
+from rltrace.errors import RecordError, UsageError
+from rltrace.trace.format.arrays import BIRTHS_FOLDER, JOURNAL_FOLDER, group_document, root_document
+from rltrace.trace.format.journal import MAGIC, JournalWriter, heads_record, parse_journal
+from rltrace.trace.format.process_start import FOLDER as BIRTHS
+from rltrace.trace.format.schema import FORMAT
+
+JOURNAL: Final = "journal/log"
+PROCESSES: Final = "processes"
+
+
+def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = False) -> None:
+    """Make an empty trace at ``path``, readable by its owner alone. ``force`` replaces a trace, nothing else.
+
+    Raises UsageError where something is in the way, RecordError where the folder cannot be written.
+    """
+    path = Path(path)
+    if path.is_symlink() or path.exists():
+        make_way(path, force)
+    try:
+        path.mkdir(mode=0o700)
+        for folder, document in (
+            ("", root_document()),
+            ("journal", JOURNAL_FOLDER),
+            (BIRTHS, BIRTHS_FOLDER),
+            (PROCESSES, group_document()),
+        ):
+            (path / folder).mkdir(mode=0o700, exist_ok=True)
+            (path / folder / "zarr.json").write_bytes(document)
+        journal = JournalWriter(os.fspath(path / JOURNAL))
+        journal.append([{"type": "launch", "format": list(FORMAT), "created": time.time(), **launch}])
+    except OSError as error:
+        why = "" if path.absolute().parent.is_dir() else f"there is no folder {path.parent}"
+        raise record_error(f"the trace {path} cannot be created", error, why) from error
+
+
+def end_launch(path: Path, ending: Mapping[str, object], launch: int | None = None) -> None:
+    """Write down how the launch ended, and how far every process had come. Raises RecordError.
+
+    ``launch``: digest of its first record; where another one stands there by now, nothing is written.
+    """
+    log = Path(path) / JOURNAL
+    try:
+        found = parse_journal(log.read_bytes())
+        if launch is not None and launch != next(iter(found.ends.values()), None):
+            raise RecordError(f"{path} has become another recording's trace")
+        journal = JournalWriter(os.fspath(log), resume=found.digest, size=found.size)
+        heads = heads_record(Path(path, PROCESSES), JOURNAL)
+        journal.append([heads, {"type": "exit", "time": time.time(), **ending}])
+    except OSError as error:
+        raise record_error(f"the end of the launch cannot be written to {path}", error) from error
+
+
+def add_to_launch(path: Path, records: Sequence[Mapping[str, object]]) -> None:
+    """Append records to the launch's journal, when nothing of it is being recorded any more. Raises RecordError."""
+    log = Path(path) / JOURNAL
+    try:
+        found = parse_journal(log.read_bytes())
+        if found.damage or not found.records:
+            raise RecordError(f"{path} cannot be added to: {JOURNAL} is damaged")
+        JournalWriter(os.fspath(log), resume=found.digest, size=found.size).append(records)
+    except OSError as error:
+        raise record_error(f"{path} cannot be added to", error) from error
+
+
+def record_error(what: str, error: OSError, why: str = "") -> RecordError:
+    """The error for a failed write, with its errno; ``why``: in place of what the system says."""
+    raised = RecordError(f"{what}: {why or error.strerror or error}")
+    raised.errno = error.errno
+    return raised
+
+
+def name_file(name: bytes) -> str:
+    """File in ``births/`` whose making claims the name of a process."""
+    return f"{xxh3_64_hexdigest(name)}.name"
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the folder is a trace, however damaged."""
+    try:
+        if not stat.S_ISREG((path / JOURNAL).lstat().st_mode):  # nothing to wait for, nor to be led elsewhere by
+            return False
+        with (path / JOURNAL).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def make_way(path: Path, force: bool) -> None:
+    """Remove what stands at ``path``, if it is a trace and ``force`` is given; else raise UsageError."""
+    if not force:
+        raise UsageError(f"{path} exists already; choose another name, or replace it with --force")
+    if path.is_symlink() or not is_trace(path):
+        raise UsageError(f"{path} exists and is not a trace; --force replaces traces only")
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise record_error(f"the old trace {path} cannot be removed", error) from error
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+#
+# The words for the states that a process of a trace can be in (docs/reference/trace-format.md).
+
+
+RUNNING: Final = "running"
+COMPLETE: Final = "complete"
+STOPPED: Final = "stopped"
+KILLED: Final = "killed"
+DAMAGED: Final = "damaged"
+NEVER_RECORDED: Final = "never-recorded"

@@ -1,0 +1,338 @@
+"""A stretch of a stream in memory: what the recorder hands to the writer and the reader hands to everyone else.
+
+Owns the column view of rows and their ragged cells. Pure NumPy; no I/O, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.trace.format.files import UnreadableError
+from rltrace.trace.format.schema import (
+    GENERATOR_NUMBERS,
+    GENERATOR_SHIFT,
+    MARK_ROWS,
+    SLOT_UNKNOWN,
+    VALUE_FLAGS,
+    Column,
+    Kind,
+    Origin,
+    RowFlag,
+)
+
+Offsets = NDArray[np.int64]
+
+FLAGS, RNG = int(Column.FLAGS), int(RowFlag.RNG)
+
+FLAG_BITS = (1 << GENERATOR_SHIFT) - 1
+"""What of ``Column.FLAGS`` is flags; above stands the number of a generator."""
+
+
+class Link(NamedTuple):
+    """Where one tensor input of a row came from, unpacked."""
+
+    distance: int
+    """Rows back to the target row when > 0, else a ``schema.Origin``."""
+    slot: int | None
+    """Which output of the target (which input, when ``known``) carries the bytes; None: not said."""
+    known: bool
+    """The target row read the same view rather than wrote it."""
+    digest: int | None
+    """Digest of the bytes as this row read them; None: not read here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows ``first`` to ``first + len(self)`` of one stream, and the cells that are theirs."""
+
+    first: int
+    """Index in the stream of the first row."""
+    columns: NDArray[np.uint32]
+    """Shape [n, len(Column)]."""
+    links: NDArray[np.int64]
+    integers: NDArray[np.int64]
+    floats: NDArray[np.float64]
+    digests: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def column(self, column: Column) -> NDArray[np.uint32]:
+        """One column, shape [n]."""
+        return self.columns[:, column]
+
+    @cached_property
+    def link_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.LINKS))
+
+    @cached_property
+    def integer_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.INTEGERS))
+
+    @cached_property
+    def float_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.FLOATS))
+
+    @cached_property
+    def digest_offsets(self) -> Offsets:
+        return _offsets(self.column(Column.DIGESTS))
+
+    @cached_property
+    def evidence(self) -> NDArray[np.int64] | None:
+        """How many of each row's first digest cells are evidence (events alone have any), shape [n]; None: no row's."""
+        events = self.column(Column.KIND) != Kind.OP
+        if not events.any():
+            return None
+        counts = np.where(events, self.generators, 0)
+        return counts if counts.any() else None
+
+    @cached_property
+    def hashed(self) -> tuple[NDArray[np.uint64], Offsets]:
+        """The digest cells without evidence, and where each row's begin."""
+        if self.evidence is None:
+            return self.digests, self.digest_offsets
+        keep = self.is_hashed
+        return self.digests[keep], np.concatenate([[0], np.cumsum(keep)])[self.digest_offsets]
+
+    @property
+    def is_hashed(self) -> NDArray[np.bool_]:
+        """Which of the digest cells are not evidence."""
+        counts = np.diff(self.digest_offsets)
+        place = np.arange(len(self.digests)) - np.repeat(self.digest_offsets[:-1], counts)
+        kept: NDArray[np.bool_] = place >= (0 if self.evidence is None else np.repeat(self.evidence, counts))
+        return kept
+
+    @cached_property
+    def reads(self) -> NDArray[np.int64]:
+        """How many of each row's digest cells are input reads, shape [n]."""
+        read: Offsets = np.concatenate([[0], np.cumsum(self.links & 1)])
+        return read[self.link_offsets[1:]] - read[self.link_offsets[:-1]]
+
+    def has(self, i: int, flag: int) -> bool:
+        """Whether row ``i`` has a flag. Plain integers: the arithmetic of an IntFlag costs as much as the rest."""
+        return bool(int(self.columns[i, FLAGS]) & flag)
+
+    def flags(self, i: int) -> RowFlag:
+        return RowFlag(int(self.columns[i, Column.FLAGS]) & FLAG_BITS)
+
+    @cached_property
+    def generators(self) -> NDArray[np.int64]:
+        """Number of the generator that each row drew from (``schema.Generator``), shape [n]."""
+        numbers: NDArray[np.int64] = (self.column(Column.FLAGS) >> np.uint32(GENERATOR_SHIFT)).astype(np.int64)
+        return numbers & (GENERATOR_NUMBERS - 1)
+
+    def inputs(self, i: int) -> Iterator[Link]:
+        """The tensor inputs of row ``i`` (counted within this stretch), in argument order."""
+        read_at = int(self.digest_offsets[i])
+        for cell in self.links[self.link_offsets[i] : self.link_offsets[i + 1]].tolist():
+            slot = (cell >> 2) & SLOT_UNKNOWN
+            digest = None
+            if cell & 1:
+                digest = int(self.digests[read_at])
+                read_at += 1
+            yield Link(cell >> 12, None if slot == SLOT_UNKNOWN else slot, bool(cell & 2), digest)
+
+    def rng(self, i: int) -> int | None:
+        """Digest of the generator's state before row ``i``; None where it drew nothing."""
+        if not self.has(i, RNG):
+            return None
+        return int(self.digests[self.digest_offsets[i] + self.reads[i]])
+
+    def outputs(self, i: int) -> list[int]:
+        """Digests of what row ``i`` returned and wrote, in order; empty for views and allocations."""
+        start = int(self.digest_offsets[i] + self.reads[i])
+        start += self.has(i, RNG)
+        if self.evidence is not None:
+            start += int(self.evidence[i])
+        digests: list[int] = self.digests[start : self.digest_offsets[i + 1]].tolist()
+        return digests
+
+    def value(self, i: int) -> bool | int | float | complex | None:
+        """The Python number that row ``i`` returned (``_local_scalar_dense``), else None."""
+        flags = self.flags(i)
+        if not flags & VALUE_FLAGS:
+            return None
+        if flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER):
+            number = int(self.integers[self.integer_offsets[i + 1] - 1])
+            return bool(number) if flags & RowFlag.VALUE_BOOL else number
+        end = int(self.float_offsets[i + 1])
+        if flags & RowFlag.VALUE_FLOAT:
+            return float(self.floats[end - 1])
+        return complex(self.floats[end - 2], self.floats[end - 1])
+
+    def cut(self, start: int, stop: int) -> Rows:
+        """Rows ``start`` to ``stop`` of this stretch (counted within it), as a stretch of their own."""
+        return Rows(
+            first=self.first + start,
+            columns=self.columns[start:stop],
+            links=self.links[self.link_offsets[start] : self.link_offsets[stop]],
+            integers=self.integers[self.integer_offsets[start] : self.integer_offsets[stop]],
+            floats=self.floats[self.float_offsets[start] : self.float_offsets[stop]],
+            digests=self.digests[self.digest_offsets[start] : self.digest_offsets[stop]],
+        )
+
+    @staticmethod
+    def join(parts: list[Rows]) -> Rows:
+        """Adjacent stretches as one."""
+        return Rows(
+            first=parts[0].first,
+            columns=np.concatenate([p.columns for p in parts]),
+            links=np.concatenate([p.links for p in parts]),
+            integers=np.concatenate([p.integers for p in parts]),
+            floats=np.concatenate([p.floats for p in parts]),
+            digests=np.concatenate([p.digests for p in parts]),
+        )
+
+
+def _offsets(counts: NDArray[np.uint32]) -> Offsets:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+class TableEntry(NamedTuple):
+    """One newly interned entry of a table."""
+
+    table: str
+    """One of ``schema.TABLES``."""
+    id: int
+    key: int
+    """Portable 64-bit key (see ``rltrace.portable_keys``)."""
+    payload: object
+    """JSON-able; for display and for reading the row."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One finished optimizer attempt, as the recorder knows it; the writer adds the digests over rows."""
+
+    step: int
+    stream: int
+    optimizer: int
+    """Id in table "optimizers"."""
+    count: int
+    skipped: int
+    """0 no, 1 yes, 2 not known."""
+    backwards: int
+    environment_steps: int
+    end_row: int
+    """Rows of the stream when the attempt had ended."""
+    recorded: bool
+    """Every op of the step is a row."""
+    parameters: int | None
+    gradients: int | None
+    generators: tuple[int, int, int, int] | None
+    """Digests, None where not taken; of generators in the order of ``schema.GENERATORS``."""
+
+
+# --- segment ----------------------------------------------------------------------------------------------------------
+#
+# A segment: what the journal says of it, and its rows put together from two decoded chunks.
+#
+# Owns the agreement between the journal's counts, the rows and the cells; reads no file.
+
+
+class ChunkFile(NamedTuple):
+    """A chunk as the journal names it."""
+
+    key: str
+    length: int
+    digest: str
+    """XXH3-64 of the encoded bytes, 16 hex digits."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What one commit wrote of a stream."""
+
+    index: int
+    """Number of the chunk in ``rows`` and ``cells``."""
+    first: int
+    rows: int
+    sections: tuple[int, int, int, int]
+    """Cells: links, integers, floats, digests."""
+    marks: tuple[tuple[int, int, int, int], ...]
+    """(row, structure, values, marked), ascending, the end of the segment included."""
+    files: tuple[ChunkFile, ...]
+    """Of ``rows`` and ``cells``; empty where a slice left the rows out."""
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.rows
+
+
+def expected_marks(first: int, rows: int) -> list[int]:
+    """Rows at which a segment has marks: the multiples of MARK_ROWS within it, and its end."""
+    return [*range(first // MARK_ROWS * MARK_ROWS + MARK_ROWS, first + rows, MARK_ROWS), first + rows]
+
+
+def empty_rows(first: int) -> Rows:
+    """A stretch of no rows."""
+    return Rows(
+        first,
+        np.zeros((0, len(Column)), np.uint32),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.float64),
+        np.zeros(0, np.uint64),
+    )
+
+
+def assemble(segment: Segment, columns: NDArray[np.uint32], cells: NDArray[np.uint64]) -> Rows:
+    """Rows of the decoded chunks. Raises UnreadableError where they are not the rows the journal tells of."""
+    used = sum(segment.sections)
+    if segment.rows * 2 < columns.shape[1]:
+        columns = columns[:, : segment.rows].copy()
+    if used * 2 < len(cells):
+        cells = cells[:used].copy()
+    cuts = np.cumsum(segment.sections)
+    links, integers, floats, digests = np.split(cells[:used], cuts[:-1])
+    rows = Rows(
+        segment.first,
+        columns[:, : segment.rows].T,
+        links.view(np.int64),
+        integers.view(np.int64),
+        floats.view(np.float64),
+        digests,
+    )
+    for column, count in zip(
+        (Column.LINKS, Column.INTEGERS, Column.FLOATS, Column.DIGESTS), segment.sections, strict=True
+    ):
+        if int(rows.column(column).sum(dtype=np.uint64)) != count:
+            raise UnreadableError("its rows and its cells do not match")
+    if not rows.column(Column.KIND).all() or not _has_own_cells(rows) or not _links_lead_back(rows):
+        raise UnreadableError("its rows are inconsistent")
+    return rows
+
+
+def _links_lead_back(rows: Rows) -> bool:
+    """Whether every link leads to an earlier row of the stream, or says why it does not."""
+    if not len(rows.links):
+        return True
+    distances = rows.links >> 12
+    if distances.min() < min(Origin):
+        return False
+    far = np.flatnonzero(distances > rows.first)  # the others cannot lead to before the first row
+    if not len(far):
+        return True
+    owners = np.searchsorted(rows.link_offsets, far, side="right") - 1
+    return bool((distances[far] <= rows.first + owners).all())
+
+
+def _has_own_cells(rows: Rows) -> bool:
+    """Whether every row has the cells that its links and its flags speak of."""
+    flags = rows.column(Column.FLAGS)
+    digests = rows.reads + ((flags & np.uint32(RowFlag.RNG)) != 0)
+    integers = (flags & np.uint32(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)) != 0
+    floats = ((flags & np.uint32(RowFlag.VALUE_FLOAT)) != 0) + 2 * ((flags & np.uint32(RowFlag.VALUE_COMPLEX)) != 0)
+    if rows.evidence is not None:
+        digests = digests + rows.evidence
+    if not (digests <= rows.column(Column.DIGESTS)).all():
+        return False
+    if not (flags & np.uint32(VALUE_FLAGS)).any():
+        return True
+    return bool((integers <= rows.column(Column.INTEGERS)).all() and (floats <= rows.column(Column.FLOATS)).all())

@@ -1,0 +1,246 @@
+"""The interned tables of a process: JSON lines in chunks of bytes, written once and read back with or without holes.
+
+Owns lines, their packing into chunks, and the arrays of keys that hashing looks rows up in. An entry that a hole took
+stays an entry: its id is known, its key and payload are not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.trace.format.files import ValueBudget, has_control, printable
+from rltrace.trace.format.rows import TableEntry
+from rltrace.trace.format.schema import TABLE_CHUNK, TABLES
+
+# --- payloads ---------------------------------------------------------------------------------------------------------
+#
+# What the payload of a table entry may be, table by table.
+#
+# Owns the shapes that readers of payloads rely on, so that none of them has to ask. An entry of any other shape counts
+# as lost: rows that name it are a hole. More fields, and longer lists, are a newer version's and let through.
+
+
+def fits(table: str, payload: object) -> bool:
+    """Whether a payload is what an entry of this table holds; anything will do for a table not known here."""
+    shape = SHAPES.get(table)
+    return shape is None or shape(payload)
+
+
+def _is_text(payload: object) -> bool:
+    return isinstance(payload, str)
+
+
+def _is_list(payload: object) -> bool:
+    return isinstance(payload, list)
+
+
+def _is_layout(payload: Any) -> bool:
+    """dtype, shape (words where a tensor has none), strides (or the name of another layout), device."""
+    if not isinstance(payload, list) or len(payload) < 4:
+        return False
+    dtype, shape, strides, device = payload[:4]
+    return isinstance(dtype, str) and isinstance(device, str) and _is_list(shape) and isinstance(strides, (list, str))
+
+
+def _is_frame(payload: object) -> bool:
+    return _has(payload, file=str, line=int, function=str, source=str)
+
+
+def _is_kernel(payload: object) -> bool:
+    return isinstance(payload, dict) and isinstance(payload.get("names", []), list)
+
+
+def _is_optimizer(payload: object) -> bool:
+    return _has(payload, ordinal=int, **{"class": str})
+
+
+def _is_series(payload: object) -> bool:
+    return _has(payload, kind=str, name=str)
+
+
+def _has(payload: object, **fields: type) -> bool:
+    return isinstance(payload, dict) and all(isinstance(payload.get(name), kind) for name, kind in fields.items())
+
+
+SHAPES: Final[Mapping[str, Callable[[object], bool]]] = {
+    "ops": _is_text,
+    "layouts": _is_layout,
+    "structures": _is_list,
+    "frames": _is_frame,
+    "sites": _is_list,
+    "modules": _is_text,
+    "scalars": _is_list,
+    "kernels": _is_kernel,
+    "optimizers": _is_optimizer,
+    "series": _is_series,
+    "names": _is_text,
+}
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+MOST_LOST, MOST_GAPS = 1 << 18, 16
+"""No id is believed that is larger than this, and so many for each line that could be read. Damage can take that many
+entries; a lying count or id could ask for any number of them."""
+
+PARTS = {"structures": "layouts", "sites": "frames"}
+"""Tables whose payloads are lists of ids of another table."""
+
+
+class KeyTable:
+    """The keys of one table while it grows."""
+
+    def __init__(self) -> None:
+        self._keys = np.zeros(64, np.uint64)
+        self.count = 0
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        return self._keys[: self.count]
+
+    def append(self, key: int) -> None:
+        if self.count == len(self._keys):
+            self._keys = np.concatenate([self._keys, np.zeros_like(self._keys)])
+        self._keys[self.count] = key
+        self.count += 1
+
+
+class KeyTables(dict[str, KeyTable]):
+    """Every table of the format, empty to begin with."""
+
+    def __init__(self) -> None:
+        super().__init__({name: KeyTable() for name in TABLES})
+
+    def extend(self, entries: Iterable[TableEntry]) -> None:
+        """Append entries. Raises ValueError where ids are not consecutive."""
+        for entry in entries:
+            table = self[entry.table]
+            if entry.id != table.count:
+                raise ValueError(f"the next id of table {entry.table} is {table.count}, not {entry.id}")
+            table.append(entry.key)
+
+    def counts(self) -> dict[str, int]:
+        return {name: table.count for name, table in self.items()}
+
+
+def table_line(entry: TableEntry) -> bytes:
+    """One entry as it stands in the ``tables`` array."""
+    line = [entry.table, entry.id, f"{entry.key:016x}", entry.payload]
+    return json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def pack_lines(lines: Sequence[bytes]) -> list[bytes]:
+    """Lines packed into chunks. A line goes on in the next chunk only where no chunk could hold it whole."""
+    chunks: list[bytes] = []
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        if size + len(line) > TABLE_CHUNK and held:
+            chunks.append(b"".join(held))
+            held, size = [], 0
+        while len(line) > TABLE_CHUNK:
+            chunks.append(line[:TABLE_CHUNK])
+            line = line[TABLE_CHUNK:]
+        held.append(line)
+        size += len(line)
+    if held:
+        chunks.append(b"".join(held))
+    return chunks
+
+
+class Table:
+    """One table of a trace that is being read."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name = name
+        self.keys: NDArray[np.uint64] = np.zeros(count, np.uint64)
+        """Portable keys by id; 0 where the entry is lost."""
+        self.payloads: list[object] = [None] * count
+        """By id; None where the entry is lost."""
+        self.present: NDArray[np.bool_] = np.zeros(count, bool)
+        """Which entries could be read."""
+        self.ids: dict[int, int] = {}
+        """The first id of each key."""
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def lacks(self, ids: NDArray[np.uint32]) -> int | None:
+        """The first of these ids that has no readable entry; None: all have."""
+        missing = ids >= len(self)
+        missing |= ~np.take(self.present, ids, mode="clip") if len(self) else True
+        found = np.flatnonzero(missing)
+        return int(ids[found[0]]) if len(found) else None
+
+
+def parse_tables(data: bytes, counts: Mapping[str, int]) -> dict[str, Table]:
+    """Tables of at most the given sizes from the lines that could be read; never raises.
+
+    A table ends with its last readable entry: what is made is bounded by what is there, whatever the counts say.
+    """
+    lines = data.split(b"\n")
+    most = MOST_LOST + MOST_GAPS * len(lines)
+    entries = {name: _Entries(min(counts.get(name, 0), most)) for name in TABLES}
+    budget = ValueBudget()
+    for line in lines:
+        if line:
+            _take_line(entries, budget, line)
+    tables = {name: _table(name, found) for name, found in entries.items()}
+    for whole, part in PARTS.items():
+        _drop_incomplete(tables[whole], tables[part])
+    return tables
+
+
+class _Entries:
+    """Entries of one table in the order of their lines."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.found: list[tuple[int, int, object]] = []
+        """(id, key, payload)."""
+
+
+def _take_line(entries: Mapping[str, _Entries], budget: ValueBudget, line: bytes) -> None:
+    try:
+        name, number, text, payload = budget.load(line)
+        payload = printable(payload) if has_control(line) else payload
+        table = entries.get(name)
+        key = int(text, 16)
+    except (ValueError, TypeError):
+        return
+    if table is None or type(number) is not int or not 0 <= number < table.limit or not 0 <= key < 1 << 64:
+        return
+    if fits(name, payload):
+        table.found.append((number, key, payload))
+
+
+def _table(name: str, entries: _Entries) -> Table:
+    table = Table(name, max((number for number, _, _ in entries.found), default=-1) + 1)
+    for number, key, payload in entries.found:
+        table.keys[number] = key
+        table.payloads[number] = payload
+        table.present[number] = True
+        table.ids.setdefault(key, number)
+    return table
+
+
+def _drop_incomplete(whole: Table, part: Table) -> None:
+    """An entry that names an entry which is lost is lost too."""
+    readable = part.present.tolist()
+    for number, payload in enumerate(whole.payloads):
+        if whole.present[number] and not _names_readable(payload, readable):
+            whole.present[number] = False
+            whole.payloads[number] = None
+
+
+def _names_readable(payload: object, readable: list[bool]) -> bool:
+    if not isinstance(payload, list):
+        return False
+    ids = cast(list[object], payload)
+    return all(isinstance(i, int) and 0 <= i < len(readable) and readable[i] for i in ids)

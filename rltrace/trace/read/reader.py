@@ -1,0 +1,338 @@
+"""A trace, opened for reading.
+
+Owns what is a trace, which format it has, and which processes are in it. Reads nothing that it has not verified,
+follows no link out of the folder, and never writes. Needs neither zarr nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
+from rltrace.trace.format.files import MISSING, Folder, UnreadableError, printable
+from rltrace.trace.format.journal import (
+    LARGEST,
+    MAGIC,
+    Head,
+    Journal,
+    Record,
+    birth_of,
+    is_another,
+    is_number,
+    lost_records,
+    parse_heads,
+    parse_journal,
+)
+from rltrace.trace.format.process_start import FOLDER as BIRTHS
+from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
+from rltrace.trace.format.process_start import is_alive, parse_birth
+from rltrace.trace.format.records import check_launch, check_slice, number
+from rltrace.trace.format.root import JOURNAL, KILLED, NEVER_RECORDED, PROCESSES, RUNNING, name_file
+from rltrace.trace.format.rows import Segment
+from rltrace.trace.format.schema import FORMAT
+from rltrace.trace.format.tables import Table
+from rltrace.trace.kernels.library_reports import LibraryReports
+from rltrace.trace.read.process import ProcessTrace, TraceHole
+from rltrace.trace.read.stream import StreamTrace
+
+__all__ = ["ProcessTrace", "Segment", "StreamTrace", "Table", "Trace", "TraceHole", "UnrecordedProcess", "open_trace"]
+
+LONGEST_DOCUMENT = 1 << 20
+
+MOST_NAMED = 16
+"""Missing processes that are named one by one."""
+
+
+@dataclass(frozen=True)
+class UnrecordedProcess:
+    """A process that started under the recorder and opened no part of the trace."""
+
+    token: str
+    record: Record
+    """argv, pid, time and what else it left; empty where the record is damaged."""
+    state: str
+    """"running" (it may still begin) or "never-recorded"."""
+    why: str | None
+    failed: bool = False
+    """The recorder tried to start there and could not; else the process never imported torch, as far as is known."""
+
+    @property
+    def name(self) -> str:
+        """What it ran, without the arguments: ``python train.py``."""
+        argv = self.record.get("argv")
+        words = [str(word).rpartition("/")[2] for word in argv[:2]] if isinstance(argv, list) else []
+        return " ".join(words) or self.token
+
+
+class Trace:
+    """One recorded launch."""
+
+    def __init__(self, path: Path, folder: Folder, format_: tuple[int, int], journal: Journal) -> None:
+        self.path = path
+        self.format = format_
+        self.launch: Record = {}
+        """What was launched, how, where and when."""
+        self.exit: Record | None = None
+        """How the launch ended; None: nobody wrote it down."""
+        self.slice: Record | None = None
+        """Which steps a slice carries in full ("first_step", "end_step"); None: this is no slice."""
+        self.journal = journal
+        self.folder = folder
+        self._heads: dict[int, Head] | None = None
+        self._ran: dict[int, LibraryReports] = {}
+        first_is_whole = bool(journal.ends) and 0 not in journal.damaged_before
+        self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
+        self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
+        self._lost: list[str] = []
+        self._room = LARGEST
+        """Bytes of journals that may still be read."""
+        self._journals = self._read_journals()
+        if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
+            self.other_holes.append(f"{JOURNAL} belongs to another launch")
+            self._launch_digest = None
+        else:
+            for record in printable(journal.records) if journal.unprintable else journal.records:
+                self._take(record)
+        if not self.launch and not self.other_holes:
+            self.other_holes.append(f"{JOURNAL} has no launch record")
+        self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
+        self.births: tuple[UnrecordedProcess, ...] = tuple(self._births())
+        self._check_names()
+
+    @property
+    def level(self) -> str:
+        """ "step" or "op"."""
+        options = self.launch.get("options")
+        asked = options.get("level") if isinstance(options, dict) else None
+        return next((p.level for p in self.processes if p.level), str(asked or ""))
+
+    @property
+    def engine(self) -> str:
+        """What intercepted the ops; rows of two engines are not compared."""
+        return next((p.engine for p in self.processes if p.engine), "")
+
+    @property
+    def created(self) -> object:
+        """When, as the launcher wrote it; None: not known."""
+        return self.launch.get("created")
+
+    @property
+    def holes(self) -> tuple[TraceHole, ...]:
+        """All damage found so far; reading may find more."""
+        own = tuple(TraceHole("", None, None, None, why) for why in (*self.other_holes, *self._lost))
+        return own + tuple(hole for process in self.processes for hole in process.holes)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Why more may have been recorded than the journals now tell of; empty: nothing more was."""
+        return (*self._lost, *(why for process in self.processes for why in process.record_damage))
+
+    def _take(self, record: Record) -> None:
+        try:
+            match record["type"]:
+                case "launch":
+                    check_launch(record)
+                    self.launch = self.launch or record
+                case "slice":
+                    check_slice(record)
+                    self.slice = record
+                case "journals":
+                    self._heads = parse_heads(record)
+                case "exit":
+                    self.exit = record
+                case "ran":
+                    self._ran.setdefault(number(record, "process"), LibraryReports()).take(record)
+        except (ValueError, KeyError, TypeError) as error:
+            self.other_holes.append(f"the {record['type']} record of {JOURNAL} is inconsistent: {error}")
+
+    def _read_journals(self) -> dict[int, Journal]:
+        """The journal of every process folder, an empty one where none can be read."""
+        numbers = sorted(int(name) for name in self.folder.names(PROCESSES) if is_number(name))
+        return {number: self._read_journal(number) for number in numbers}
+
+    def _read_journal(self, number: int) -> Journal:
+        """One journal; of a process that ended while it was read, all that it left."""
+        try:
+            found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", self._room))
+            self._room -= found.length
+            birth = birth_of(found)
+            if birth and not any(record["type"] == "end" for record in found.records):
+                found.alive = is_alive(birth)
+                if not found.alive:
+                    found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+        except UnreadableError as error:
+            return Journal(unreadable=str(error))
+        return found
+
+    def _is_of_another_launch(self, journal: Journal) -> bool:
+        launch = birth_of(journal).get("launch")
+        return launch is not None and self._launch_digest not in (None, launch)
+
+    def _is_of_this_trace(self, journal: Journal) -> bool:
+        """Whether the process of a journal left its birth record here."""
+        return self.folder.holds(f"{BIRTHS}/{birth_of(journal).get('token')}.json")
+
+    def _processes(self) -> list[ProcessTrace]:
+        there = [number for number, head in (self._heads or {}).items() if head.size]
+        last = max([*self._journals, *there], default=-1)
+        gaps = (number for number in range(last + 1) if number not in self._journals)
+        self._missing = list(islice(gaps, MOST_NAMED))
+        self._lost += [f"{PROCESSES}/{number} is missing" for number in self._missing]
+        found = [self._process(number, journal) for number, journal in self._journals.items()]
+        owners: dict[str, ProcessTrace] = {}
+        for process in sorted(found, key=lambda process: bool(process.record_damage)):
+            twin = owners.setdefault(process.name, process)
+            if twin is not process:
+                self._lost.append(f"{process.base} and {twin.base} both have the name {process.name}")
+        for process in owners.values():
+            if process.token is not None and not self.folder.holds(f"{BIRTHS}/{process.token}.json"):
+                self._lost.append(f"{BIRTHS}/{process.token}.json of {process.name} is missing")
+        return [process for process in found if owners[process.name] is process]
+
+    def _check_names(self) -> None:
+        """Miss the processes that took a name and are not here, unless they may still be about to begin."""
+        known = {process.name for process in self.processes}
+        missing = [name for name in self._names() if name not in known]
+        if self._heads is not None and not self._missing:
+            return  # everything that had begun by the end of the launch is here
+        if len(missing) > sum(birth.state == RUNNING for birth in self.births):
+            self._lost += [f"process {name} took its name and is missing" for name in missing]
+
+    def _names(self) -> list[str]:
+        """Names that processes of this trace took."""
+        names = []
+        for file in self.folder.names(BIRTHS):
+            if file.endswith(".name"):
+                try:
+                    data = self.folder.read(f"{BIRTHS}/{file}", LONGEST_BIRTH)
+                except UnreadableError:
+                    continue
+                if name_file(data) == file:
+                    names.append(data.decode(errors="replace"))
+        return names
+
+    def _process(self, number: int, journal: Journal) -> ProcessTrace:
+        base, head = f"{PROCESSES}/{number}", (self._heads or {}).get(number)
+        wrong = None
+        if journal.unreadable or not (journal.records or journal.damage):
+            odd = journal.unreadable not in (None, MISSING)  # a link, say; no writer leaves such
+            missed = odd or bool(head and head.size) or self._has_rows(base)
+            wrong = journal.unreadable or "is empty" if missed else None
+        elif self._is_of_another_launch(journal) or (head is not None and is_another(head, journal)):
+            wrong, journal = "is not the journal that was written there", Journal()
+        elif head is not None:
+            wrong = lost_records(head, journal)
+        if wrong:
+            journal.damage.append(f"{base}/{JOURNAL} {wrong}")
+        left_out = None
+        if self.slice:
+            steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
+            left_out = f"are not in this slice, which carries steps {steps}"
+        process = ProcessTrace(self.folder, base, journal, left_out, self._ran.get(number))
+        failure = self._failure(process.token) if process.token is not None and process.state == KILLED else None
+        if failure is not None:
+            process.broke_off(failure)
+        return process
+
+    def _has_rows(self, base: str) -> bool:
+        return any(is_number(name) for name in self.folder.names(f"{base}/streams"))
+
+    def _births(self) -> list[UnrecordedProcess]:
+        opened = {process.token for process in self.processes}
+        tokens = [name.removesuffix(".json") for name in self.folder.names(BIRTHS) if name.endswith(".json")]
+        return [self._birth(token) for token in tokens if token not in opened and token != "zarr"]
+
+    def _birth(self, token: str) -> UnrecordedProcess:
+        try:
+            record = printable(parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH)))
+            if record is not None and record.get("token", token) != token:
+                record = None  # another process's
+            why = None if record else "is not what was written"
+        except UnreadableError as error:
+            record, why = None, str(error)
+        if record is None:
+            self.other_holes.append(f"{BIRTHS}/{token}.json {why}")
+            return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its birth record {why}")
+        if is_alive(record):
+            return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
+        failure = self._failure(token)
+        if failure is not None:
+            return UnrecordedProcess(
+                token, record, NEVER_RECORDED, f"the recorder could not start: {failure}", failed=True
+            )
+        why = "it is a fork that ran no op" if record.get("forked") else "it only recorded its start"
+        return UnrecordedProcess(token, record, NEVER_RECORDED, why)
+
+    def _failure(self, token: str) -> str | None:
+        """Why the recorder could not start in a process, or broke off; None: it left no word beside the journal."""
+        if not self.folder.holds(f"{BIRTHS}/{token}.failed"):
+            return None
+        try:
+            note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
+        except UnreadableError:
+            note = {}
+        return str(printable(note.get("why", "for an unreadable reason")))
+
+
+def open_trace(path: Path | str) -> Trace:
+    """Open a trace, whatever state it is in.
+
+    Raises NotATraceError, FormatVersionError, or DamagedTraceError where nothing at all can be read.
+    """
+    path = Path(path)
+    folder = Folder(path)
+    if not path.is_dir():
+        raise NotATraceError(f"{path} is no trace: " + ("it is a file" if path.exists() else "no such file"))
+    journal = _root_journal(path, folder)
+    launch = next((r for r in journal.records if r["type"] == "launch"), {})
+    written = [_version(launch.get("format"))]
+    document, trouble = _root_document(folder)
+    written.append(_version(document))
+    if not journal.records and trouble is not None:
+        raise DamagedTraceError(f"{path}: neither {JOURNAL} nor zarr.json can be read, so its trace format is unknown")
+    versions = [version for version in written if version is not None]
+    newest = max(versions, default=FORMAT)
+    if newest[0] != FORMAT[0]:
+        remedy = (
+            "install a newer one" if newest[0] > FORMAT[0] else "record again, or install the older one that wrote it"
+        )
+        raise FormatVersionError(
+            f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads format {FORMAT[0]}.x: {remedy}"
+        )
+    trace = Trace(path, folder, newest, journal)
+    if trouble is not None or written[1] is None or len(set(versions)) > 1:
+        trace.other_holes.append(f"zarr.json {trouble or 'does not name the format that the launch record names'}")
+    return trace
+
+
+def _root_journal(path: Path, folder: Folder) -> Journal:
+    """The launch's journal. Raises NotATraceError where neither it nor the root group is one of ours."""
+    try:
+        data = folder.read(JOURNAL, LARGEST)
+    except UnreadableError as error:
+        data, trouble = b"", f"{JOURNAL} {error}"
+    else:
+        trouble = f"{JOURNAL} is empty"
+    if not data.startswith(MAGIC) and _root_document(folder)[0] is None and not data:
+        raise NotATraceError(f"{path} is no trace of rltrace: it has no launch journal ({JOURNAL})")
+    return parse_journal(data) if data else Journal(damage=[trouble])
+
+
+def _root_document(folder: Folder) -> tuple[object, str | None]:
+    """The format that the root group names, and what is wrong with the group."""
+    try:
+        document = json.loads(folder.read("zarr.json", LONGEST_DOCUMENT))
+        return document["attributes"]["rltrace"]["format"], None
+    except UnreadableError as error:
+        return None, str(error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None, "is not the root group of a trace"
+
+
+def _version(found: object) -> tuple[int, int] | None:
+    if isinstance(found, list) and len(found) == 2 and all(isinstance(part, int) for part in found):
+        return found[0], found[1]
+    return None

@@ -1,0 +1,189 @@
+"""One stream of a trace being read: which rows there are, and the rows themselves, verified.
+
+Owns segments, marks and holes of a stream. A chunk counts as read only when its content agrees with the journal's
+counts, too; else its rows are a named hole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from rltrace.errors import HoleError, LeftOutError
+from rltrace.trace.format.arrays import CELLS, ROWS, ArraySpec
+from rltrace.trace.format.files import Folder, UnreadableError
+from rltrace.trace.format.rows import ChunkFile, Rows, Segment, assemble, empty_rows
+from rltrace.trace.format.schema import Column
+from rltrace.trace.format.tables import Table
+from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
+
+CACHED_SEGMENTS = 2
+"""Decoded segments a stream keeps, of at most 8 MB each."""
+
+EMPTY = xxh3_64_intdigest(b"")
+"""Every prefix digest at row 0."""
+
+TABLE_COLUMNS = {
+    Column.OP: "ops",
+    Column.STRUCTURE: "structures",
+    Column.SITE: "sites",
+    Column.MODULE: "modules",
+    Column.SCALARS: "scalars",
+    Column.KERNEL: "kernels",
+    Column.SETTINGS: "settings",
+}
+
+
+class StreamTrace:
+    """The ops of one thread of one process, in execution order."""
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        folder: Folder,
+        base: str,
+        tables: Callable[[], Mapping[str, Table]],
+        slice_: str | None,
+        finish: Callable[[Rows], Rows] = lambda rows: rows,
+    ) -> None:
+        """``finish``: what is told of rows beside the arrays, put into them."""
+        self.name = name
+        self.index = index
+        self.segments: list[Segment] = []
+        """Ascending. Rows between two of them are a hole."""
+        self.windows: list[tuple[int, int | None, int]] = []
+        """(first step, end step or None, row at which recording of ops began)."""
+        self.holes: list[tuple[int, int, str]] = []
+        """(first row, rows, why) of all damage found so far; reading finds more."""
+        self._missed = 0
+        self._counter = Counter()
+        self._folder = folder
+        self._base = base
+        self._tables = tables
+        self._finish = finish
+        self._slice = slice_
+        self._cache: OrderedDict[int, Rows] = OrderedDict()
+
+    @property
+    def rows(self) -> int:
+        """How many rows are visible: those the journal tells of, holes included."""
+        return max(self.segments[-1].stop if self.segments else 0, self._missed)
+
+    @property
+    def chunks_read(self) -> int:
+        return self._counter.chunks
+
+    @property
+    def bytes_read(self) -> int:
+        return self._counter.bytes
+
+    @property
+    def left_out(self) -> list[tuple[int, int]]:
+        """(first row, rows) that a slice does not carry."""
+        return [(s.first, s.rows) for s in self.segments if not s.files]
+
+    @cached_property
+    def marks(self) -> NDArray[np.uint64]:
+        """Prefix digests, shape [m, 4]: row, structure, values, marked; ascending, row 0 first."""
+        marks = [(0, EMPTY, EMPTY, EMPTY)]
+        for segment in self.segments:
+            marks.extend(segment.marks)
+        return np.array(marks, np.uint64)
+
+    def read(self, start: int, stop: int) -> Rows:
+        """Rows ``start`` to ``stop``. Raises HoleError (LeftOutError in a slice) naming what is in the way."""
+        if not 0 <= start <= stop <= self.rows:
+            raise ValueError(f"{self.name} has rows 0 to {self.rows}, not {start} to {stop}")
+        parts = []
+        at = start
+        for segment in self._overlapping(start, stop):
+            if segment.first > at:
+                raise HoleError(self._why_gap(at, segment.first))
+            rows = self.read_segment(segment)
+            end = min(stop, segment.stop)
+            whole = at == segment.first and end == segment.stop
+            parts.append(rows if whole else rows.cut(at - segment.first, end - segment.first))
+            at = end
+        if at < stop:
+            raise HoleError(self._why_gap(at, stop))
+        if not parts:
+            return empty_rows(start)
+        return parts[0] if len(parts) == 1 else Rows.join(parts)
+
+    def read_segment(self, segment: Segment) -> Rows:
+        """All rows of one segment. Raises HoleError."""
+        cached = self._cache.get(segment.index)
+        if cached is not None:
+            self._cache.move_to_end(segment.index)
+            return cached
+        if not segment.files:
+            raise LeftOutError(self._where(segment, self._slice or "are not in this trace"))
+        try:
+            rows = self._decode(segment)
+        except UnreadableError as error:
+            self.add_hole(segment.first, segment.rows, str(error))
+            raise HoleError(self._where(segment, f"cannot be read: {error}")) from None
+        self._cache[segment.index] = rows
+        if len(self._cache) > CACHED_SEGMENTS:
+            self._cache.popitem(last=False)
+        return rows
+
+    def check_sizes(self) -> None:
+        """Find the chunks that are missing or of another length, without reading any."""
+        for segment in self.segments:
+            for file in segment.files:
+                if (why := missing_or_cut(self._folder, self._base, file)) is not None:
+                    self.add_hole(segment.first, segment.rows, why)
+
+    def miss_rows(self, stop: int, why: str) -> None:
+        """Rows up to ``stop`` were there, and no segment is known that holds them."""
+        self.add_hole(self.rows, stop - self.rows, why)
+        self._missed = stop
+
+    def add_hole(self, first: int, rows: int, why: str) -> None:
+        """Note damage, once for the same rows."""
+        if not any(hole[:2] == (first, rows) for hole in self.holes):
+            self.holes.append((first, rows, why))
+            self.holes.sort()
+
+    def _overlapping(self, start: int, stop: int) -> Sequence[Segment]:
+        if start == stop:
+            return ()
+        firsts = self._firsts
+        low = max(int(np.searchsorted(firsts, start, side="right")) - 1, 0)
+        high = int(np.searchsorted(firsts, stop, side="left"))
+        return [s for s in self.segments[low:high] if s.stop > start]
+
+    @cached_property
+    def _firsts(self) -> NDArray[np.int64]:
+        return np.array([s.first for s in self.segments], np.int64)
+
+    def _decode(self, segment: Segment) -> Rows:
+        columns, cells = (self._chunk(spec, file) for spec, file in zip((ROWS, CELLS), segment.files, strict=True))
+        rows = assemble(segment, columns, cells)
+        tables = self._tables()
+        for column, name in TABLE_COLUMNS.items():
+            lost = tables[name].lacks(rows.column(column))
+            if lost is not None:
+                raise UnreadableError(f'entry {lost} of table "{name}", which they need, is lost')
+        return self._finish(rows)
+
+    def _chunk(self, spec: ArraySpec, file: ChunkFile) -> NDArray[Any]:
+        try:
+            return read_chunk(self._folder, self._base, spec, file, self._counter)
+        except UnreadableError as error:
+            raise UnreadableError(f"{self._base}/{file.key} {error}") from None
+
+    def _where(self, segment: Segment, what: str) -> str:
+        return f"rows {segment.first} to {segment.stop - 1} of {self.name} {what}"
+
+    def _why_gap(self, first: int, stop: int) -> str:
+        why = next((why for at, rows, why in self.holes if at <= first < at + rows), "no journal record describes them")
+        return f"rows {first} to {stop - 1} of {self.name} cannot be read: {why}"

@@ -1,0 +1,296 @@
+"""The values of one process that are in a trace: found by digest, read, and never read wrong.
+
+Owns look-up and verification. A value is given out only when the bytes that were read have the digest they were asked
+for by: dtype and shape are part of it. No torch, no zarr.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.errors import HoleError, LeftOutError
+from rltrace.trace.format import dtypes
+from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
+from rltrace.trace.format.files import Folder, UnreadableError
+from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
+from rltrace.trace.format.rows import ChunkFile
+from rltrace.trace.format.schema import INDEX_CHUNK, LYING_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
+from rltrace.trace.format.tables import Table
+from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
+
+CACHED_CHUNKS = 16
+"""Decoded chunks of ``values/bytes`` that a process keeps, of 4 MiB each."""
+
+GENERATOR = "generator"
+"""In place of a dtype: the state of a generator, as torch's ``Generator.get_state`` gives it."""
+
+
+_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.LYING, ValueKind.PADDING)
+
+
+@dataclass(frozen=True)
+class StoredPlacement:
+    """How one tensor lay in memory, where that was not alone in a storage, aligned as an allocator aligns."""
+
+    with_: int
+    """Place of the first tensor of the row in the same storage; its own where none before it was."""
+    offset: int
+    """Bytes from the lowest address at which a tensor of the row in this storage began."""
+    alignment: int
+    """That lowest address modulo LYING_ALIGNMENT."""
+    conjugated: bool
+    negated: bool
+    """The storage held the lazy conjugate, the negative, of the value."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor's dtype, shape and logical bytes; or a generator's state."""
+
+    digest: int
+    dtype: str
+    """torch's name without ``torch.``, or GENERATOR."""
+    shape: tuple[int, ...]
+    data: memoryview
+    """The elements in row-major order, little endian. Read only."""
+
+    @property
+    def raw(self) -> NDArray[Any]:
+        """The elements as they are stored; of dtypes that NumPy lacks (bfloat16, float8), their bits as integers."""
+        return dtypes.raw("uint8" if self.dtype == GENERATOR else self.dtype, self.data).reshape(self.shape)
+
+    @property
+    def numbers(self) -> NDArray[Any]:
+        """The elements as numbers: those of dtypes that NumPy lacks widened, exactly, to float32 or complex64."""
+        return dtypes.numbers(self.dtype, self.raw)
+
+
+class Values:
+    """Every value of one process. Falsy where none was asked for (a few are kept with rows of tensors)."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        base: str,
+        asked: ValueRequest | None,
+        parts: Sequence[ValuePart],
+        layouts: Table,
+        left_out: str | None,
+        miss: Callable[[str], None],
+    ) -> None:
+        self.asked = asked
+        """What was to be kept; None: nothing was."""
+        self.left_out: tuple[LeftOut, ...] = tuple(entry for part in parts for entry in part.left_out)
+        """What was asked for and is not there, in the order of recording."""
+        self._folder = folder
+        self._base = base
+        self._parts = parts
+        self._layouts = layouts
+        self._left_out = left_out
+        self._report = miss
+        self._missed: set[str] = set()
+        self._lost_index: list[str] = []
+        self._counter = Counter()
+        self._chunks: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return self.asked is not None and bool(self.asked.selectors)
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        return len(self.digests)
+
+    def __contains__(self, digest: int) -> bool:
+        return len(self._places(digest)) > 0
+
+    @cached_property
+    def digests(self) -> NDArray[np.uint64]:
+        """Of every value, ascending."""
+        return np.unique(self._stored[:, ValueIndex.DIGEST])
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Of all values together, before compression."""
+        _, first = np.unique(self._stored[:, ValueIndex.DIGEST], return_index=True)
+        return int(self._stored[first, ValueIndex.LENGTH].sum())
+
+    @property
+    def chunks_read(self) -> int:
+        return self._counter.chunks
+
+    @property
+    def bytes_read(self) -> int:
+        return self._counter.bytes
+
+    def get(self, digest: int) -> Value | None:
+        """The value with this digest; None where it was not kept. Raises HoleError naming what is in the way."""
+        trouble: HoleError | None = None
+        for place in self._places(digest):
+            try:
+                return self._read(self._stored[place].tolist())
+            except LeftOutError as error:
+                trouble = trouble or error
+            except UnreadableError as error:
+                trouble = HoleError(f"value {digest:016x} of {self._base} cannot be read: {error}")
+                self._miss(str(trouble))
+        if trouble is None and self._lost_index:
+            trouble = HoleError(f"value {digest:016x} may have been recorded: {self._lost_index[0]}")
+        if trouble is not None:
+            raise trouble
+        return None
+
+    def inputs(self, stream: int, row: int) -> Mapping[int, int]:
+        """Digests of the inputs that were kept of one row, by place among its tensors."""
+        kinds = self.index[:, ValueIndex.KIND]
+        read = (kinds == ValueKind.INPUT) | (kinds == ValueKind.SAME_INPUT)
+        found = self.index[read & (self.index[:, ValueIndex.STREAM] == stream) & (self.index[:, ValueIndex.ROW] == row)]
+        return {int(entry[ValueIndex.PLACE]): int(entry[ValueIndex.DIGEST]) for entry in found}
+
+    def lying(self, stream: int, row: int) -> Mapping[int, StoredPlacement]:
+        """How tensors of one row whose inputs were kept lay in memory, by place; those that lay plainly aside."""
+        index = self.index
+        found = index[
+            (index[:, ValueIndex.KIND] == ValueKind.LYING)
+            & (index[:, ValueIndex.STREAM] == stream)
+            & (index[:, ValueIndex.ROW] == row)
+        ].tolist()
+        told = [(entry, int(entry[ValueIndex.LAYOUT])) for entry in found]
+        return {
+            int(entry[ValueIndex.PLACE]): StoredPlacement(
+                int(entry[ValueIndex.DIGEST]),
+                int(entry[ValueIndex.OFFSET]),
+                layout >> LYING_SHIFT,
+                bool(layout & PlacementBit.CONJUGATED),
+                bool(layout & PlacementBit.NEGATED),
+            )
+            for entry, layout in told
+        }
+
+    def why_missing(self, stream: int, row: int) -> str | None:
+        """Why values of a row may not be there though they were asked for; None: nothing says so."""
+        return next((gap.why for gap in self.left_out if gap.stream == stream and gap.first <= row <= gap.last), None)
+
+    @cached_property
+    def index(self) -> NDArray[np.uint64]:
+        """Every row of ``values/index`` that could be read, shape [n, len(Held)]."""
+        found = [np.zeros((0, len(ValueIndex)), np.uint64)]
+        for part in self._parts:
+            for number, file in enumerate(part.index_files):
+                rows = min(INDEX_CHUNK, part.count - number * INDEX_CHUNK)
+                try:
+                    chunk = read_chunk(self._folder, self._base, VALUE_INDEX, file, self._counter)
+                    found.append(chunk[:, :rows].T)
+                except UnreadableError as error:
+                    self._lost_index.append(f"{self._base}/{file.key} {error}; the values it describes cannot be found")
+                    self._miss(self._lost_index[-1])
+        return np.concatenate(found)
+
+    def check_sizes(self) -> None:
+        """Find the chunks that are missing or of another length, without reading any."""
+        for file in [file for part in self._parts for file in (*part.index_files, *part.files) if file is not None]:
+            if (why := missing_or_cut(self._folder, self._base, file)) is not None:
+                self._miss(why)
+
+    def read_all(self) -> int:
+        """Read every value, in the order in which they stand; returns how many could be. Damage is reported."""
+        read = set()
+        for entry in sorted(self._stored.tolist(), key=lambda entry: int(entry[ValueIndex.OFFSET])):
+            try:
+                read.add(self._read(entry).digest)
+            except LeftOutError:
+                continue
+            except UnreadableError as error:
+                self._miss(f"value {entry[ValueIndex.DIGEST]:016x} of {self._base} cannot be read: {error}")
+        return len(read)
+
+    def rows_of(self, digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Rows of the index where the bytes of these values stand, duplicates included."""
+        return self._stored[np.isin(self._stored[:, ValueIndex.DIGEST], digests)]
+
+    @cached_property
+    def _stored(self) -> NDArray[np.uint64]:
+        """Rows of the index with bytes of their own, by digest; equal ones in the order of recording."""
+        kinds = self.index[:, ValueIndex.KIND]
+        stored: NDArray[np.uint64] = self.index[~np.isin(kinds, _WITHOUT_BYTES)]
+        return stored[np.argsort(stored[:, ValueIndex.DIGEST], kind="stable")]
+
+    def _places(self, digest: int) -> range:
+        column = self._stored[:, ValueIndex.DIGEST]
+        wanted = np.uint64(digest)
+        return range(int(np.searchsorted(column, wanted)), int(np.searchsorted(column, wanted, side="right")))
+
+    def _read(self, entry: list[int]) -> Value:
+        """The value of one row of the index. Raises UnreadableError, LeftOutError."""
+        length = entry[ValueIndex.LENGTH]
+        is_state = entry[ValueIndex.KIND] == ValueKind.GENERATOR
+        dtype, shape = self._layout(entry[ValueIndex.LAYOUT]) if not is_state else (GENERATOR, (length,))
+        seed = 0 if is_state else seed_of(dtype, shape)
+        if not is_state and (dtypes.itemsize(dtype) or 0) * prod(shape) != length:
+            raise UnreadableError(f"a {dtype} tensor of shape {list(shape)} has no {length} bytes")
+        data = self._bytes(entry[ValueIndex.OFFSET], length) if length else memoryview(b"")
+        if digest_buffer(data, seed) != entry[ValueIndex.DIGEST]:
+            raise UnreadableError("its bytes do not match its digest")
+        return Value(entry[ValueIndex.DIGEST], dtype, shape, data)
+
+    def _layout(self, number: int) -> tuple[str, tuple[int, ...]]:
+        if self._layouts.lacks(np.array([number], np.uint64)) is not None:
+            raise UnreadableError(f'entry {number} of table "layouts", which it needs, is lost')
+        payload: Any = self._layouts.payloads[number]
+        if not all(type(size) is int and 0 <= size < 1 << 48 for size in payload[1]):
+            raise UnreadableError(f"its shape is {payload[1]!r:.80}")
+        return payload[0], tuple(payload[1])
+
+    def _bytes(self, offset: int, length: int) -> memoryview:
+        """``length`` bytes of the value stream from ``offset`` on."""
+        first, stop = offset // VALUE_CHUNK, -(-(offset + length) // VALUE_CHUNK)
+        files = [self._file(number) for number in range(first, min(stop, first + len(self._files) + 1))]
+        start = offset - first * VALUE_CHUNK
+        if len(files) == 1:
+            return memoryview(self._chunk(files[0], first)[start : start + length].tobytes())  # lets go of the chunk
+        joined = np.empty(length, np.uint8)
+        at = 0
+        for i, file in enumerate(files):
+            piece = self._chunk(file, first + i)[start : start + length - at]
+            joined[at : at + len(piece)] = piece
+            at, start = at + len(piece), 0
+        return joined.data.toreadonly()
+
+    @cached_property
+    def _files(self) -> Mapping[int, ChunkFile | None]:
+        """Chunks of ``values/bytes`` by number; None where a slice left one out."""
+        return {part.first_chunk + i: file for part in self._parts for i, file in enumerate(part.files)}
+
+    def _file(self, number: int) -> ChunkFile:
+        if number not in self._files:
+            raise UnreadableError(f"chunk {number} of {self._base}/{VALUE_BYTES.name}, which it needs, is missing")
+        file = self._files[number]
+        if file is None:
+            raise LeftOutError(f"chunk {number} of {VALUE_BYTES.name} of {self._base} {self._left_out}")
+        return file
+
+    def _chunk(self, file: ChunkFile, number: int) -> NDArray[np.uint8]:
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            try:
+                chunk = read_chunk(self._folder, self._base, VALUE_BYTES, file, self._counter)
+            except UnreadableError as error:
+                raise UnreadableError(f"{self._base}/{file.key} {error}") from None
+            self._chunks[number] = chunk
+            if len(self._chunks) > CACHED_CHUNKS:
+                self._chunks.popitem(last=False)
+        self._chunks.move_to_end(number)
+        return chunk
+
+    def _miss(self, what: str) -> None:
+        if what not in self._missed:
+            self._missed.add(what)
+            self._report(what)

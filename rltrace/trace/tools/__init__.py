@@ -1,0 +1,1 @@
+"""Tools over whole traces: verification and slices."""

@@ -1,0 +1,361 @@
+"""Checks a whole trace: every chunk, every digest, every file in the folder.
+
+Owns the list of what can be wrong and what merely lies about. Reads everything and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltrace.errors import HoleError
+from rltrace.trace.format.arrays import (
+    BIRTHS_FOLDER,
+    CELLS,
+    JOURNAL_FOLDER,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
+    ROWS,
+    SERIES,
+    STEPS,
+    TABLES,
+    VALUE_BYTES,
+    VALUE_INDEX,
+    ArraySpec,
+    group_document,
+    root_document,
+)
+from rltrace.trace.format.files import PARTIAL, UnreadableError
+from rltrace.trace.format.process_start import FOLDER as BIRTHS
+from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
+from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.root import COMPLETE, JOURNAL, PROCESSES, RUNNING, STOPPED, name_file
+from rltrace.trace.format.row_hashes import Chains
+from rltrace.trace.format.rows import Segment
+from rltrace.trace.format.schema import Step, StepFlag
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import LONGEST_DOCUMENT, Trace, open_trace
+from rltrace.trace.read.stream import StreamTrace
+
+# --- proof ------------------------------------------------------------------------------------------------------------
+#
+# Whether the digests that were written of a stream are those of its rows, computed again from the first row on.
+#
+# Owns the end of what can be proved: the first row that is missing. Reads the stream segment by segment, in order.
+
+
+STEP_DIGESTS = (Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES, Step.STRUCTURE, Step.VALUES, Step.ANY_ORDER)
+
+
+class StreamProof:
+    """Reads a stream from its first row on and compares the digests that were written with those of the rows."""
+
+    def __init__(self, process: ProcessTrace, stream: StreamTrace, steps: NDArray[np.uint64] | None) -> None:
+        self.read = 0
+        self.damage: list[str] = []
+        self._process = process
+        self._stream = stream
+        self._chains: Chains | None = Chains()
+        self._steps = [] if steps is None else steps.tolist()
+        self._next = 0
+        self.proved = 0
+
+    def segment(self, segment: Segment) -> None:
+        try:
+            rows = self._stream.read_segment(segment)
+        except HoleError:
+            self._chains = None
+            return
+        self.read += len(rows)
+        if self._chains is None or self._chains.rows != segment.first:
+            self._chains = None
+            return
+        marks = {mark[0]: mark[1:] for mark in segment.marks}
+        to_come = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
+        ends = set(takewhile(lambda row: row <= segment.stop, to_come))
+        self._chains.hold(rows, self._process.tables, ends)
+        for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
+            self._chains.advance_to(row)
+            if row in marks and marks[row] != tuple(self._chains.digests()):
+                self._wrong(f"prefix digests at row {row} of {self._stream.name} do not match its rows")
+                return
+            self._check_steps(self._chains)
+        self.proved = self._chains.rows
+
+    def _check_steps(self, chains: Chains) -> None:
+        prefix = chains.digests()
+        while self._next < len(self._steps) and self._steps[self._next][Step.END_ROW] == chains.rows:
+            step = self._steps[self._next]
+            self._next += 1
+            alone = list(chains.end_step())
+            expected = alone if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
+            found = [step[column] for column in STEP_DIGESTS]
+            if found != [prefix.structure, prefix.values, *expected]:
+                self.damage.append(f"digests of step {step[Step.STEP]} of {self._stream.name} do not match its rows")
+
+    def _wrong(self, text: str) -> None:
+        self.damage.append(text)
+        self._chains = None
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+KEPT = (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
+
+
+@dataclass(frozen=True)
+class CheckedProcess:
+    """What was found of one process."""
+
+    name: str
+    state: str
+    rows: int
+    rows_read: int
+    """Rows that could be read; the rest is damaged, or left out of a slice."""
+    rows_proved: int
+    """Rows whose prefix digests were computed again and agree; rows after the first missing one cannot be proved."""
+    why: str | None
+    values: int = 0
+    """Tensor values that were kept."""
+    values_read: int = 0
+    """Those whose bytes have the digest that they stand under; the rest is damaged, or left out of a slice."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything ``verify`` found out about a trace."""
+
+    path: Path
+    processes: tuple[CheckedProcess, ...]
+    chunks: int
+    bytes: int
+    damage: tuple[str, ...]
+    """Each part that is not what was written."""
+    notes: tuple[str, ...]
+    """What is worth saying and no damage: torn tails, leftovers, rows a slice left out."""
+    lost_steps: tuple[int, int] | None = None
+    """Steps (half open) whose rows cannot all be read; None: none are known to be."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.damage
+
+
+def verify(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Verification:
+    """Read and check everything. ``progress`` is called with (segments done, segments in all).
+
+    Raises what ``open_trace`` raises.
+    """
+    trace = open_trace(path)
+    total = sum(len(s.segments) for p in trace.processes for s in p.streams)
+    work = _Work(trace, total, progress)
+    checked = [work.check_process(process) for process in trace.processes]
+    work.check_documents()
+    if trace.journal.torn:
+        work.notes.append(f"{JOURNAL}: {trace.journal.torn}")
+    if trace.exit is None:
+        work.notes.append("the end of the launch was not recorded; it was killed, or is still running")
+    work.check_births()
+    work.check_leftovers()
+    damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
+    lost = [steps for process in trace.processes for steps in _lost_steps(process)]
+    hull = (min(first for first, _ in lost), max(end for _, end in lost)) if lost else None
+    return Verification(trace.path, tuple(checked), work.chunks, work.bytes, damage, tuple(work.notes), hull)
+
+
+class _Work:
+    def __init__(self, trace: Trace, total: int, progress: Callable[[int, int], None] | None) -> None:
+        self.trace = trace
+        self.damage: list[str] = []
+        self.notes: list[str] = []
+        self.chunks = 0
+        self.bytes = 0
+        self._done = 0
+        self._total = total
+        self._progress = progress
+
+    def check_process(self, process: ProcessTrace) -> CheckedProcess:
+        process.load()
+        read = proved = 0
+        for stream in process.streams:
+            steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if process.has_all_steps else None
+            check = StreamProof(process, stream, steps)
+            for segment in stream.segments:
+                check.segment(segment)
+                self._advance()
+            read, proved = read + check.read, proved + check.proved
+            self.damage += check.damage
+            if stream.left_out:
+                rows = sum(count for _, count in stream.left_out)
+                self.notes.append(f"{rows} of {stream.rows} rows of {stream.name} are not in this slice")
+            self.chunks += stream.chunks_read
+            self.bytes += stream.bytes_read
+        values = process.values
+        values_read = values.read_all()
+        kept = process.kept_rows
+        kept.read_all([stream.index for stream in process.streams])
+        if kept.unread and self.trace.slice is not None:
+            self.notes.append(f"activation rows of {kept.unread} calls and ops of {process.name} are not in this slice")
+        for part in (process, values, kept):
+            self.chunks += part.chunks_read
+            self.bytes += part.bytes_read
+        if values_read < len(values) and self.trace.slice is not None:
+            self.notes.append(f"{len(values) - values_read} of {len(values)} values of {process.name} were not read")
+        if process.journal.torn:
+            self.notes.append(f"{process.name}: {process.journal.torn}")
+        return CheckedProcess(
+            process.name, process.state, process.after_op, read, proved, process.why, len(values), values_read
+        )
+
+    def check_documents(self) -> None:
+        """Compare every ``zarr.json`` with the one that the journal makes necessary."""
+        for key, wanted in self._documents():
+            try:
+                found = self.trace.folder.read(f"{key}zarr.json", LONGEST_DOCUMENT)
+            except UnreadableError as error:
+                self.damage.append(f"{key}zarr.json {error}")
+                continue
+            if found not in wanted:
+                self.damage.append(f"{key}zarr.json is not what was written; zarr may show this array wrong")
+
+    def check_births(self) -> None:
+        """Check the small files of processes that started and of names taken."""
+        for name in self.trace.folder.names(BIRTHS):
+            if not name.endswith((".json", ".name")) or name == "zarr.json":
+                continue
+            try:
+                data = self.trace.folder.read(f"{BIRTHS}/{name}", LONGEST_BIRTH)
+                if not data and name.endswith(".name"):
+                    self.notes.append(f"{BIRTHS}/{name} was being written when its process ended")
+                elif not _is_own(name, data):
+                    self.damage.append(f"{BIRTHS}/{name} is not what was written")
+            except UnreadableError as error:
+                self.damage.append(f"{BIRTHS}/{name} {error}")
+
+    def check_leftovers(self) -> None:
+        """Name the files that nothing speaks of."""
+        known = set(self._known())
+        running = [process for process in self.trace.processes if process.state == RUNNING]
+        self.notes += [f"{p.name} is still being recorded; what it wrote since was not read" for p in running]
+        growing = tuple(f"{process.base}/" for process in running)
+        for key in _walk(self.trace.folder.root):
+            if key in known or key.startswith(growing):
+                continue
+            if key.endswith(PARTIAL):
+                self.notes.append(f"{key} was being written when its process ended; it does not belong to the trace")
+            elif os.path.basename(key).startswith("c."):  # noqa: PTH119 (a key, not a path)
+                self.notes.append(f"{key} was written but never committed; it does not belong to the trace")
+            else:
+                self.notes.append(f"{key} does not belong to the trace")
+
+    def _documents(self) -> Iterator[tuple[str, list[bytes]]]:
+        """Folder and the documents it may have."""
+        yield "", [root_document()]
+        yield "journal/", [JOURNAL_FOLDER]
+        yield f"{BIRTHS}/", [BIRTHS_FOLDER]
+        yield f"{PROCESSES}/", [group_document()]
+        for process in self.trace.processes:
+            if process.birth:
+                yield from self._process_documents(process)
+
+    def _process_documents(self, process: ProcessTrace) -> Iterator[tuple[str, list[bytes]]]:
+        base = process.base
+        yield f"{base}/", [group_document()]
+        yield f"{base}/journal/", [JOURNAL_FOLDER]
+        yield f"{base}/streams/", [group_document()]
+        tables = max((first + len(files) for first, _, files in process.table_records), default=0)
+        yield self._array(process, f"{base}/tables/", TABLES, tables)
+        steps = max((part.chunk + 1 for part in process.step_parts if part.chunk is not None), default=0)
+        yield self._array(process, f"{base}/steps/", STEPS, steps)
+        if process.sample_parts:
+            series = max((part.chunk + 1 for part in process.sample_parts if part.chunk is not None), default=0)
+            yield self._array(process, f"{base}/series/", SERIES, series)
+        if process.asked is not None:
+            yield f"{base}/values/", [group_document()]
+            last = process.value_parts[-1] if process.value_parts else None
+            index = last.index_chunk + len(last.index_files) if last else 0
+            yield self._array(process, f"{base}/{VALUE_INDEX.name}/", VALUE_INDEX, index)
+            chunks = last.first_chunk + len(last.files) if last else 0
+            yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
+        if process.kept_rows:
+            yield f"{base}/kept/", [group_document()]
+            for spec in KEPT:
+                parts = (array for part in process.kept_parts for own, array in part.arrays if own is spec)
+                chunks = max((array.chunk + len(array.files) for array in parts), default=0)
+                yield self._array(process, f"{base}/{spec.name}/", spec, chunks)
+        for stream in process.streams:
+            segments = stream.segments[-1].index + 1 if stream.segments else 0
+            yield f"{base}/streams/{stream.index}/", [group_document({"name": stream.name})]
+            for spec in (ROWS, CELLS):
+                yield self._array(process, f"{base}/streams/{stream.index}/{spec.name}/", spec, segments)
+
+    def _array(self, process: ProcessTrace, key: str, spec: ArraySpec, chunks: int) -> tuple[str, list[bytes]]:
+        """Documents an array may have: killed before its record, a writer leaves the shape as far as its chunks go."""
+        most = chunks
+        while process.state not in (COMPLETE, STOPPED) and self.trace.folder.holds(f"{key}{spec.key(most)}"):
+            most += 1
+        return key, [spec.document(number) for number in range(chunks, most + 1)]
+
+    def _known(self) -> Iterator[str]:
+        yield JOURNAL
+        for key, _ in self._documents():
+            yield f"{key}zarr.json"
+        for name in self.trace.folder.names(BIRTHS):
+            if name.endswith((".json", ".name", ".failed", ".children")):
+                yield f"{BIRTHS}/{name}"
+        for process in self.trace.processes:
+            yield f"{process.base}/{JOURNAL}"
+            files = [f for _, _, fs in process.table_records for f in fs]
+            parts = (*process.step_parts, *process.sample_parts)
+            files += [part.file for part in parts if part.file is not None]
+            files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
+            files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
+            files += process.kept_rows.files
+            yield from (f"{process.base}/{file.key}" for file in files)
+
+    def _advance(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _is_own(name: str, data: bytes) -> bool:
+    """Whether a file of ``births/`` holds what its name says."""
+    if name.endswith(".name"):
+        return name_file(data) == name
+    birth, token = parse_birth(data), name.removesuffix(".json")
+    return birth is not None and birth.get("token", token) == token
+
+
+def _walk(root: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in sorted(files + links):
+            yield Path(folder, name).relative_to(root).as_posix()
+
+
+def _lost_steps(process: ProcessTrace) -> Iterator[tuple[int, int]]:
+    """(first, end) of the steps that each hole in the rows reaches into, as far as the steps are known."""
+    for stream in process.streams:
+        steps = process.steps[process.steps[:, Step.STREAM] == stream.index]
+        for first, rows, _ in stream.holes:
+            ended = int(np.searchsorted(steps[:, Step.END_ROW], first, side="right"))
+            last = int(np.searchsorted(steps[:, Step.END_ROW], first + rows, side="left"))
+            within = steps[ended : last + 1, Step.STEP]
+            if len(within):
+                yield int(within[0]), int(within[-1]) + 1
+
+
+def _hole_text(hole: Mapping[str, object] | tuple[object, ...]) -> str:
+    process, stream, first, rows, why = hole
+    if stream is None:
+        return f"{process}: {why}" if process else str(why)
+    return f"{stream}: rows {first} to {int(str(first)) + int(str(rows)) - 1}: {why}"

@@ -1,0 +1,1 @@
+"""What writes a trace inside the recorded program, without zarr."""

@@ -1,0 +1,425 @@
+"""What the recorded program writes: one process's rows, tables and steps, chunk by chunk.
+
+Owns the order of a commit (chunks, then ``zarr.json``, then the journal's record) and the splitting of batches into
+segments. Runs inside the recorded program, from a background thread and at exit: imports neither zarr nor torch, starts
+no thread, draws no random number. After an error it takes nothing more; what was committed before stays readable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_hexdigest
+
+from rltrace.errors import RecordError
+from rltrace.trace.format import arrays as codec
+from rltrace.trace.format.arrays import (
+    CELLS,
+    JOURNAL_FOLDER,
+    KEPT_CALLS,
+    KEPT_DIGESTS,
+    KEPT_TENSORS,
+    ROWS,
+    SERIES,
+    STEPS,
+    TABLES,
+    VALUE_BYTES,
+    VALUE_INDEX,
+    ArraySpec,
+    group_document,
+)
+from rltrace.trace.format.files import write_whole
+from rltrace.trace.format.journal import JournalWriter, first_digest
+from rltrace.trace.format.process_start import FOLDER as BIRTHS
+from rltrace.trace.format.process_start import this_process
+from rltrace.trace.format.root import JOURNAL, PROCESSES, name_file, record_error
+from rltrace.trace.format.row_hashes import Chains, Digests
+from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
+from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS
+from rltrace.trace.format.tables import KeyTables, pack_lines, table_line
+from rltrace.trace.write.packers import SamplePacker, StepPacker, WaitingSteps
+
+if TYPE_CHECKING:
+    from rltrace.trace.format.records import ActivationRequest, ValueRequest
+    from rltrace.trace.kernels.launches import NewLaunched
+    from rltrace.trace.write.packers import ActivationPacker, NewActivations, NewValues, ValuePacker
+
+
+# --- cut --------------------------------------------------------------------------------------------------------------
+#
+# Where a batch of rows is cut into segments.
+#
+# Owns nothing but the rule: a segment has at most SEGMENT_ROWS rows and SEGMENT_CELLS cells.
+
+
+def split_segments(rows: Rows) -> list[Rows]:
+    """The stretch cut into as few segments as hold its rows and its cells. Raises ValueError for a row too wide."""
+    if len(rows) <= SEGMENT_ROWS and _cells(rows) <= SEGMENT_CELLS:
+        return [rows]
+    cells = rows.link_offsets + rows.integer_offsets + rows.float_offsets + rows.digest_offsets
+    parts, start = [], 0
+    while start < len(rows):
+        fits = int(np.searchsorted(cells, cells[start] + SEGMENT_CELLS, side="right")) - 1
+        stop = min(fits, start + SEGMENT_ROWS, len(rows))
+        if stop == start:
+            raise ValueError(f"row {rows.first + start} has more than {SEGMENT_CELLS} cells")
+        parts.append(rows.cut(start, stop))
+        start = stop
+    return parts
+
+
+def _cells(rows: Rows) -> int:
+    return len(rows.links) + len(rows.integers) + len(rows.floats) + len(rows.digests)
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+#
+# How processes that start at the same moment each get a name and a folder of their own.
+#
+# Owns exclusive making: whoever makes the file or the folder first has it, the other takes the next.
+
+
+def make_node(folder: Path, document: bytes) -> None:
+    """A zarr node: its folder and its ``zarr.json``."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_whole(os.fspath(folder / "zarr.json"), document)
+
+
+def claim_name(trace: Path, wanted: str) -> str:
+    """The first of ``wanted``, ``wanted#2``, … that no process of the trace has, claimed by an exclusive file."""
+    count = 1
+    while True:
+        name = wanted if count == 1 else f"{wanted}#{count}"
+        try:
+            with (trace / BIRTHS / name_file(name.encode())).open("xb") as file:
+                file.write(name.encode())
+        except FileExistsError:
+            count += 1
+        else:
+            return name
+
+
+def claim_folder(trace: Path) -> Path:
+    """The first free ``processes/N``, claimed by making it."""
+    number = 0
+    while True:
+        folder = trace / PROCESSES / str(number)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+# --- writer -----------------------------------------------------------------------------------------------------------
+
+
+Record = dict[str, object]
+
+
+class ProcessWriter:
+    """Writes the part of a trace that is one process's own. Thread-safe; useless in a forked child."""
+
+    def __init__(self, folder: Path, name: str, journal: JournalWriter) -> None:
+        self.name = name
+        """The name got: the one wanted, with ``#2``, ``#3`` … where it was taken."""
+        self._folder = os.fspath(folder)
+        self._journal = journal
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+        self._closed = False
+        self.ended = False
+        """Whether the journal says how the process ended."""
+        self._streams: list[Chains] = []
+        self._segments: list[int] = []
+        self._tables = KeyTables()
+        self._table_chunks = 0
+        self._waiting = WaitingSteps()
+        self._steps = StepPacker()
+        self._samples = SamplePacker()
+        self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
+        self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
+
+    @classmethod
+    def open(cls, trace: Path, birth: Mapping[str, object]) -> ProcessWriter:
+        """Claim a name and a folder in the trace for this process. Raises RecordError.
+
+        ``birth`` holds the "name" wanted and whatever else is to be kept; pid, host and start time are added.
+        """
+        wanted = str(birth.get("name", "main"))
+        try:
+            name = claim_name(Path(trace), wanted)
+            folder = claim_folder(Path(trace))
+            for group, document in (("", group_document()), ("journal", JOURNAL_FOLDER), ("streams", group_document())):
+                make_node(folder / group, document)
+            for spec in (TABLES, STEPS):
+                make_node(folder / spec.name, spec.document(0))
+            launch = first_digest(os.fspath(Path(trace, JOURNAL)))
+            own = {"name": name, "wanted": wanted, "launch": None if launch is None else f"{launch:016x}"}
+            journal = JournalWriter(os.fspath(folder / JOURNAL))
+            journal.append([{"type": "birth", **this_process(), **birth, **own}])
+        except OSError as error:
+            raise record_error(f"{trace} cannot be written", error) from error
+        return cls(folder, name, journal)
+
+    def facts(self, level: str, engine: str, facts: Mapping[str, str | int | float | bool | None]) -> None:
+        """Facts about the machine and the process. Called again, all are kept and the later of one name counts."""
+        self._append({"type": "facts", "level": level, "engine": engine, "facts": dict(facts)})
+
+    def say(self, record: Mapping[str, object]) -> None:
+        """A record of another kind, which readers that don't know it pass over."""
+        self._append(dict(record))
+
+    def window(self, stream: int, first_step: int, end_step: int | None, row: int) -> None:
+        """Recording of ops began at ``row`` of the stream, for these steps (half open; None: to the end)."""
+        self._append({"type": "window", "stream": stream, "first_step": first_step, "end_step": end_step, "row": row})
+
+    @cached_property
+    def _values(self) -> ValuePacker:
+        from rltrace.trace.write.packers import ValuePacker  # most recordings keep none, and load none of it
+
+        return ValuePacker()
+
+    @cached_property
+    def _kept(self) -> ActivationPacker:
+        from rltrace.trace.write.packers import ActivationPacker
+
+        return ActivationPacker()
+
+    def keeps(self, asked: ValueRequest) -> None:
+        """Values are going to be kept; called before the first of them."""
+        from rltrace.trace.format.records import asked_record
+
+        with self._lock, self._writing("values cannot be recorded"):
+            self._make_group("values", VALUE_BYTES, VALUE_INDEX)
+            self._journal.append([asked_record(asked)])
+
+    def keeps_rows(self, asked: ActivationRequest) -> None:
+        """Rows of tensors are going to be kept; called before the first of them."""
+        from rltrace.trace.format.records import asked_rows_record
+
+        with self._lock, self._writing("activation rows cannot be recorded"):
+            self._make_group("kept", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
+            self._journal.append([asked_rows_record(asked)])
+
+    def stream(self, name: str) -> int:
+        """Begin a stream; returns its number."""
+        with self._lock, self._writing("a stream cannot be started"):
+            number = len(self._streams)
+            folder = Path(self._folder, "streams", str(number))
+            make_node(folder, group_document({"name": name}))
+            for spec in (ROWS, CELLS):
+                make_node(folder / spec.name, spec.document(0))
+            self._journal.append([{"type": "stream", "stream": number, "name": name}])
+            self._streams.append(Chains())
+            self._segments.append(0)
+            return number
+
+    def commit(
+        self,
+        stream: int,
+        rows: Rows | None,
+        entries: Sequence[TableEntry] = (),
+        steps: Sequence[StepRecord] = (),
+        values: NewValues | None = None,
+        samples: NDArray[np.uint64] | None = None,
+        kept: NewActivations | None = None,
+        launched: NewLaunched | None = None,
+    ) -> None:
+        """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
+
+        ``samples``: what was added to series since, shape [n, len(Sample)]; their series are among the entries so far.
+
+        ``kept``: calls that have ended and ops among the rows so far, and the rows of their tensors.
+
+        ``launched``: what is known of rows that are committed already.
+
+        ``rows.first`` is the number of rows committed so far. A step whose last row is still to come waits for it.
+        Raises RecordError; ``errno`` says why where the system did.
+        """
+        with self._lock, self._writing("rows cannot be written"):
+            records: list[Record] = []
+            if entries:
+                records += self._write_entries(entries)
+            if values:
+                records.append(self._values.write(values, self._write_chunk))
+            if kept:
+                records.append(self._kept.write(kept, self._write_chunk))
+            for step in steps:
+                self._waiting.add(step, self._streams[step.stream].rows)
+            chains = self._streams[stream]
+            if rows is not None and len(rows):
+                if rows.first != chains.rows:
+                    raise ValueError(f"stream {stream} has {chains.rows} rows; the next is not row {rows.first}")
+                for part in split_segments(rows):
+                    records.append(self._write_segment(stream, part))
+                    self._journal.append(records)
+                    records = []
+            records += self._write_steps(self._waiting.take(self._streams))
+            if samples is not None and len(samples):
+                records += self._write_samples(samples)
+            if launched is not None:
+                from rltrace.trace.kernels.launches import launched_record
+
+                records.append(launched_record(launched))
+            if records:
+                self._journal.append(records)
+
+    def close(
+        self,
+        state: str,
+        ending: Mapping[str, object],
+        generators: tuple[int, int, int, int] | None = None,
+        parameters: Mapping[int, int] | None = None,
+    ) -> None:
+        """Write the end record; ``state`` is "complete", "stopped" or "damaged". The second call does nothing.
+
+        ``generators``: digests of their states, in the order of ``schema.GENERATORS``; None: not known.
+        ``parameters``: by ordinal of an optimizer, the digest of its parameters then; those not known are left out.
+        """
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+            try:
+                records: list[Record] = []
+                if not self._failure:
+                    records = self._write_steps(self._waiting.take(self._streams, give_up=True), last=True)
+                    records += self._write_samples(None, last=True)
+                end: Record = {"type": "end", "state": state, "exit": dict(ending)}
+                if generators is not None:
+                    end["generators"] = [f"{digest:016x}" for digest in generators]
+                end["parameters"] = [[k, f"{digest:016x}"] for k, digest in sorted((parameters or {}).items())]
+                self._journal.append([*records, end])
+                self.ended = True
+            except OSError as error:
+                raise record_error(f"the end of {self.name} cannot be written", error) from error
+
+    def _append(self, record: Record) -> None:
+        with self._lock, self._writing("the journal cannot be written"):
+            self._journal.append([record])
+
+    def _make_group(self, name: str, *arrays: ArraySpec) -> None:
+        make_node(Path(self._folder, name), group_document())
+        for spec in arrays:
+            make_node(Path(self._folder, spec.name), spec.document(0))
+
+    def _writing(self, what: str) -> _Guard:
+        return _Guard(self, f"{what} ({self.name})")
+
+    def _write_entries(self, entries: Sequence[TableEntry]) -> list[Record]:
+        self._tables.extend(entries)
+        files = []
+        for data in pack_lines([table_line(entry) for entry in entries]):
+            chunk = np.zeros(TABLES.chunk, np.uint8)
+            chunk[: len(data)] = np.frombuffer(data, np.uint8)
+            files.append(self._write_chunk("tables", TABLES, self._table_chunks, chunk))
+            self._table_chunks += 1
+        first = self._table_chunks - len(files)
+        return [{"type": "tables", "chunk": first, "entries": self._tables.counts(), "files": files}]
+
+    def _write_segment(self, stream: int, rows: Rows) -> Record:
+        chains = self._streams[stream]
+        segment = self._segments[stream]
+        folder = f"streams/{stream}"
+        sections = [rows.links, rows.integers, rows.floats, rows.digests]
+        files = [
+            self._write_chunk(f"{folder}/rows", ROWS, segment, self._fill_columns(rows)),
+            self._write_chunk(f"{folder}/cells", CELLS, segment, self._fill_cells(sections)),
+        ]
+        marks = self._advance(stream, rows)
+        self._segments[stream] += 1
+        return {
+            "type": "commit",
+            "stream": stream,
+            "segment": segment,
+            "first": rows.first,
+            "rows": len(rows),
+            "sections": [len(section) for section in sections],
+            "marks": [[row, *_hex(digests)] for row, digests in marks],
+            "end": _hex(chains.digests()),
+            "files": files,
+        }
+
+    def _advance(self, stream: int, rows: Rows) -> list[tuple[int, Digests]]:
+        """Chain the rows, stopping where a mark is due or a step ends; returns the marks within the segment."""
+        chains = self._streams[stream]
+        end = rows.first + len(rows)
+        due = set(range(rows.first // MARK_ROWS * MARK_ROWS + MARK_ROWS, end, MARK_ROWS))
+        ending = {row for row in self._waiting.ends(stream) if rows.first <= row <= end}
+        chains.hold(rows, self._tables, ending)
+        marks = []
+        for row in sorted(due | ending | {end}):
+            chains.advance_to(row)
+            self._waiting.reached(stream, chains)
+            if row in due:
+                marks.append((row, chains.digests()))
+        return marks
+
+    def _write_steps(self, rows: list[list[int]], *, last: bool = False) -> list[Record]:
+        """Write the chunks that are full now; steps that are in none stand in a journal record until they are."""
+        return self._steps.write(rows, self._write_chunk, last=last)
+
+    def _write_samples(self, new: NDArray[np.uint64] | None, *, last: bool = False) -> list[Record]:
+        """As ``_write_steps``, for the samples of series; their array is there from the first of them on."""
+        samples = self._samples
+        if new is not None and not samples.count:
+            make_node(Path(self._folder, SERIES.name), SERIES.document(0))
+        return samples.write(new, self._write_chunk, last=last)
+
+    def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[Any]:
+        """Write one chunk and the array's new shape; returns its journal entry: key, length, digest."""
+        encoded = codec.encode(spec, stored)
+        write_whole(f"{self._folder}/{folder}/{spec.key(chunk)}", encoded)
+        write_whole(f"{self._folder}/{folder}/zarr.json", spec.document(chunk + 1))
+        return [f"{folder}/{spec.key(chunk)}", len(encoded), xxh3_64_hexdigest(encoded)]
+
+    def _fill_columns(self, rows: Rows) -> NDArray[np.uint32]:
+        self._columns_buffer[:, : len(rows)] = rows.columns.T
+        self._columns_buffer[:, len(rows) :] = 0
+        return self._columns_buffer
+
+    def _fill_cells(self, sections: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+        at = 0
+        for section in sections:
+            self._cells_buffer[at : at + len(section)] = section.view(np.uint64)
+            at += len(section)
+        self._cells_buffer[at:] = 0
+        return self._cells_buffer
+
+
+class _Guard:
+    """Turns what goes wrong while writing into RecordError, once and for all."""
+
+    def __init__(self, writer: ProcessWriter, what: str) -> None:
+        self._writer = writer
+        self._what = what
+
+    def __enter__(self) -> None:
+        writer = self._writer
+        if os.getpid() != writer._pid:
+            raise RecordError(f"{writer.name} is another process's recording; a forked child opens a separate one")
+        if writer._closed:
+            raise RecordError(f"the recording of {writer.name} has ended")
+        if writer._failure:
+            raise RecordError(f"the recording of {writer.name} stopped before: {writer._failure}")
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        self._writer._failure = f"{self._what}: {error}"
+        if isinstance(error, OSError):
+            raise record_error(self._what, error) from error
+
+
+def _hex(digests: Digests) -> list[str]:
+    return [f"{digest:016x}" for digest in digests]

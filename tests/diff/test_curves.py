@@ -1,0 +1,251 @@
+"""Where curves first differ, where one sees it, and what numbers belong together for that."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.diff import compare
+from rltrace.diff.base.model import Comparison, Drift, DriftPoint, Verdict
+from rltrace.diff.metrics.curves import compare_series, distances, drift_of, growth, range_of
+from rltrace.diff.metrics.series import Series, all_series, item_series
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format.schema import SAMPLE_CHUNK
+from rltrace.trace.read.reader import open_trace
+
+
+def series(values: list[float], steps: list[int] | None = None) -> Series:
+    at = list(range(len(values))) if steps is None else steps
+    return Series("watch", "x", "rank0/main", "", ("x",), np.array(at, np.int64), np.array(values, np.float64))
+
+
+def test_the_first_bit_and_the_visible_step_are_two_points() -> None:
+    """A difference of one bit is told at once; seen it is where it is more than a hundredth of the curve's range."""
+    a = [float(k) for k in range(101)]
+    b = [value + (0 if k < 3 else 5e-12 * 10 ** (k // 8)) for k, value in enumerate(a)]
+    drift = drift_of(series(a), series(b))
+    assert drift.limit == pytest.approx(1.0, rel=0.1)
+    assert drift.first == DriftPoint(3, 3.0, b[3]) and drift.leaves is not None and drift.leaves.step == 96
+    assert drift.growth[0] == (3, pytest.approx(5e-12, rel=0.1))
+    assert [step for step, _ in drift.growth[1:]] == [*range(8, 100, 8)]
+    assert drift.most == pytest.approx(5.0, rel=0.01) and drift.matched == 101
+
+
+def test_equal_curves() -> None:
+    """No point, no distance; NaN and infinities at the same place are equal."""
+    odd = [1.0, math.nan, math.inf, -math.inf, -0.0]
+    drift = drift_of(series(odd), series(odd))
+    assert (drift.first, drift.leaves, drift.growth, drift.most) == (None, None, (), 0.0)
+
+
+@pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (math.inf, 1.0), (math.inf, -math.inf), (math.nan, math.inf)])
+def test_one_side_alone_is_not_finite(x: float, y: float) -> None:
+    """That is visible wherever it is."""
+    drift = drift_of(series([0.0, x, 5.0]), series([0.0, y, 5.0]))
+    assert drift.leaves is not None and drift.leaves.step == 1 and drift.most == math.inf
+    assert drift.growth == ((1, math.inf),)
+
+
+def test_a_flat_curve_is_not_magnified() -> None:
+    """A return of 500 throughout, in the other run 500.0001: its range is no measure of what one sees."""
+    assert range_of(np.array([500.0, 500.0001])) == pytest.approx(5.0, rel=1e-3)
+    drift = drift_of(series([500.0, 500.0]), series([500.0, 500.0001]))
+    assert drift.first is not None and drift.leaves is None
+    huge = range_of(np.array([-1.7e308, 1.7e308]))
+    assert huge == math.inf or huge > 1.7e308
+
+
+def test_no_number_at_all() -> None:
+    """Empty series, and series without a common step, have nothing to tell."""
+    for a, b in (([], []), ([], [1.0]), ([math.nan], [math.nan])):
+        assert drift_of(series(a), series(b)).first is None
+    apart = drift_of(series([1.0], [0]), series([2.0], [1]))
+    assert apart.matched == 0 and apart.first is None
+    assert growth(np.zeros(0, np.int64), np.zeros(0)) == ()
+
+
+def test_numbers_belong_together_by_attempt(tmp_path: Path) -> None:
+    """One attempt more of another optimizer, and one number more within a step, put nothing out of step."""
+
+    def write(name: str, more: bool) -> Path:
+        builder = TraceBuilder(tmp_path / name)
+        for update in range(6):
+            if more and update == 2:
+                builder.end_step(ordinal=1)
+            builder.sample("loss", update)
+            if more and update == 3:
+                builder.sample("loss", 99.0)
+            builder.end_step(ordinal=0)
+        builder.sample("loss", 6.0)  # in a step that no attempt ends any more
+        return builder.finish()
+
+    a, b = open_trace(write("a.zarr", False)), open_trace(write("b.zarr", True))
+    pairs = list(zip(a.processes, b.processes, strict=True))
+    (drift,), only_a, only_b = compare_series(all_series(a), all_series(b), pairs, 0.01)
+    assert (drift.counts, drift.matched, drift.first) == ((7, 8), 7, None)
+    assert (only_a, only_b) == ((), ())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=20), st.integers(0, 1 << 20))
+def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], seed: int) -> None:
+    """The how-manieth number of a step in A is compared with the how-manieth of that step in B, and with no other."""
+    generator = np.random.default_rng(seed)
+    sides = []
+    for side in range(2):
+        at = sorted(step for step, times in steps for _ in range(times if side else 1))
+        sides.append(series(generator.integers(0, 3, len(at)).astype(float).tolist(), at))
+    drift = drift_of(*sides)
+    keyed = []
+    for one in sides:
+        seen: dict[int, int] = {}
+        entries = {}
+        for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True):
+            seen[step] = seen.get(step, -1) + 1
+            entries[step, seen[step]] = value
+        keyed.append(entries)
+    common = sorted(keyed[0].keys() & keyed[1].keys())
+    unequal = [key for key in common if keyed[0][key] != keyed[1][key]]
+    assert drift.matched == len(common)
+    assert (None if drift.first is None else drift.first.step) == (unequal[0][0] if unequal else None)
+    assert drift.most == max((abs(keyed[0][key] - keyed[1][key]) for key in common), default=0.0)
+
+
+def test_a_million_numbers_stay_arrays() -> None:
+    """Distances and growth of a long series are made without an object for each number."""
+    values = np.sin(np.arange(1 << 20) / 1000)
+    a = Series("watch", "x", "s", "", ("x",), np.arange(1 << 20), values)
+    b = Series("watch", "x", "s", "", ("x",), np.arange(1 << 20), values + np.where(values > 0.999, 2.0, 0.0))
+    drift = drift_of(a, b)
+    assert drift.leaves is not None and values[drift.leaves.step] > 0.999 and len(drift.growth) == 1
+    assert len(distances(values, values)) == 1 << 20
+
+
+def compared(tmp_path: Path, late: float = 0.0, noisy: bool = False, logged: float = 0.0) -> Comparison:
+    """Two runs whose losses part by ``late`` from step 10 on, after an op of step 4; what is logged by ``logged``."""
+    tmp_path.mkdir(exist_ok=True)
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(20):
+            odd = bool(side and noisy and step >= 4)
+            row = builder.op("aten.gelu.default", outputs=[f"h{step}{odd}"], module="critic")
+            value = step + late * (step >= 10) * side
+            builder.op("aten._local_scalar_dense.default", inputs=[row], value=value, site=PLACE)
+            builder.sample("return", step + (logged * side if step >= 12 else 0))
+            builder.end_step()
+        paths.append(builder.finish())
+    return compare(*paths)
+
+
+PLACE = ("train.py", 7, "train", "losses.append(value_loss.item())")
+
+
+def named(comparison: Comparison) -> dict[str, Drift]:
+    return {drift.name: drift for drift in comparison.drift}
+
+
+def test_diff_tells_of_the_curves_that_differ(tmp_path: Path) -> None:
+    """What was read out from the first difference on, what was recorded from its beginning; visible ones first."""
+    comparison = compared(tmp_path, late=1.0, noisy=True, logged=1e-9)
+    assert [drift.name for drift in comparison.drift] == [PLACE[3], "return"]
+    loss, logged = comparison.drift
+    assert comparison.first_value is not None and comparison.first_value.step == 4
+    assert loss.first == loss.leaves == DriftPoint(10, 10.0, 11.0) and loss.whole and loss.kind == "item"
+    assert logged.first == DriftPoint(12, 12.0, 12 + 1e-9) and logged.leaves is None and logged.matched == 20
+
+
+def test_what_a_program_logs_decides_nothing(tmp_path: Path) -> None:
+    """No op differs: the runs are identical, and a note says that logged numbers are not."""
+    comparison = compared(tmp_path, logged=5.0)
+    assert comparison.verdict is Verdict.IDENTICAL and comparison.agrees
+    assert named(comparison)["return"].leaves is not None
+    assert any("return from step 12" in note and "do not decide the verdict" in note for note in comparison.notes)
+    assert compared(tmp_path / "again").notes == () and compared(tmp_path / "more").drift == ()
+
+
+def test_damage_in_a_series_decides_nothing_either(tmp_path: Path) -> None:
+    """It is a part that cannot be read, and the ops are identical all the same."""
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        builder.op("aten.add.Tensor", outputs=["sum"])
+        builder.sample("return", 1.0)
+        builder.end_step()
+        paths.append(builder.finish())
+    (paths[1] / "processes/0/series/c.0.0").write_bytes(b"?")
+    comparison = compare(*paths)
+    assert comparison.verdict is Verdict.IDENTICAL and [hole.side for hole in comparison.holes] == ["b"]
+
+
+def test_what_pool_threads_watch_is_not_compared(tmp_path: Path) -> None:
+    """Timing decides which of them takes which task."""
+    traces = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        builder.stream("rank0/main/pool:worker_0").sample("return", float(side))
+        builder.stream("rank0/main/thread:actor").sample("return", float(side))
+        traces.append(open_trace(builder.finish()))
+    pairs = list(zip(*(trace.processes for trace in traces), strict=True))
+    drifts, *alone = compare_series(all_series(traces[0]), all_series(traces[1]), pairs, 0.01)
+    assert [drift.stream for drift in drifts] == ["rank0/main/thread:actor"] and alone == [(), ()]
+
+
+def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
+    """Another share of the range, another step."""
+    a = series([float(k) for k in range(100)])
+    b = series([k + k / 100 for k in range(100)])
+    steps = [drift.leaves and drift.leaves.step for t in (0.5, 0.005, 0.001, 0) for drift in [drift_of(a, b, None, t)]]
+    assert steps[0] is None and steps[3] == 1 and steps[1] is not None and steps[2] is not None
+    assert steps[1] > steps[2] > 1
+
+
+def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search stays a search: of a long rest some segments are read, and a step is then told as "at the latest"."""
+    from rltrace.diff import compare
+
+    monkeypatch.setattr(compare, "LOOK_AHEAD", 4)
+    monkeypatch.setattr(compare, "MOST_SEGMENTS", 3)
+    read: list[int] = []
+    original = item_series
+
+    def counting(view: object, segments: list[int], **options: object) -> object:
+        read.append(len(segments))
+        return original(view, segments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compare, "item_series", counting)
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr")
+        for step in range(40):
+            odd = bool(side and step >= 3)
+            row = builder.op("aten.gelu.default", outputs=[f"h{step}{odd}"])
+            builder.op(
+                "aten._local_scalar_dense.default", inputs=[row], value=step + 1.0 * odd * (step > 5), site=PLACE
+            )
+            builder.end_step()
+            builder.commit()
+        paths.append(builder.finish())
+    (drift,) = compare(*paths).drift
+    assert max(read) <= 6 and not drift.whole
+    assert drift.first is not None and drift.first.step > 5
+
+
+def test_more_than_a_chunk_of_samples_is_compared(tmp_path: Path) -> None:
+    """Chunks and the journal together are one series."""
+    paths = []
+    for side in range(2):
+        builder = TraceBuilder(tmp_path / f"{side}.zarr", level="step")
+        for number in range(SAMPLE_CHUNK + 10):
+            builder.sample("x", number + (side and number == SAMPLE_CHUNK + 7))
+        builder.end_step(parameters="p", gradients="g", generators="r")
+        paths.append(builder.finish())
+    comparison = compare(*paths)
+    assert comparison.level == "step" and comparison.verdict is Verdict.IDENTICAL
+    (drift,) = comparison.drift
+    assert drift.first is not None and drift.first.a == SAMPLE_CHUNK + 7

@@ -1,0 +1,327 @@
+"""What came in with an event: the origin of what differs because of it, and nothing where nothing does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from recorded import Record, recorder
+from torch import nn
+from toy_environments import Walk
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.base.model import Cause, Verdict
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.display.browser import Browser
+from rltrace.diff.display.row_pairs import Relation
+from rltrace.report.diff_json import comparison_json
+from rltrace.report.diff_text import render_comparison
+from rltrace.testing import In, TraceBuilder
+from rltrace.trace.format.schema import Kind
+from rltrace.trace.read.reader import open_trace
+
+Program = Callable[[bool], object]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[[Program], Comparison]:
+    """A program recorded twice in this process, told which side it is, and compared."""
+
+    record: Record = recorder(tmp_path)
+
+    def run(program: Program) -> Comparison:
+        def side(is_b: bool) -> Path:
+            torch.manual_seed(0)
+            np.random.seed(0)
+            return record(lambda: program(is_b)).path
+
+        paths = [side(is_b) for is_b in (False, True)]
+        return compare(*paths)
+
+    return run
+
+
+class Faulty(Walk):
+    """An observation that is off by a little at one of its steps."""
+
+    def __init__(self, at: int | None, **given: Any) -> None:
+        super().__init__(**given)
+        self.at, self.steps = at, 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        seen, *rest = super().step(action)
+        return (seen + np.float32(1e-3) if self.steps == self.at else seen, *rest)
+
+
+def network() -> nn.Module:
+    return nn.Linear(1, 2)
+
+
+def play(env: Walk, agent: nn.Module, steps: int, seed: int | None = 0) -> None:
+    seen, _ = env.reset(seed=seed)
+    for _ in range(steps):
+        with torch.no_grad():
+            action = agent(torch.as_tensor(seen)).argmax()
+        seen, _, ended, *_ = env.step(int(action))
+        if ended:
+            seen, _ = env.reset()
+
+
+def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any) -> None:
+    """Not the op that took it in: the event, with its environment, its step, what differs and what does not."""
+    found = compared(lambda is_b: play(Faulty(4 if is_b else None, length=99), network(), 8))
+    first = found.first_value
+    assert (found.verdict, first.cause, first.op) == (Verdict.DIVERGED, Cause.OUTSIDE, "environment-step")
+    assert first is found.decisive is found.first
+    assert (first.boundary.name, first.boundary.count.a) == ("environment 0", 4)
+    assert [name for name, _ in first.boundary.cells] == ["observation"]
+    assert first.because.startswith("environment 0 (Faulty) returned another observation at its step 4, given the same")
+    assert "had equal states before it" in first.because
+    assert "aten.addmm.default" in first.because or "aten.linear" in first.because
+    assert comparison_json(found)["first_value"]["boundary"]["cells"][0]["name"] == "observation"
+    assert "observation" in render_comparison(found, color=False)
+
+
+def test_an_event_that_nothing_depends_on_is_no_divergence(compared: Any) -> None:
+    """An unseeded reset, to ask for a shape, differs in every run; so do steps of a check of the environment."""
+
+    def program(_is_b: bool) -> None:
+        env = Walk(noise=1.0)
+        size = len(env.reset()[0])
+        for _ in range(3):
+            env.step(1)
+        play(env, nn.Linear(size, 2), 5)
+
+    found = compared(program)
+    assert found.verdict is Verdict.SAME_VALUES
+    assert found.told.differing == 4
+    assert "no op computed with it" in found.why
+    assert "4 events differ" in render_comparison(found, color=False)
+
+
+def test_a_harmless_event_is_not_blamed_for_what_differs_later(compared: Any) -> None:
+    """The environment was seeded after it. What differs is the data that the program itself brought in."""
+
+    def program(is_b: bool) -> None:
+        env = Walk(noise=1.0)
+        env.reset()
+        play(env, network(), 5)
+        torch.as_tensor(np.array([1.0 + is_b])).sin()
+
+    found = compared(program)
+    assert (found.first_value.cause, found.first_value.op) == (Cause.OUTSIDE, "aten.sin.default")
+    assert found.told.differing == 1
+
+
+def test_another_kernel_is_not_blamed_on_an_environment(tmp_path: Path) -> None:
+    """An event differs, and so does an op with equal inputs after it: the op is an origin of its own."""
+
+    def build(name: str, isa: str) -> Path:
+        trace = TraceBuilder(tmp_path / name)
+        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 1}, digests={"observation": name})
+        trace.op("aten.mm.default", inputs=[In(digest="x")], outputs=[isa], kernel={"library": "ATen", "isa": isa})
+        return trace.finish()
+
+    found = compare(build("a.zarr", "AVX2"), build("b.zarr", "AVX512"))
+    assert (found.decisive.cause, found.decisive.op) == (Cause.KERNEL, "aten.mm.default")
+    assert found.told.differing == 1
+
+
+def test_what_went_into_a_buffer_and_came_out_much_later_goes_back_to_the_event(compared: Any) -> None:
+    """One observation is off, all after it are equal again: the buffer is where it stayed."""
+
+    def program(is_b: bool) -> None:
+        env = Faulty(3 if is_b else None, length=99)
+        first = env.reset(seed=0)[0]
+        kept = [first, *(env.step(k % 2)[0] for k in range(10))]
+        network()(torch.as_tensor(np.stack(kept)))
+
+    found = compared(program)
+    first = found.first_value
+    assert (first.cause, first.op, first.boundary.count.a) == (Cause.OUTSIDE, "environment-step", 3)
+    assert "later events were equal again" in first.because
+
+
+def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
+    """Every generator of the process stood alike: the action came from elsewhere."""
+
+    def program(is_b: bool) -> None:
+        env = Walk(length=99)
+        env.action_space.seed(1 + is_b)
+        env.reset(seed=0)
+        for _ in range(12):
+            seen, *_ = env.step(env.action_space.sample())
+        network()(torch.as_tensor(seen))
+
+    first = compared(program).first_value
+    assert (first.cause, first.op) == (Cause.OUTSIDE, "environment-step")
+    assert "was given another action" in first.because
+    assert "own generator, Python's and NumPy's had equal states before it" in first.because
+
+
+def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
+    found = compared(lambda _is_b: play(Walk(noise=1.0), network(), 3, seed=None))
+    first = found.first_value
+    assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
+    assert "it was reset without a seed" in first.because
+
+
+def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None:
+    """A step too many in a callback: what the environment tells from then on differs, and that is why."""
+
+    def program(is_b: bool) -> None:
+        env, agent = Walk(length=99), network()
+        seen, _ = env.reset(seed=0)
+        for k in range(6):
+            with torch.no_grad():
+                agent(torch.as_tensor(seen))
+            if is_b and k == 3:
+                env.step(1)
+            seen, *_ = env.step(1)
+
+    found = compared(program)
+    decisive = found.decisive
+    assert (found.verdict, decisive.cause, decisive.op) == (Verdict.DIVERGED, Cause.CONTROL_FLOW, "environment-step")
+    assert (decisive.a_index, decisive.b_index is None) == (None, False)
+    assert decisive.because.startswith("only B steps environment 0")
+
+
+def test_an_episode_that_ends_elsewhere_goes_back_to_the_step_that_said_so(compared: Any) -> None:
+    """Ops of one side follow from it; the reward and the end that differ come first."""
+
+    def program(is_b: bool) -> None:
+        env, kept = Walk(length=2 if is_b else 3), []
+        for _ in range(2):
+            env.reset(seed=0)
+            ended = False
+            while not ended:
+                seen, _, ended, *_ = env.step(1)
+                kept.append(torch.as_tensor(seen).sin())
+        torch.stack(kept).sum()
+
+    found = compared(program)
+    decisive = found.decisive
+    assert (decisive.cause, decisive.op, decisive.boundary.count.a) == (Cause.OUTSIDE, "environment-step", 2)
+    assert [name for name, _ in decisive.boundary.cells] == ["terminated"]
+
+
+def test_evaluations_of_one_side_alone_leave_the_values_the_same(compared: Any) -> None:
+    def program(is_b: bool) -> None:
+        env, agent = Walk(length=99), network()
+        for _ in range(2):
+            play(env, agent, 3)
+            if is_b:
+                Walk().reset()
+                play(Walk(), agent, 2)
+
+    found = compared(program)
+    assert found.verdict is Verdict.SAME_VALUES
+    assert found.structure.only_b > 0
+
+
+def test_of_several_environments_the_one_that_differs_is_named(compared: Any) -> None:
+    def program(is_b: bool) -> None:
+        envs, agent = [Faulty(5 if is_b and k == 2 else None, length=99) for k in range(4)], network()
+        seen = [env.reset(seed=k)[0] for k, env in enumerate(envs)]
+        for _ in range(8):
+            actions = agent(torch.as_tensor(np.stack(seen))).argmax(1).tolist()
+            seen = [env.step(action)[0] for env, action in zip(envs, actions, strict=True)]
+
+    assert compared(program).first_value.boundary.name == "environment 2"
+
+
+def test_events_in_traces_that_are_out_of_step_are_matched_like_ops(tmp_path: Path) -> None:
+    """One side logs once more, so rows stand at other places."""
+
+    def build(name: str, last: str, *, logs: bool) -> Path:
+        trace = TraceBuilder(tmp_path / name)
+        if logs:
+            trace.op("aten.mean.default", outputs=["mean"])
+        for step in range(3):
+            seen = f"o{step}" if step < 2 else last
+            trace.event(
+                Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": step + 1}, digests={"observation": seen}
+            )
+            trace.op("aten.mm.default", inputs=[In(digest=f"{seen}!")], outputs=[seen])
+            trace.end_step()
+        return trace.finish()
+
+    found = compare(build("a.zarr", "x", logs=False), build("b.zarr", "y", logs=True))
+    assert (found.first_value.op, found.first_value.boundary.count.b) == ("environment-step", 3)
+
+
+def test_generators_that_nobody_draws_from_are_no_difference(tmp_path: Path) -> None:
+    """Python's and NumPy's, unseeded, and an environment's own that it never asks: evidence alone, so ``identical``."""
+    paths = []
+    record = recorder(tmp_path)
+    for _ in range(2):
+        torch.manual_seed(0)
+        random.seed()
+        np.random.seed()
+        paths.append(record(lambda: play(Walk(), network(), 4, seed=None)).path)
+    assert compare(*paths).verdict is Verdict.IDENTICAL
+
+
+def test_a_list_of_both_sides_shows_the_event_as_different(compared: Any) -> None:
+    """Where one looks at both runs op by op, too."""
+    found = compared(lambda is_b: play(Faulty(4 if is_b else None, length=99), network(), 8))
+    traces = [open_trace(side.path) for side in (found.a, found.b)]
+    browser = Browser(*(StreamView(t.processes[0], t.processes[0].streams[0]) for t in traces), [found.first_value])
+    row = found.first_value.a_index
+    opened = [[piece] if piece.lines is not None else browser.opened(piece) for piece in browser.pieces]
+    lines = next(p.lines for parts in opened for p in parts if p.lines is not None and row in p.lines.a)
+    assert lines.relation[lines.a.tolist().index(row)] == Relation.DIFFERS
+
+
+def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(compared: Any) -> None:
+    """The sentence that a person needs, whether the action goes into an environment or straight to an op."""
+
+    def program(*, seeds: tuple[int, int] | None, steps: bool) -> Program:
+        def run(is_b: bool) -> None:
+            env = Walk(length=99)
+            torch.zeros((2, 3)).sum((0, 1))
+            env.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+            if seeds:
+                env.action_space.seed(seeds[is_b])
+            env.reset(seed=0)
+            action = env.action_space.sample()
+            if steps:
+                env.step(action)
+            network()(torch.as_tensor(action))
+
+        return run
+
+    for steps in (True, False):
+        first = compared(program(seeds=None, steps=steps)).first_value
+        assert first.op == ("environment-step" if steps else "aten.addmm.default")
+        said = "the action space of Walk was not seeded at test_boundaries.py:"
+        assert said in first.because.replace("tests/diff/", "")
+        assert "it seeded itself, differently in each run" in first.because
+        first = compared(program(seeds=(3, 4), steps=steps)).first_value
+        assert "the action space of Walk was given seed 3 in A and seed 4 in B" in first.because
+        found = compared(program(seeds=(3, 3), steps=steps))
+        assert found.verdict is Verdict.IDENTICAL
+
+
+def test_an_environment_that_was_made_otherwise_says_so(compared: Any) -> None:
+    """What it was made with is no difference by itself; where the environment is at fault it is why."""
+
+    def program(length: int) -> Program:
+        def run(is_b: bool) -> None:
+            env = Walk(length=3, noise=0.1 * is_b) if length else Walk(length=4 + is_b)
+            play(env, network(), 2)
+
+        return run
+
+    first = compared(program(3)).first_value
+    assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
+    assert "it was made with different arguments at " in first.because
+    found = compared(program(0))
+    assert found.verdict is Verdict.SAME_VALUES

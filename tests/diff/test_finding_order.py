@@ -1,0 +1,221 @@
+"""Findings of several processes: collectives order them, and tell who received a difference from where it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rank_programs import WORLD, Program, reducing
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.base.model import Cause, Verdict
+from rltrace.diff.causes.collectives import ARRIVING, IN_FLIGHT
+from rltrace.recorder.core import op_info
+
+
+def streams(found: Comparison) -> tuple[str | None, list[str], list[str]]:
+    """Streams of the first finding, of those in no known order, and of those that come later."""
+    first = found.first.stream if found.first else None
+    return first, [f.stream for f in found.unordered], [f.stream for f in found.later]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("at", [0, 1])
+def test_where_it_began_comes_before_who_received_it(tmp_path: Path, waits: bool, at: int) -> None:
+    """Whichever rank it is; the other one's finding says with which collective, from which stream."""
+    found = compare(reducing(tmp_path / "a", waits=waits), reducing(tmp_path / "b", 4, waits=waits, at=at))
+    assert found.verdict is Verdict.DIVERGED
+    assert streams(found) == (f"rank{at}/main", [], [f"rank{1 - at}/main"])
+    assert found.first == found.first_value == found.decisive
+    assert found.first is not None and (found.first.a_index, found.first.received) == (16, None)
+    (later,) = found.later
+    assert (later.a_index, later.cause) == (19, Cause.OUTSIDE)
+    assert later.received is not None
+    assert vars(later.received) == {
+        "op": "c10d.allreduce_.default",
+        "a_index": 17,
+        "b_index": 17,
+        "ranks": (0, 1),
+        "origins": (f"rank{at}/main",),
+    }
+    assert f"as rank{at}/main does before it" in later.because
+
+
+def test_the_other_ranks_own_difference_is_none_that_it_received(tmp_path: Path) -> None:
+    """Two ranks that part before they meet are in no order, and neither received it."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path)
+        for rank in built.ranks:
+            rank.compute(value)
+            rank.meet("allreduce_")
+            rank.read(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
+    assert all(finding.received is None for finding in found.unordered)
+
+
+@pytest.mark.parametrize(("root", "ordered"), [(1, True), (0, False)])
+@pytest.mark.parametrize("name", ["broadcast_", "scatter_"])
+def test_only_who_sends_comes_before(tmp_path: Path, name: str, root: int, ordered: bool) -> None:
+    """What the root of a broadcast computed before it precedes the others; nothing of theirs precedes the root's."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path)
+        built.ranks[1].compute(value)
+        for rank in built.ranks:
+            rank.meet(name, integers=[root])
+        built.ranks[0].compute(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    one = "rank1/main", list[str](), ["rank0/main"]
+    assert streams(found) == (one if ordered else (None, ["rank0/main", "rank1/main"], []))
+
+
+@pytest.mark.parametrize(("sender", "ordered"), [(1, True), (0, False)])
+def test_a_message_orders_two_processes(tmp_path: Path, sender: int, ordered: bool) -> None:
+    """What was computed before a send precedes what was computed with what the receiver read; there is no way back."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path)
+        built.ranks[1].compute(value)
+        built.ranks[sender].meet("send", integers=[1 - sender, 0])
+        receiver = built.ranks[1 - sender]
+        receiver.meet("recv_", integers=[sender, 0])
+        receiver.read("message")
+        built.ranks[0].compute(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert (found.first is not None and found.first.stream == "rank1/main") is ordered
+    assert bool(found.unordered) is not ordered
+
+
+@pytest.mark.parametrize(
+    ("waits", "reads", "ordered"), [(False, False, False), (False, True, True), (True, False, True)]
+)
+def test_what_is_on_its_way_orders_nothing_yet(tmp_path: Path, waits: bool, reads: bool, ordered: bool) -> None:
+    """A collective that returns at once is over when somebody has read what came with it."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path)
+        built.ranks[1].compute(value)
+        for rank in built.ranks:
+            rank.meet("allreduce_", waits=waits)
+        if reads:
+            built.ranks[0].read("sum")
+        built.ranks[0].compute(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert streams(found)[0] == ("rank1/main" if ordered else None)
+
+
+def test_a_difference_goes_through_groups(tmp_path: Path) -> None:
+    """From rank 2 to rank 1 in one group, to rank 0 in another: the origin is rank 2's for both."""
+    groups = ("1", (1, 2)), ("2", (0, 1))
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path, 3)
+        for step in range(3):
+            now = value if step == 2 else "x"
+            built.ranks[2].compute(now)
+            for group in groups:
+                for member in group[1]:
+                    built.ranks[member].meet("allreduce_", group)
+                    built.ranks[member].read(f"{group} {'x' if member == 2 else now}")
+            for rank in built.ranks:
+                rank.stream.end_step()
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert streams(found) == ("rank2/main", [], ["rank0/main", "rank1/main"])
+    received = [finding.received for finding in found.later]
+    assert [part and (part.origins, part.ranks) for part in received] == [
+        (("rank2/main",), (0, 1)),
+        (("rank2/main",), (1, 2)),
+    ]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_without_knowing_who_takes_part_nothing_is_ordered(tmp_path: Path, named: bool) -> None:
+    """Nor where the ranks did not run the same collectives before: then counting them means nothing."""
+
+    def program(path: Path, value: str) -> Path:
+        built, group = Program(path), WORLD if named else ("0", ())
+        for rank, before in zip(built.ranks, ("barrier", "allgather_"), strict=True):
+            rank.meet(before if named else "barrier", group)
+        built.ranks[1].compute(value)
+        for rank in built.ranks:
+            rank.meet("allreduce_", group)
+            rank.read(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
+
+
+def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
+    """Though it is the only one that is there: nobody else runs anything otherwise."""
+
+    def program(path: Path, ranks: int) -> Path:
+        built = Program(path, ranks)
+        for rank in built.ranks:
+            rank.compute()
+            rank.stream.end_step()
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", 2), program(tmp_path / "b", 1))
+    assert found.verdict is Verdict.DIVERGED
+    assert streams(found) == ("rank1/main", [], [])
+    assert found.first is not None and "only A has the stream rank1/main" in found.first.because
+
+
+def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:
+    """The finding is the first there is, and says that it came from others."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path, 1)
+        built.ranks[0].meet("allreduce_")
+        built.ranks[0].read(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert found.first is not None and found.first.received is not None
+    assert found.first.received.origins == ()
+    assert "came from other processes with c10d.allreduce_.default (row 0)" in found.first.because
+
+
+def test_the_tables_are_the_recorders() -> None:
+    """What the recorder counts as sent by others is what is counted here; the first argument is what it arrives in."""
+
+    def names(schemas: object) -> set[str]:
+        return {name.replace("::", ".") for name in schemas}  # type: ignore[attr-defined]
+
+    assert names(op_info.ARRIVING) == ARRIVING
+    assert names(op_info.IN_FLIGHT) == IN_FLIGHT
+    torch = pytest.importorskip("torch")
+    for name, arguments in op_info.ARRIVING.items():
+        schema = getattr(torch.ops.c10d, name.partition("::")[2]).default._schema
+        assert [schema.arguments[0].name] == list(arguments)
+
+
+@pytest.mark.parametrize("who", [{}, {"rank": [1]}, {"ranks": 7}, {"ranks": ["0", 1]}, {"group": [], "ranks": [0, 1]}])
+def test_a_group_that_makes_no_sense_orders_nothing(tmp_path: Path, who: dict[str, object]) -> None:
+    """A trace is data, whoever wrote it."""
+
+    def program(path: Path, value: str) -> Path:
+        built = Program(path)
+        for rank in built.ranks:
+            rank.compute(value if rank.number else "x")
+            words = [["T"], {"group": "0", "rank": rank.number, **who}, False]
+            rank.stream.op("c10d.allreduce_.default", inputs=["unknown"], scalars=words)
+            rank.read(value)
+        return built.finish()
+
+    found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
+    assert streams(found) == (None, ["rank0/main", "rank1/main"], [])
+    assert found.unordered[0].received is not None and found.unordered[0].received.ranks == ()

@@ -1,0 +1,90 @@
+"""Which of the settings that differ is named with a kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltrace.diff.base.kernels import choosing, chosen_text
+from rltrace.diff.base.model import EnvironmentDifference
+
+DIFFER = tuple(
+    EnvironmentDifference(name, None, "x")
+    for name in (
+        "flag.cuda.matmul.tf32",
+        "flag.cudnn.benchmark",
+        "flag.mkldnn.enabled",
+        "flag.sdp.flash",
+        "cpu.capability",
+        "cuda.devices",
+        "env.ATEN_CPU_CAPABILITY",
+        "env.MKL_CBWR",
+        "env.OMP_NUM_THREADS",
+        "env.ONEDNN_MAX_CPU_ISA (rank1/main)",
+        "host.cpu",
+        "package.torch",
+    )
+)
+
+ONEDNN = {"library": "oneDNN", "isa": "auto", "threads": 1}
+ATEN = {"library": "ATen", "isa": "AVX2", "threads": 1}
+GPU = {"device": "cuda"}
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b", "names"),
+    [
+        (
+            "aten.gelu.default",
+            ONEDNN,
+            ONEDNN,
+            ["env.ONEDNN_MAX_CPU_ISA (rank1/main)", "flag.mkldnn.enabled", "host.cpu"],
+        ),
+        ("aten.addmm.default", {"library": "MKL"}, {"library": "MKL"}, ["env.MKL_CBWR", "host.cpu"]),
+        (
+            "aten.addmm.default",
+            {"library": "MKL", "names": ["oneDNN matmul jit:avx2"], "reported": ["…"]},
+            {"library": "MKL", "names": [], "reported": []},
+            ["env.ONEDNN_MAX_CPU_ISA (rank1/main)", "flag.mkldnn.enabled", "env.MKL_CBWR", "host.cpu"],
+        ),
+        ("aten.softmax.int", ATEN, ATEN, ["env.ATEN_CPU_CAPABILITY", "cpu.capability", "host.cpu"]),
+        (
+            "aten.softmax.int",
+            ATEN,
+            {**ATEN, "threads": 2},
+            ["env.OMP_NUM_THREADS", "env.ATEN_CPU_CAPABILITY", "cpu.capability", "host.cpu"],
+        ),
+        ("aten.mm.default", GPU, GPU, ["flag.cuda.matmul.tf32", "cuda.devices"]),
+        ("aten.convolution.default", GPU, GPU, ["flag.cudnn.benchmark", "cuda.devices"]),
+        ("aten._scaled_dot_product_flash_attention.default", GPU, GPU, ["flag.sdp.flash", "cuda.devices"]),
+        ("aten.add.Tensor", GPU, GPU, ["cuda.devices"]),
+        (
+            "inductor.compiled_graph",
+            {"library": "Inductor", "names": ["extern_kernels.addmm", "cpp_fused_tanh_0"], "code": "aa"},
+            {"library": "Inductor", "names": ["torch.ops.mkldnn._linear_pointwise.default"], "code": "bb"},
+            [
+                "env.MKL_CBWR",
+                "env.ATEN_CPU_CAPABILITY",
+                "cpu.capability",
+                "env.ONEDNN_MAX_CPU_ISA (rank1/main)",
+                "flag.mkldnn.enabled",
+                "host.cpu",
+            ],
+        ),
+        ("mine.op.default", {}, {}, ["host.cpu"]),
+    ],
+)
+def test_what_chooses_the_kernel_of_an_op(
+    op: str, a: dict[str, object], b: dict[str, object], names: list[str]
+) -> None:
+    """By its library, or on a GPU by what it is; what can be set comes before what follows from it."""
+    assert [setting.name for setting in choosing(op, a, b, DIFFER)] == names
+
+
+def test_in_a_sentence() -> None:
+    """The first of them; nothing where none is known to, or where it only says what the kernels say."""
+    setting = EnvironmentDifference("env.MKL_CBWR", None, "AVX2")
+    told = chosen_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
+    assert told == ", which MKL_CBWR chooses: unset against AVX2"
+    assert chosen_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
+    restated = EnvironmentDifference("cpu.capability", "AVX2", "AVX512")
+    assert chosen_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""

@@ -1,0 +1,171 @@
+"""What rows settle of which nobody can read the sequel: before a hole, and where an unfinished trace breaks off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import Do, Machine
+
+from rltrace.diff import compare
+from rltrace.diff.align import window as passage
+from rltrace.diff.base.model import Cause, Comparison, Verdict
+from rltrace.testing import TraceBuilder
+from rltrace.trace.read.reader import open_trace
+
+
+def recorded(path: Path, parts: Sequence[list[Do]], state: str = "complete") -> Path:
+    """Record with a commit after each part."""
+    trace = TraceBuilder(path, alive=state == "running")
+    machine = Machine(trace)
+    for part in parts:
+        machine.run(part)
+        trace.commit()
+    return trace.path if state == "running" else trace.finish(state)
+
+
+def without_chunk(path: Path, number: int) -> Path:
+    """Spoil one chunk of rows."""
+    segment = open_trace(path).processes[0].streams[0].segments[number]
+    (path / "processes" / "0" / segment.files[0].key).write_bytes(b"?")
+    return path
+
+
+SETUP = [Do("aten.randn.default", (), f"w{k}", k + 1) for k in range(3)]
+
+
+def observed(what: str, into: str = "x", reads: str = "w0") -> list[Do]:
+    """A round of a loop: an observation, and what is made of it in a variable of its own."""
+    return [
+        Do("outside", (), "o", noise=what),
+        Do("aten.mm.default", ("o", reads), into, 10),
+        Do("aten.tanh.default", (into,), into, 11),
+        Do("aten.mean.default", (into,), into, 12),
+    ]
+
+
+def rounds(*what: str) -> list[Do]:
+    return [do for one in what for do in observed(one)]
+
+
+def end(reads: str = "w1") -> list[Do]:
+    """What follows the loop: it uses nothing of it."""
+    return [Do("aten.mul.Tensor", (reads, "w2"), "g", 20 + k) for k in range(4)] + [Do("step")]
+
+
+def before_hole(folder: Path, a: list[list[Do]], b: list[list[Do]], hole: int = 1) -> Comparison:
+    """Compared where the part with this number cannot be read of A, nor any later one of B."""
+    spoilt_a = without_chunk(recorded(folder / "a.zarr", a), hole)
+    spoilt_b = recorded(folder / "b.zarr", b)
+    for number in range(hole, len(b)):
+        without_chunk(spoilt_b, number)
+    return compare(spoilt_a, spoilt_b)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("what", ["value", "shape"])
+def test_a_difference_right_before_a_hole(tmp_path: Path, rows: int, what: str) -> None:
+    """One op with another value, or other arguments, is named though a row or two can be read from there on."""
+    program = [*SETUP, *rounds("1", "2", "3"), *end()]
+    place = len(program) - 5 - 4 + 1
+    changed = replace(program[place], **({"noise": "x"} if what == "value" else {"shape": (5,)}))
+    other = [*program[:place], changed, *program[place + 1 :]]
+    cut = place + rows
+    found = before_hole(tmp_path, [program[:cut], program[cut:]], [other[:cut], other[cut:]])
+    assert found.verdict is Verdict.DIVERGED
+    assert found.decisive is not None and found.decisive.a_index == found.decisive.b_index == place - 3
+    assert found.decisive.cause is (Cause.SAME_KERNEL if what == "value" else Cause.ARGUMENTS)
+
+
+def test_a_round_more_may_be_what_lies_in_the_hole(tmp_path: Path) -> None:
+    """B runs a round more than A, and the rows that would tell which one it is cannot be read: not another value."""
+    a, b = rounds("1", "2", "3"), rounds("1", "extra", "2", "3")
+    found = before_hole(tmp_path, [[*SETUP, *a[:8]], [*a[8:], *end()]], [[*SETUP, *b[:8]], [*b[8:], *end()]])
+    assert found.verdict is Verdict.UNKNOWN and found.first is None
+
+
+def test_a_round_more_that_can_be_read(tmp_path: Path) -> None:
+    """The same, where what follows the round on B can be read: A goes on with it, so no other value is named."""
+    a, b = rounds("1", "2", "3", "4"), rounds("1", "extra", "2", "3", "4")
+    found = before_hole(tmp_path, [[*SETUP, *a[:12]], [*a[12:], *end()]], [[*SETUP, *b[:16]], [*b[16:], *end()]])
+    assert found.verdict is Verdict.UNKNOWN and found.first_value is None and found.decisive is None
+
+
+def test_another_value_in_a_loop_that_is_longer_on_one_side(tmp_path: Path) -> None:
+    """A has rounds more, but fewer rows than can be read after a value that differs, and those do not come again."""
+    a = [*rounds("1", "2", "3", "4"), Do("aten.tanh.default", ("w0",), "log", 40), *rounds("5")]
+    b = rounds("1", "other", "3", "4", "5")
+    found = before_hole(tmp_path, [[*SETUP, *a[:12]], [*a[12:], *end()]], [[*SETUP, *b[:12]], [*b[12:], *end()]])
+    assert found.decisive is not None and found.decisive.cause is Cause.OUTSIDE
+    assert found.decisive.a_index == found.decisive.b_index == 6
+
+
+def named(*parameters: str) -> list[Do]:
+    """A loop over some parameters at one place of the code, in this order."""
+    return [Do("aten.norm.Scalar", (name,), f"n {name}", 30) for name in parameters]
+
+
+def test_rows_that_may_have_changed_places(tmp_path: Path) -> None:
+    """A loop over a set in another order, cut short by a hole: what one side did there the other does later."""
+    tail = [Do("aten.mean.default", ("w0",), "m", 40)]
+    a, b = named("w0", "w1", "w2"), named("w2", "w0", "w1")
+    found = before_hole(tmp_path, [[*SETUP, *a[:2]], [a[2], *tail]], [[*SETUP, *b[:2]], [b[2], *tail]])
+    assert found.verdict is Verdict.UNKNOWN and found.decisive is None
+
+
+def test_a_step_in_another_order_with_a_hole(tmp_path: Path) -> None:
+    """Digests prove that both sides ran the same ops in the step, so the hole in it hides nothing."""
+    a, b = named("w0", "w1", "w2"), named("w2", "w0", "w1")
+    rest = [*rounds("1"), *end()]
+    parts = [[[*SETUP, order[0]], [*order[1:], *end()], rest] for order in (a, b)]
+    spoilt = without_chunk(recorded(tmp_path / "a.zarr", parts[0]), 1), recorded(tmp_path / "b.zarr", parts[1])
+    found = compare(*spoilt)
+    assert found.decisive is None and found.structure.reordered_steps == 1
+    assert "cannot be read" not in found.why
+
+
+@pytest.mark.parametrize("state", ["killed", "running", "stopped"])
+def test_cut_short_in_a_round_more(tmp_path: Path, state: str) -> None:
+    """B is cut short after a round that A has not, and its rows after the round are what A goes on with."""
+    a = [*SETUP, *rounds("1", "2", "3", "4"), *end()]
+    b = [*SETUP, *rounds("1", "extra", "2", "3")]
+    found = compare(recorded(tmp_path / "a.zarr", [a]), recorded(tmp_path / "b.zarr", [b], state))
+    assert found.verdict is Verdict.UNKNOWN and found.decisive is None
+    assert f"equal so far, but B is {state}" in found.why
+
+
+@pytest.mark.parametrize("state", ["killed", "running", "stopped"])
+def test_cut_short_right_after_a_difference(tmp_path: Path, state: str) -> None:
+    """The last row of a trace that is not finished differs: it is named, and no run has ended."""
+    a = [*SETUP, *rounds("1", "2", "3", "4"), *end()]
+    b = [*SETUP, *rounds("1", "2"), *observed("other")[:2]]
+    found = compare(recorded(tmp_path / "a.zarr", [a]), recorded(tmp_path / "b.zarr", [b], state))
+    assert found.decisive is not None and found.decisive.cause is Cause.OUTSIDE
+    assert found.decisive.a_index == found.decisive.b_index == 9
+
+
+@pytest.mark.parametrize("window", [1 << 16, 8])
+@pytest.mark.parametrize("state", ["complete", "killed", "running", "stopped"])
+@pytest.mark.parametrize("rows", [1, 4, 30, 64])
+def test_the_beginning_of_a_long_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, state: str, window: int
+) -> None:
+    """B has the first ops of A, and no step has ended: a run that is over has ended, any other is equal so far."""
+    monkeypatch.setattr(passage, "WINDOW_ROWS", window)
+    program = [*SETUP, *rounds(*map(str, range(30)))]
+    whole = recorded(tmp_path / "a.zarr", [program])
+    short = recorded(tmp_path / "b.zarr", [program[: rows + rows // 3]], state)
+    found = compare(whole, short)
+    if state == "complete":
+        assert found.verdict is Verdict.DIVERGED and found.first is not None and found.first.cause is Cause.ENDED
+    else:
+        assert found.verdict is Verdict.UNKNOWN and f"equal so far, but B is {state}" in found.why
+
+
+def test_the_beginning_of_another_program(tmp_path: Path) -> None:
+    """A few ops that another program begins with as well, and nothing of what it does then: not the same values."""
+    long, short = [*SETUP, *rounds(*map(str, range(30)))], SETUP
+    found = compare(recorded(tmp_path / "a.zarr", [long]), recorded(tmp_path / "b.zarr", [short]))
+    assert found.verdict is Verdict.UNKNOWN and "different programs" in found.why

@@ -1,0 +1,151 @@
+"""Threads that share tasks out by a queue of the program's own are compared without order, actors each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rltrace.diff import compare, processes, unpaired_streams
+from rltrace.diff.base.model import Cause, Verdict
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.processes import results
+from rltrace.diff.unpaired_streams import crew_name
+from rltrace.testing import TraceBuilder
+
+TASKS = ("one", "two", "three", "four")
+
+
+def trace(path: Path, *threads: Sequence[str], trains: bool = False, main: str = "x") -> Path:
+    """A main stream, and one stream a thread with three ops for each of its tasks."""
+    builder = TraceBuilder(path)
+    for i in range(4):
+        builder.op("aten.randn.default", outputs=[f"{main} {i}" if i == 2 else f"{i}"], rng=f"{i}")
+    for number, tasks in enumerate(threads):
+        stream = builder.stream("rank0/main/thread:worker" + (f"#{number + 1}" if number else ""))
+        for task in tasks:
+            taken = stream.op("aten.select.int", inputs=[("outside", "tasks")])
+            loaded = stream.op("aten.to.dtype", inputs=[taken, ("outside", f"{task} read")], outputs=[f"{task} loaded"])
+            stream.op("aten.mul.Tensor", inputs=[loaded], outputs=[f"{task} scaled"])
+        if trains:
+            stream.end_step()
+    return builder.finish()
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [(("two", "three"), ("four", "one")), (TASKS[::-1],), (("one",), ("three", "two"), ("four",)), (TASKS, ())],
+)
+def test_tasks_that_another_thread_took_are_no_difference(tmp_path: Path, threads: tuple[Sequence[str], ...]) -> None:
+    """In another order, on other threads, on fewer or more of them: identical, and said to be without order."""
+    found = compare(trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", *threads))
+    assert found.verdict is Verdict.IDENTICAL
+    assert found.first is None and found.unordered == ()
+    assert found.compared == {"rank0/main": 4, "rank0/main/thread:worker": 12}
+    assert any("threads of rank0/main/thread:worker runs a task depends on timing" in note for note in found.notes)
+
+
+def test_another_result_of_a_task_that_moved_is_not_explained(tmp_path: Path) -> None:
+    """Whose task it is nobody can tell: neither equal nor diverged, and no thread is blamed."""
+    found = compare(trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", ("two", "three"), ("one", "5")))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "2 of A and 2 of B" in found.why
+    assert found.first is None and found.unordered == ()
+
+
+def test_a_difference_elsewhere_is_found_beside_them(tmp_path: Path) -> None:
+    """Tasks on other threads do not stand beside it as findings of their own."""
+    a, b = trace(tmp_path / "a", TASKS[:2], TASKS[2:]), trace(tmp_path / "b", TASKS[2:], TASKS[:2], main="y")
+    found = compare(a, b)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first is not None and (found.first.stream, found.first.a_index) == ("rank0/main", 2)
+    assert found.unordered == ()
+
+
+def test_an_actor_that_differs_is_named(tmp_path: Path) -> None:
+    """Each thread's own work is where it was, but for one: the difference is found in that one."""
+    threads = TASKS[:2], TASKS[2:], ("five", "six")
+    changed = TASKS[:2], ("three", "other"), ("five", "six")
+    found = compare(trace(tmp_path / "a", *threads), trace(tmp_path / "b", *changed))
+    assert found.verdict is Verdict.DIVERGED
+    first = found.first_value
+    assert first is not None
+    assert (first.stream, first.a_index, first.cause) == ("rank0/main/thread:worker#2", 4, Cause.OUTSIDE)
+    assert found.compared["rank0/main/thread:worker"] == 6
+
+
+def test_threads_that_train_keep_their_order(tmp_path: Path) -> None:
+    """An optimizer's steps come one after the other: what another thread did instead is a difference."""
+    a = trace(tmp_path / "a", TASKS[:2], TASKS[2:], trains=True)
+    assert compare(a, trace(tmp_path / "b", TASKS[2:], TASKS[:2], trains=True)).verdict is Verdict.DIVERGED
+
+
+def test_a_thread_alone_keeps_its_order(tmp_path: Path) -> None:
+    """Nobody could have taken its tasks: another order of what it reads from outside is a difference."""
+    assert compare(trace(tmp_path / "a", TASKS), trace(tmp_path / "b", ("one", "three"))).verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("stream", "crew"),
+    [
+        ("rank0/main/thread:actor-3#2", "rank0/main/thread:actor"),
+        ("rank1/main/thread:actor", "rank1/main/thread:actor"),
+        ("rank0/worker:1/thread:env_12_step", "rank0/worker:1/thread:env_step"),
+        ("rank0/main", None),
+        ("rank0/main/pool:Pool_1", None),
+    ],
+)
+def test_the_name_of_a_crew(stream: str, crew: str | None) -> None:
+    """A thread's name without numbers; processes and pools are none."""
+    assert crew_name(stream) == crew
+
+
+def watched(path: Path, rounds: int, *, trains: bool = True, draws: bool = False) -> Path:
+    """A main stream that may train, and a thread that looks at something again and again until it is over."""
+    builder = TraceBuilder(path)
+    builder.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
+    if trains:
+        builder.end_step()
+    thread = builder.stream("rank0/main/thread:watch")
+    for number in range(rounds):
+        thread.op("aten.mean.default", inputs=[("outside", "z")], outputs=["mean"])
+        if draws:
+            thread.op("aten.rand.default", outputs=[f"{number}"], rng=f"{number}")
+    return builder.finish()
+
+
+def test_a_thread_that_went_round_more_often(tmp_path: Path) -> None:
+    """A watcher runs until the training is over, however often that is: its last rounds are ops of one side alone."""
+    found = compare(watched(tmp_path / "a", 5), watched(tmp_path / "b", 3))
+    assert found.verdict is Verdict.SAME_VALUES
+    assert (found.structure.only_a, found.structure.only_b, found.first_value) == (2, 0, None)
+
+
+@pytest.mark.parametrize("changed", [{"trains": False}, {"draws": True}])
+def test_a_thread_that_ended_early(tmp_path: Path, changed: dict[str, bool]) -> None:
+    """Where nothing goes on beside it, or where it draws numbers that others would have had, it is a difference."""
+    found = compare(watched(tmp_path / "a", 5, **changed), watched(tmp_path / "b", 3, **changed))
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first is not None and found.first.stream == "rank0/main/thread:watch"
+
+
+def test_threads_are_read_as_often_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors that all differ: each is held against all others together, not against each of them."""
+    asked = []
+
+    def counted(view: StreamView, start: int, stop: int) -> NDArray[np.uint64]:
+        asked.append(view.name)
+        return results(view, start, stop)
+
+    for module in (processes, unpaired_streams):
+        monkeypatch.setattr(module, "results", counted)
+    reads = []
+    for count in (5, 20):
+        a, b = (trace(tmp_path / f"{side}{count}", *([f"{side} {k}"] for k in range(count))) for side in "ab")
+        assert len(compare(a, b).unordered) == count
+        reads.append(len(asked) / count)
+        asked.clear()
+    assert reads[0] == reads[1] > 0

@@ -1,0 +1,123 @@
+"""The runs of an experiment: each is made once, and again where it was asked for otherwise or settled nothing."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rltrace.errors import RecordError, UsageError
+from rltrace.experiment.confirm.capture import CaptureInfo, write_capture
+from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
+from rltrace.experiment.confirm.steps_covered import StepsCovered
+from rltrace.experiment.rerun_command import Recipe
+from rltrace.experiment.runner import RunRequest, RunResult
+from rltrace.testing import TraceBuilder
+
+ACCOUNT = '{"asked": 1, "done": 1, "received": 0, "missed": [], "other": []}'
+
+
+class Made:
+    """Stands in for the processes: a run leaves a trace, and a replay its account."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.breaks: BaseException | None = None
+        self.tells = True
+
+    def run(self, jobs: Iterable[RunRequest]) -> Iterator[RunResult]:
+        for job in jobs:
+            self.names.append(job.name)
+            TraceBuilder(job.trace).finish()
+            if self.breaks is not None:
+                raise self.breaks
+            if "--result" in job.options and self.tells:
+                Path(job.options[job.options.index("--result") + 1]).write_text(ACCOUNT)
+            yield RunResult(job, 0)
+
+
+@pytest.fixture
+def made() -> Made:
+    return Made()
+
+
+def bench(folder: Path, made: Made, limit: int = 1 << 30, subject: str = "1") -> RunCache:
+    """As a command that is given anew makes one."""
+    recipe = Recipe(("python", "train.py"), folder, {})
+    setting = RunSetting(
+        folder / "runs", {"a": recipe, "b": recipe}, StepsCovered(3, 5), in_place=True, values_limit=limit
+    )
+    return RunCache(setting, {"a": subject}, made)  # type: ignore[arg-type]
+
+
+def test_what_was_run_is_not_run_again(tmp_path: Path, made: Made) -> None:
+    for _ in range(2):
+        again = bench(tmp_path, made)
+        ran = again.record("A0", "a", values=True)
+        assert ran.how == "ended with status 0"
+        account = again.replay("lockstep", "b", ran.trace).account
+        assert account is not None
+        assert account.complete
+    assert made.names == ["A0", "lockstep"]
+
+
+def test_what_is_asked_for_otherwise_is_run_again(tmp_path: Path, made: Made) -> None:
+    """A larger limit, other kinds, other rows: what is there answers another question."""
+    bench(tmp_path, made, limit=1).record("A0", "a", values=True)
+    trace = bench(tmp_path, made, limit=2).record("A0", "a", values=True).trace
+    for kinds in (["mm"], ["mm"], ["mm", "add"]):
+        bench(tmp_path, made).replay("A-from-B", "a", trace, kinds=kinds)
+    for rows in ([1], [1], [2]):
+        bench(tmp_path, made).replay("B-from-A", "b", trace, rows={"rank0/main": rows})
+    assert made.names == ["A0"] * 2 + ["A-from-B"] * 2 + ["B-from-A"] * 2
+
+
+def test_what_was_broken_off_or_settles_nothing_is_run_again(tmp_path: Path, made: Made) -> None:
+    """Its trace stays for whoever looks at it, until then."""
+    made.breaks = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path, made).record("B0", "b", values=True)
+    made.breaks = None
+    first = bench(tmp_path, made)
+    ran = first.record("B0", "b", values=True)
+    first.reconsider()
+    assert ran.trace.exists()
+    bench(tmp_path, made).record("B0", "b", values=True)
+    assert made.names == ["B0"] * 3
+
+
+def test_a_replay_that_was_refused_or_left_no_word(tmp_path: Path, made: Made) -> None:
+    """Both are told, neither counts as made; a recording that could not begin is an error of the experiment."""
+    made.tells = False
+    assert "without a word" in (bench(tmp_path, made).replay("lockstep", "b", tmp_path).refused or "")
+    made.breaks = RecordError("no values")
+    assert bench(tmp_path, made).replay("lockstep", "b", tmp_path).refused == "no values"
+    with pytest.raises(RecordError):
+        bench(tmp_path, made).record("B0", "b", values=True)
+    assert made.names == ["lockstep", "lockstep", "B0"]
+
+
+def test_a_folder_is_one_experiments(tmp_path: Path, made: Made) -> None:
+    """Runs of other traces never count, and nothing is written among files that are no experiment's."""
+    assert stat.S_IMODE(bench(tmp_path, made).folder.stat().st_mode) == 0o700  # it will hold tensors
+    with pytest.raises(UsageError, match="another experiment"):
+        bench(tmp_path, made, subject="2")
+    (tmp_path / "runs" / "experiment.json").write_text("{")
+    with pytest.raises(UsageError, match="damaged"):
+        bench(tmp_path, made)
+    (tmp_path / "runs" / "experiment.json").rename(tmp_path / "runs" / "letter.txt")
+    with pytest.raises(UsageError, match="is not empty"):
+        bench(tmp_path, made)
+
+
+def test_a_captured_control_takes_the_place_of_a_run(tmp_path: Path, made: Made) -> None:
+    """It is unpacked once, and says how it was made."""
+    trace = TraceBuilder(tmp_path / "far.zarr").finish()
+    write_capture(tmp_path / "far.capture", CaptureInfo("1", "far.zarr", 3, 5, 2), trace)
+    told = bench(tmp_path, made).place("A0", tmp_path / "far.capture")
+    assert told == "captured of far.zarr, the same in 2 runs of 2"
+    (tmp_path / "far.capture").unlink()
+    assert bench(tmp_path, made).place("A0", tmp_path / "far.capture") == told
+    assert made.names == []

@@ -1,0 +1,42 @@
+"""A rollout of a small policy, recorded once with rows and values; and its trainer, with rows of it put in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mixture
+import pytest
+from rowreplays import Generated, Replay, Replayed, replay_rows, trainer
+
+import rltrace
+from rltrace.recorder import current_session
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    path = tmp_path_factory.mktemp("generator") / "a.zarr"
+    policy = mixture.make()
+    with rltrace.record(path, rows="all", values="all"):
+        rollout = mixture.sample(policy)
+    return Generated(path, rollout)
+
+
+@pytest.fixture
+def replay(generated: Generated, tmp_path: Path) -> Replay:
+    def run(
+        inject: Any, *, weights: bool = False, orders: Any = ((2, 0), (1,)), policy: Any = None, a: Any = None
+    ) -> Replayed:
+        source = generated if a is None else Generated(a, generated.rollout)
+        policy = trainer() if policy is None else policy
+        return replay_rows(source, tmp_path / "c.zarr", inject, policy, orders, weights=weights)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def leave_no_trace() -> Iterator[None]:
+    """Every test ends with no recording under way."""
+    yield
+    assert current_session() is None

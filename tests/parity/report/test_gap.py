@@ -1,0 +1,132 @@
+"""The gap, the routing and the contributions, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from rltrace.parity.impact.attribution import Contributions, PatchTrial, Routed, Share
+from rltrace.parity.impact.logprobs import measure
+from rltrace.parity.impact.routing import Decisions, compare_decisions
+from rltrace.parity.impact.summary import Effects
+from rltrace.parity.report.gap import effects_texts
+from rltrace.parity.report.json import effects_json
+
+GAP = measure(
+    "a log-softmax of the logits",
+    np.array([-1.0, -2.0, -3.0, -inf]),
+    np.array([-1.0, -2.5, -2.0, -4.0]),
+    ["token 3 of sequence 0", "token 4 of sequence 0", "token 3 of sequence 1", "token 4 of sequence 1"],
+    [7, 8, None, 9],
+    only_a=2,
+)
+SCORES = np.array([[0.5, 0.3, 0.25], [0.5, 0.3, 0.1]]), np.array([[0.5, 0.25, 0.375], [0.5, 0.3, 0.1]])
+ROUTING = compare_decisions(
+    "Policy.layers.0.gate",
+    Decisions(np.array([[0, 1], [0, 1]]), SCORES[0][:, :2], SCORES[0]),
+    Decisions(np.array([[0, 2], [0, 1]]), SCORES[1][:, [0, 2]], SCORES[1]),
+    ["token 3 of sequence 0", "token 4 of sequence 0"],
+    [7, 8],
+)
+PARTS = Contributions(
+    ("python", "train.py"),
+    0.5,
+    PatchTrial(0.5, 1.0),
+    (
+        Share("Policy.layers.0", PatchTrial(0.2, 0.3), PatchTrial(0.2, 0.3)),
+        Share("Policy.layers.1", PatchTrial(0.1, 0.1), PatchTrial(0.0, 0.0)),
+    ),
+    PatchTrial(0.0, 0.0),
+    Routed(PatchTrial(0.25, 0.5), PatchTrial(None, None, "not all rows could be injected: it was never called")),
+    ("Policy.head",),
+)
+
+
+def test_text() -> None:
+    """Every section in full, at 80 columns."""
+    gap, parts, routing = effects_texts(Effects(GAP, (ROUTING,), ("layers.1.gate chose experts in A only",), PARTS))
+    assert gap.splitlines() == [
+        "Log-probabilities of 4 sampled tokens or actions",
+        "  equal    1 (25.0%)",
+        "  |A - B|  5.000e-01 mean, 1.000e+00 max",
+        "  KL(A||B) k1 -1.667e-01, k3 2.749e-01; sampled by A (Schulman 2020)",
+        "  not finite 1: NaN or infinite on one side",
+        "  share    67% by the 1, 67% by the 1 with the largest |A - B|:",
+        "    token 4 of sequence 1, id 9   A        -inf  B    -4.00000  apart        inf",
+        "    token 3 of sequence 1         A    -3.00000  B    -2.00000  apart   1.00e+00",
+        "    token 4 of sequence 0, id 8   A    -2.00000  B    -2.50000  apart  -5.00e-01",
+        "  one side 2 of A",
+        "  from     A log-softmax of the logits.",
+    ]
+    assert routing.splitlines() == [
+        "Routing: 1 of 2 decisions chose other experts",
+        "    router                                 chosen  flipped  order  weights",
+        "  ! layers.0.gate                             2/3        1      0        1",
+        "  layers.0.gate flipped at margins up to 1.2e-01, the median margin is 5.0e-02",
+        "    token 3 of sequence 0, id 7, layers.0.gate: [0, 1] became [0, 2] (margin A",
+        "      5.0e-02, B 1.2e-01)",
+        "  Layers.1.gate chose experts in A only.",
+    ]
+    assert parts.splitlines() == [
+        "Contribution of each module to the gap (mean absolute difference, A's rows injected)",
+        "                                             alone   removes    in turn   removes",
+        "    nothing put in                        5.00e-01",
+        "    layers.0                              2.00e-01       60%   2.00e-01       60%",
+        "    layers.1                              1.00e-01       80%   0.00e+00       40%",
+        "    routing: experts only                 2.50e-01       50%",
+        "    with weights                                 ?         ?",
+        "  alone: the rows of this module and of no other. in turn: those of all modules",
+        "  above it as well, so that what goes then is its own, and that of what runs",
+        "  between the two",
+        "  Together they remove 100% of the gap; the shares alone add up to 140%, more:",
+        "  the rows of one carry what came in from those before it. They interact: only",
+        "  the parts in turn add up.",
+        "  Routing: not all rows could be injected: it was never called.",
+        "  Not tried (--most): head; what they bring counts, in turn, for the next one",
+        "  that was.",
+    ]
+
+
+def test_no_gap_says_why_and_no_routing_says_nothing() -> None:
+    """One section of one sentence."""
+    (text,) = effects_texts(Effects("no token ids of A are known", ()))
+    assert text.splitlines() == ["Log-probabilities", "  No token ids of A are known."]
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (replace(PARTS, control=PatchTrial(0.4)), "it is not deterministic, or was not run in the same way"),
+        (
+            replace(PARTS, together=PatchTrial(None, None, "it broke")),
+            "What all of them remove together is unknown: it",
+        ),
+        (replace(PARTS, shares=(PARTS.shares[0],), together=PatchTrial(0.2)), "add up to 60%, the same"),
+        (replace(PARTS, step=3), "All of this is for optimizer step 3 only"),
+    ],
+)
+def test_what_the_parts_do_not_rest_on_is_told(parts: Contributions, told: str) -> None:
+    """A trainer that does not repeat itself, a run that told nothing, parts that add up, later steps left out."""
+    text = " ".join(effects_texts(Effects(GAP, (), (), parts))[1].split())
+    assert told in text
+
+
+def test_json() -> None:
+    """The same numbers; infinities as text, so that any reader can read it."""
+    found = json.loads(json.dumps(effects_json(Effects(GAP, (ROUTING,), ("a note",), PARTS)), allow_nan=False))
+    assert found["gap"]["furthest"][0] == {"place": "token 4 of sequence 1", "token": 9, "a": "-inf", "b": -4.0}
+    assert (found["gap"]["n"], found["gap"]["equal"], found["gap"]["unmeasured"]) == (4, 1, 1)
+    (routing,) = found["routing"]
+    assert (routing["flipped"], routing["module"]["b"], routing["experts"]) == (1, "Policy.layers.0.gate", 3)
+    assert routing["margins"]["a"]["quantiles"][0] == {"at": 0.0, "margin": pytest.approx(0.05)}
+    assert routing["flips"][0]["margin"]["b"] == 0.125
+    assert found["routing_notes"] == ["a note"]
+    parts = found["contributions"]
+    assert parts["modules"][1]["in_turn"] == {"gap": 0.0, "largest": 0.0, "why": None, "removed": pytest.approx(0.2)}
+    assert parts["routing"]["weights"]["removed"] is None
+    assert parts["add_up"] is False
+    assert effects_json(Effects("why", ()))["gap"] == {"why": "why"}

@@ -1,0 +1,104 @@
+"""Recorded values of one op: what stands beside what, what is measured, and what is said where there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rltrace.diff.base.findings import RowAt, row_at
+from rltrace.diff.base.view import StreamView
+from rltrace.query.values import OpValues, how_to_record, op_values
+from rltrace.testing import In, TraceBuilder
+from rltrace.trace.format.schema import Kind, ValueKind
+from rltrace.trace.read.reader import open_trace
+
+ONE = np.array([1.0, 2.0, 3.0], np.float32)
+OTHER = np.array([1.0, np.nextafter(np.float32(2), np.float32(3)), 3.0], np.float32)
+
+
+def traced(path: Path, *outputs: NDArray[np.float32] | None, read: NDArray[np.float32] | None = None) -> RowAt:
+    """A trace of one op that returned these; None: something that was not kept, other on each side."""
+    trace = TraceBuilder(path)
+    stream = trace.stream()
+    inputs: list[object] = []
+    if read is not None:
+        inputs = [In(digest=stream.value(read, kind=ValueKind.INPUT))]
+    digests: list[object] = []
+    for place, output in enumerate(outputs):
+        digests.append(f"{path}" if output is None else stream.value(output, place=place))
+    stream.op("aten.mm.default", inputs=inputs, outputs=digests)
+    trace.finish()
+    process = open_trace(path).processes[0]
+    return row_at(StreamView(process, process.streams[0]), 0)
+
+
+def told(values: OpValues) -> list[tuple[str, bool, bool, str]]:
+    return [(p.what, p.equal, p.distances is not None or bool(p.elements), p.why) for p in values.pairs]
+
+
+def test_what_differs_is_measured(tmp_path: Path) -> None:
+    """An output that both sides kept and that differs is measured; one that is equal is shown as it is."""
+    a, b = traced(tmp_path / "a.zarr", ONE, ONE), traced(tmp_path / "b.zarr", OTHER, ONE)
+    found = op_values(a, b)
+    assert told(found) == [("output 0", False, True, ""), ("output 1", True, True, "")]
+    first = found.pairs[0].distances
+    assert first is not None and (first.differing, first.largest) == (1, 1)
+    assert [element.a for element in found.pairs[1].elements] == ["1.0", "2.0", "3.0"]
+    assert found.pairs[0].layout.a == "float32[3]" and found.any_kept
+
+
+def test_inputs_come_first(tmp_path: Path) -> None:
+    """Inputs that were kept are shown before outputs."""
+    a, b = traced(tmp_path / "a.zarr", ONE, read=ONE), traced(tmp_path / "b.zarr", OTHER, read=ONE)
+    assert [pair.what for pair in op_values(a, b).pairs] == ["input 0", "output 0"]
+
+
+def test_one_side_alone(tmp_path: Path) -> None:
+    """Of a single row the values themselves are shown."""
+    (pair,) = op_values(traced(tmp_path / "a.zarr", ONE), None).pairs
+    assert pair.equal and len(pair.elements) == 3 and pair.layout.b == "float32[3]"
+
+
+def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
+    """Other shapes, a side that kept nothing, a side that was not asked: a reason each, never a guess."""
+    a, b = traced(tmp_path / "a.zarr", ONE, None), traced(tmp_path / "b.zarr", ONE[:2], ONE)
+    assert told(op_values(a, b)) == [
+        ("output 0", False, False, "their dtypes or shapes differ"),
+        ("output 1", False, False, "A: no selector of --values found it"),
+    ]
+    plain = traced(tmp_path / "plain.zarr", None)
+    assert told(op_values(plain, b))[0] == ("output 0", False, False, "A: its values were not recorded")
+
+
+def test_nothing_asked_nothing_said_of_what_is_equal(tmp_path: Path) -> None:
+    """Without --values only the outputs that differ are told of."""
+    rows = [traced(tmp_path / name, None) for name in ("a.zarr", "b.zarr")]
+    assert told(op_values(rows[0], rows[1])) == [("output 0", False, False, "A: its values were not recorded")]
+    assert op_values(rows[0], rows[0]).pairs == () and not op_values(rows[0], rows[0]).asked
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_how_to_record(tmp_path: Path, paired: bool) -> None:
+    """The commands name the op at its place in the code, its step and both programs, and end in how to look at it."""
+    row = traced(tmp_path / "a.zarr", None)
+    traced(tmp_path / "b.zarr", None)
+    traces = tuple(open_trace(tmp_path / name) for name in (("a.zarr", "b.zarr") if paired else ("a.zarr",)))
+    *record, look = how_to_record(traces, row)
+    assert len(record) == len(traces)
+    for command in record:
+        assert "rltrace record --steps 0:1 --values op=aten.mm.default,site=train.py:train --values-inputs" in command
+    assert look == ("rltrace diff a-values.zarr b-values.zarr" if paired else "rltrace show a-values.zarr")
+
+
+def test_an_event_has_no_values(tmp_path: Path) -> None:
+    """No tensors of it can be kept, so nothing is shown of any, and no command is offered that would keep none."""
+    trace = TraceBuilder(tmp_path / "a.zarr")
+    trace.event(Kind.ENVIRONMENT_STEP, "environment 0", digests={"observation": "x"})
+    read = open_trace(trace.finish())
+    process = read.processes[0]
+    row = row_at(StreamView(process, process.streams[0]), 0)
+    assert op_values(row, row) == OpValues((), False)
+    assert how_to_record((read,), row) == ()

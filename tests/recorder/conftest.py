@@ -1,0 +1,26 @@
+"""Recording in this process: one recording at a time, each into a trace of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import Record, recorder
+
+from rltrace.recorder import current_session
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """Run a function under the recorder and read back what was recorded."""
+    return recorder(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def leave_no_trace() -> Iterator[None]:
+    """Every test begins with the same generators and ends with no recording under way."""
+    torch.manual_seed(0)
+    yield
+    assert current_session() is None

@@ -1,0 +1,191 @@
+"""Traces whose digests were read back later are, byte for byte, those whose digests were taken at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lying_there import HostWays, lying_there
+from recorded import Record, Recorded
+from torch import nn
+
+import rltrace
+
+
+def _update() -> None:
+    """Clipped policy gradients on a small actor-critic, with what optimizers do, foreach and fused."""
+    torch.manual_seed(1)
+    body, actor, critic = nn.Linear(8, 96), nn.Linear(96, 4), nn.Linear(96, 1)
+    net = nn.ModuleList([body, actor, critic, nn.LayerNorm(96)])
+    for options in ({"foreach": True}, {"fused": True}):
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, **options)
+        observations, returns = torch.randn(256, 8), torch.randn(256)
+        for _ in range(2):
+            hidden = net[3](torch.tanh(body(observations)))
+            policy = torch.distributions.Categorical(logits=actor(hidden))
+            actions = policy.sample()
+            ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
+            surrogate = torch.min(ratio * returns, ratio.clamp(0.8, 1.2) * returns)
+            loss = (critic(hidden).squeeze(1) - returns).pow(2).mean() - surrogate.mean() - policy.entropy().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+
+
+def _overwritten() -> None:
+    """What has just been digested is overwritten at once, over and over, through views as well."""
+    values = torch.zeros(700)
+    for i in range(200):
+        values.add_(i)
+        values[i : i + 50].mul_(2)
+        (values * 2).zero_().add_(1)
+
+
+def _shapes() -> None:
+    """A page and a word more or less, far more, nothing at all; strides, dtypes, lazy conjugation and negation."""
+    for size in (0, 1, 3, 16_383, 16_384, 16_385, 32_768, 50_001):
+        torch.arange(size, dtype=torch.uint8).add_(1)
+    square = torch.arange(3_600, dtype=torch.float32).reshape(60, 60).mul(0.5)
+    for each in (square.t(), square[::2, 1::3], square[:, 5].expand(3, 60), square[0, 0]):
+        each.clone(memory_format=torch.preserve_format)
+    for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.complex128, torch.int8, torch.float64):
+        there = square.to(dtype)
+        there.t().contiguous().t().clone(memory_format=torch.preserve_format)
+        torch.stack([there, there], dim=-1)
+    pair = torch.randn(5, 6, dtype=torch.complex64)
+    torch.add(pair.conj(), 1)
+    torch.mul(pair.imag, 2)
+    pair.conj().clone(memory_format=torch.preserve_format)
+    torch.eye(4).to_sparse() * 2
+    torch._foreach_mul_([torch.ones(n) for n in (1, 5_000, 3, 40_000, 0, 7)], 3.0)
+
+
+def _raising() -> None:
+    """Ops that raise: after some of their inputs have been read, at the first op and in the midst."""
+    weights = torch.ones(3, 4)
+    for n in range(30):
+        array = np.full((n % 5, 4), n, dtype=np.float32)
+        for _ in range(2):
+            try:
+                torch.mm(torch.from_numpy(array), weights)
+            except RuntimeError:
+                torch.ones(n).add_(1)
+
+
+def _threads() -> None:
+    """Three threads, one after the other in time, each a stream of its own."""
+
+    def work(seed: float) -> None:
+        values = torch.full((40, 40), seed)
+        for _ in range(40):
+            values = torch.tanh(values @ values) + 1
+
+    for n in range(3):
+        thread = threading.Thread(target=work, args=(n / 10,), name=f"work {n}")
+        thread.start()
+        thread.join()
+
+
+def _losses() -> None:
+    """Workspaces among the results, whose digest is 0."""
+    scores = torch.randn(20, 2, 5).log_softmax(2).requires_grad_()
+    targets = torch.randint(1, 5, (2, 4))
+    loss = torch.nn.functional.ctc_loss(scores, targets, torch.full((2,), 20), torch.full((2,), 4))
+    loss.backward()
+
+
+def _same(here: Recorded, there: Recorded) -> None:
+    """All that is in two traces of the same program, but for when and where it ran."""
+    assert [s.name for s in here.process.streams] == [s.name for s in there.process.streams]
+    for a, b in zip(here.process.streams, there.process.streams, strict=True):
+        raw_a, raw_b = a.read(0, a.rows), b.read(0, b.rows)
+        assert a.marks[-1].tolist() == b.marks[-1].tolist()
+        for name in ("columns", "links", "integers", "floats", "digests"):
+            assert getattr(raw_a, name).tobytes() == getattr(raw_b, name).tobytes(), name
+    assert here.steps == there.steps
+    tables = {name: table.payloads for name, table in here.process.tables.items()}
+    assert {name: table.payloads for name, table in there.process.tables.items()} == tables
+
+
+def _at_once_and_later(
+    record: Record, program: Callable[[], None], ways: HostWays | None = None, **options: object
+) -> list[Recorded]:
+    """From one line, whose text is part of each row's call site; once more before, for what torch makes only once."""
+    traces = []
+
+    def seeded() -> None:
+        torch.manual_seed(2)
+        program()
+
+    for around in (nullcontext(), nullcontext(), lying_there(ways)):
+        with around:
+            traces.append(record(seeded, **options))
+    return traces[1:]
+
+
+@pytest.mark.parametrize("program", [_update, _overwritten, _shapes, _raising, _threads, _losses])
+def test_the_same_trace(program: Callable[[], None], record: Record) -> None:
+    """A program recorded as always, and with its tensors taken for a device's: nothing in the traces differs."""
+    ways = HostWays()
+    _same(*_at_once_and_later(record, program, ways))
+    assert ways.copies
+
+
+def test_each_op_verified_reads_its_inputs_later(record: Record) -> None:
+    """Every input of every op is digested, of which many are of one op."""
+    _same(*_at_once_and_later(record, _overwritten, verify_inputs=True, steps=(0, None)))
+
+
+def test_ctrl_c_at_every_statement(tmp_path: Path) -> None:
+    """What an interrupted op has put off is dropped with it: the rows after it have the digests that are theirs."""
+    import sys
+
+    def program(stop_at: int) -> int:
+        """Interrupt the recorder at its n-th line inside of one op; how many lines there were."""
+        seen = 0
+
+        def trace(frame: object, event: str, _argument: object) -> object:
+            nonlocal seen
+            code = frame.f_code.co_filename  # type: ignore[attr-defined]
+            if "rltrace/recorder" not in code or code.endswith("dispatch_mode.py"):
+                return None
+            if event == "line":
+                seen += 1
+                if seen == stop_at:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        values = torch.ones(30).add_(1)
+        for traced in (False, True):  # at the second op its names are known, and nothing is interned
+            try:
+                if traced:
+                    sys.settrace(trace)  # type: ignore[arg-type]
+                values.mul_(3)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+        for n in range(3):
+            torch.full((20,), float(n)).add_(n)
+        return seen
+
+    with lying_there():
+        with rltrace.record(tmp_path / "all.zarr"):
+            lines = program(0)
+        assert lines > 60
+        for n in range(1, lines + 1, 3):
+            path = tmp_path / f"{n}.zarr"
+            with rltrace.record(path):
+                program(n)
+            rows = Recorded(path).rows
+            tail = rows[-6:]
+            assert [row.name for row in tail] == ["full", "add_"] * 3, n
+            wanted = Recorded(tmp_path / "all.zarr").rows[-6:]
+            assert [row.outputs for row in tail] == [row.outputs for row in wanted], n

@@ -1,0 +1,84 @@
+"""Checkpoints: an event with a digest of all that was loaded, and nothing of it changes what is loaded."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record
+from torch import nn
+from toy_environments import events
+
+from rltrace.diff import compare
+from rltrace.diff.base.model import Cause
+from rltrace.trace.format.schema import Kind
+
+LOADED = (Kind.CHECKPOINT,)
+
+
+def saved(path: Path, weight: float) -> Path:
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.fill_(weight)
+        model.bias.fill_(0.5)
+    torch.save({"model": model.state_dict(), "step": 12, "name": "best"}, path)
+    return path
+
+
+def test_a_load_is_an_event_with_a_digest_of_what_was_loaded(record: Record, tmp_path: Path) -> None:
+    one, same, other = (saved(tmp_path / f"{k}.pt", weight) for k, weight in enumerate((1.0, 1.0, 2.0)))
+    kept: list[Any] = []
+
+    def load(path: Path) -> Any:
+        found = record(lambda: kept.append(torch.load(path, weights_only=True)))
+        (event,) = events(found, LOADED)
+        return event
+
+    first, again, differs = map(load, (one, same, other))
+    assert (first.what, first.cells["tensors"], first.cells["bytes"]) == ("torch.load", 2, 24)
+    assert first.told == again.told != differs.told
+    assert kept[0]["model"]["weight"].tolist() == [[1.0, 1.0]] * 2
+    assert str(inspect.signature(torch.load)).startswith("(f:")
+
+
+def test_what_loads_is_put_back(record: Record) -> None:
+    before = torch.load, torch.serialization.load
+    record(lambda: None)
+    assert (torch.load, torch.serialization.load) == before
+
+
+def test_files_of_safetensors(record: Record, tmp_path: Path) -> None:
+    """Known from the moment on at which the program imports it; put back at the end."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    before, path = safetensors.load_file, tmp_path / "a.safetensors"
+    found = []
+    for weight in (1.0, 1.0, 2.0):
+        safetensors.save_file({"weight": torch.full((2, 2), weight)}, path)
+        (event,) = events(record(lambda: safetensors.load_file(path)), LOADED)
+        assert (event.what, event.cells["tensors"], event.cells["bytes"]) == ("safetensors.torch.load_file", 1, 16)
+        found.append(event.told["content"])
+    assert found[0] == found[1] != found[2]
+    assert safetensors.load_file is before
+
+
+def test_runs_from_other_weights_part_where_those_are_loaded(record: Record, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+
+    def program() -> None:
+        model = nn.Linear(2, 2)
+        model.load_state_dict(torch.load(path, weights_only=True)["model"])
+        model(torch.ones(1, 2)).sum()
+
+    paths = []
+    for weight in (1.0, 2.0):
+        saved(path, weight)
+        torch.manual_seed(0)
+        paths.append(record(program).path)
+    found = compare(*paths)
+    first = found.first_value
+    assert first is not None
+    assert (first.cause, first.op) == (Cause.OUTSIDE, "checkpoint")
+    assert first.because.startswith("what torch.load loaded differs")

@@ -1,0 +1,218 @@
+"""Environments of Gymnasium: an event for each reset and step that the program makes, whoever wraps the environment."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from recorded import Record
+from toy_environments import Doubled, Walk, events
+
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.trace.format.events import NONE
+from rltrace.trace.format.schema import Kind, Step
+
+
+def digest(values: list[float]) -> int:
+    return digest_buffer(np.array(values, np.float32), seed_of("float32", (len(values),)))
+
+
+def test_a_reset_and_each_step_are_events_with_what_went_in_and_came_out(record: Record) -> None:
+    """The class was made by hand, no ``gymnasium.make`` is involved; the observation has a tensor's digest."""
+
+    def program() -> None:
+        env = Walk(length=2)
+        env.reset(seed=7)
+        torch.ones(1)
+        env.step(1)
+        env.step(1)
+
+    reset, first, second = events(record(program))
+    assert (reset.kind, reset.what, reset.owner) == (Kind.ENVIRONMENT_RESET, "environment 0", "Walk")
+    assert reset.told == {"observation": digest([0.0])}
+    assert (reset.cells["reset"], reset.cells["seed"]) == (1, 7)
+    assert first.told["observation"] == digest([1.0])
+    assert (first.told["reward"], first.told["terminated"], first.told["truncated"]) == (0.1, 0, 0)
+    assert (second.told["terminated"], second.cells["step"]) == (1, 2)
+    assert first.told["action"] == second.told["action"] != 0
+    assert first.row.line == "env.step(1)"
+
+
+def test_of_a_stack_of_wrappers_the_outermost_call_is_the_event(record: Record) -> None:
+    """Wrappers of the library and of the program's own, stacked: one event a step, of what the program is given."""
+
+    def program() -> None:
+        env = RecordEpisodeStatistics(TimeLimit(Doubled(Walk()), 10))
+        env.reset(seed=0)
+        env.step(1)
+
+    found = events(record(program))
+    assert [event.kind for event in found] == [Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP]
+    assert found[1].told["observation"] == digest([2.0])
+    assert found[1].owner == "Walk"
+
+
+def test_an_environment_has_one_number_under_any_wrapper_and_each_its_own(record: Record) -> None:
+    """Numbers go by the first event, not by an address, so they are the same in every run."""
+
+    def program() -> None:
+        inner, other = Walk(), gymnasium.make("CartPole-v1")
+        other.reset()
+        inner.reset()
+        Doubled(inner).step(0)
+        Doubled(Doubled(inner)).reset()
+
+    found = events(record(program))
+    assert [event.what.split()[-1] for event in found] == ["0", "1", "1", "1"]
+    assert [event.owner for event in found] == ["CartPole-v1", "Walk", "Walk", "Walk"]
+
+
+def test_environments_of_an_environment_are_its_own_business(record: Record) -> None:
+    class Two(gymnasium.Env[Any, Any]):
+        def __init__(self) -> None:
+            self.inside = [Walk(), Walk()]
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.concatenate([env.reset()[0] for env in self.inside]), {}
+
+    assert [event.owner for event in events(record(lambda: Two().reset()))] == ["Two"]
+
+
+def test_a_class_defined_while_recording_is_known_and_may_call_its_base(record: Record) -> None:
+    """``super().step()`` runs what it would run, and is no second event."""
+    seen: list[Any] = []
+
+    def program() -> None:
+        class Late(Walk):
+            def step(self, action: Any) -> Any:
+                return super().step(action)
+
+            reset = Walk.reset
+
+        env = Late()
+        env.reset()
+        seen.append(env.step(1)[0].tolist())
+
+    assert [event.owner for event in events(record(program))] == ["Late", "Late"]
+    assert seen == [[1.0]]
+
+
+def test_a_step_that_raises_is_no_event_and_the_next_one_is(record: Record) -> None:
+    def program() -> None:
+        env = Walk()
+        env.length = None  # type: ignore[assignment]
+        try:
+            env.step(1)
+        except TypeError:
+            env.length = 3
+        env.step(1)
+
+    assert [event.cells["step"] for event in events(record(program))] == [1]
+
+
+def test_observations_of_any_make_are_told(record: Record) -> None:
+    """Dictionaries in any order, tuples, tensors, strings; ``info`` is not."""
+
+    class Anything(Walk):
+        given: Any = None
+
+        def step(self, action: Any) -> Any:
+            return self.given, np.float32(1.0), np.bool_(False), False, {"now": object()}
+
+    def told(given: Any) -> int:
+        def program() -> None:
+            env = Anything()
+            env.given = given
+            env.step(None)
+
+        return int(events(record(program))[0].told["observation"])
+
+    x, y = np.arange(3.0), np.arange(2)
+    assert told({"x": x, "y": y}) == told({"y": y.copy(), "x": x.copy()}) != told({"x": y, "y": x})
+    assert told(torch.arange(3.0, dtype=torch.float64)) == told(x)
+    assert told((x, "word")) != told((x, "other"))
+    assert told([object()]) == told([object()])
+
+
+def test_what_cannot_be_read_counts_by_its_class(record: Record) -> None:
+    """The recording goes on, whatever an observation does when it is looked at."""
+
+    class Shy(dict[str, int]):
+        def __getitem__(self, key: str) -> int:
+            raise RuntimeError(key)
+
+    class Secretive(Walk):
+        def step(self, action: Any) -> Any:
+            return Shy(a=1), 0.0, False, False, {}
+
+    found = events(record(lambda: [Secretive().step(0) for _ in range(2)]))
+    assert found[0].told == found[1].told
+
+
+def test_a_tensor_that_an_environment_returns_is_read_without_an_op(record: Record) -> None:
+    class Torch(Walk):
+        def step(self, action: Any) -> Any:
+            return torch.ones(2), torch.ones(()), torch.zeros((), dtype=torch.bool), False, {}
+
+    found = record(lambda: Torch().step(0))
+    assert [row.name for row in found.rows] == ["", "ones", "ones", "zeros", ""]
+    assert set(events(found)[0].told) == {"action", "observation", "reward", "terminated", "truncated"}
+
+
+def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> None:
+    """Untouched ones are told as that; one that was drawn from tells its state; the environment's own too."""
+
+    def program() -> None:
+        env = Walk(noise=1.0)
+        env.reset()
+        env.reset(seed=3)
+        env.step(1)
+        random.random()
+        np.random.rand()
+        env.step(1)
+        env.reset(seed=3)
+        env.step(1)
+
+    random.seed(0)
+    np.random.seed(0)
+    unseeded, seeded, first, second, _, again = events(record(program))
+    assert (unseeded.cells["seed"], unseeded.cells["own generator"]) == (NONE, 0)
+    assert seeded.cells["own generator"] > 1
+    assert first.cells["own generator"] == again.cells["own generator"] != second.cells["own generator"]
+    assert (first.cells["Python generator"], first.cells["NumPy generator"]) == (1, 1)
+    assert min(second.cells["Python generator"], second.cells["NumPy generator"]) > 1
+    assert (again.cells["Python generator"], again.cells["NumPy generator"]) == (
+        second.cells["Python generator"],
+        second.cells["NumPy generator"],
+    )
+
+
+def test_the_steps_table_counts_environment_steps_at_every_level(record: Record) -> None:
+    def program() -> None:
+        env, weight = Walk(), torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        for _ in range(2):
+            env.reset()
+            for _ in range(3):
+                env.step(1)
+            weight.sum().backward()
+            optimizer.step()
+
+    for level in ("op", "step"):
+        assert [step[Step.ENVIRONMENT_STEPS] for step in record(program, level=level).steps] == [3, 6]
+
+
+def test_two_recordings_number_alike(record: Record) -> None:
+    """Rows of two recordings of one program within one process are equal: nothing of the first one is left."""
+
+    def program() -> None:
+        env = Walk()
+        env.reset(seed=1)
+        env.step(0)
+
+    chains = {record(program).chains for _ in range(2)}
+    assert len(chains) == 1

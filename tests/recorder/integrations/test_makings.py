@@ -1,0 +1,88 @@
+"""Environments being made: an event for each that the program makes, with a digest of what it was made with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from recorded import Record
+from toy_environments import Doubled, Walk, events
+
+from rltrace.trace.format.schema import Kind
+
+MADE = (Kind.ENVIRONMENT_MADE,)
+BOTH = (*MADE, Kind.ENVIRONMENT_RESET)
+
+
+def test_each_environment_is_told_once_and_its_resets_say_which_it_was(record: Record) -> None:
+    """Whatever wrappers are around it; the line is the program's own, below it the library's."""
+
+    def program() -> None:
+        TimeLimit(Doubled(Walk(length=3)), 5)
+        env = gymnasium.make("CartPole-v1")
+        Doubled(env).reset(seed=0)
+
+    found = events(record(program), BOTH)
+    assert [(event.kind.name, event.owner, event.cells["made"]) for event in found] == [
+        ("ENVIRONMENT_MADE", "Walk", 1),
+        ("ENVIRONMENT_MADE", "CartPoleEnv", 2),
+        ("ENVIRONMENT_RESET", "CartPole-v1", 2),
+    ]
+    assert found[0].row.line == "TimeLimit(Doubled(Walk(length=3)), 5)"
+    assert found[1].row.line == 'env = gymnasium.make("CartPole-v1")'
+
+
+def test_what_it_was_made_with_is_told_and_where_files_lie_is_not(record: Record) -> None:
+    class Logged(Walk):
+        def __init__(self, length: int, folder: str = "") -> None:
+            super().__init__(length)
+
+    def told(*args: Any, **kwargs: Any) -> int:
+        (event,) = events(record(lambda: Logged(*args, **kwargs)), MADE)
+        return int(event.told["arguments"])
+
+    assert told(5, folder="/tmp/run-1") == told(5, folder="/tmp/run-2") != told(6, folder="/tmp/run-1")
+    assert told(length=5) != told(5, "logs")
+
+
+def test_environments_of_an_environment_and_those_that_fail_are_none(record: Record) -> None:
+    class Two(Walk):
+        def __init__(self) -> None:
+            self.inside = [Walk(), Walk()]
+            super().__init__()
+
+        def reset(self, **given: Any) -> Any:
+            self.inside.append(Walk())
+            return super().reset(**given)
+
+    class Broken(Walk):
+        def __init__(self) -> None:
+            raise KeyError("its own")
+
+    def program() -> None:
+        with pytest.raises(KeyError) as caught:
+            Broken()
+        assert caught.value.__context__ is None
+        Two().reset(seed=0)
+        Walk()
+
+    assert [event.owner for event in events(record(program), MADE)] == ["Two", "Walk"]
+
+
+def test_a_wrapper_that_makes_its_environment_and_a_vector_of_environments(record: Record) -> None:
+    class Whole(Doubled):
+        def __init__(self) -> None:
+            super().__init__(Walk())
+
+    def program() -> None:
+        Whole()
+        SyncVectorEnv([Walk, Walk])
+
+    found = events(record(program), MADE)
+    assert [(event.what, event.owner) for event in found] == [
+        *[("environment", "Walk")] * 3,
+        ("vector environment", "SyncVectorEnv"),
+    ]

@@ -1,0 +1,590 @@
+"""``rows``: each row of tensors of module calls and ops has its digest, as it was then, and nothing else changes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.checkpoint
+from recorded import Record, Recorded
+from torch import nn
+
+import rltrace
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.digest.activation_rows import row_digests
+from rltrace.errors import SelectorError, UsageError
+from rltrace.recorder.capture import activation_tensors
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
+from rltrace.trace.format.schema import LIMIT
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.verify import verify
+
+
+class Policy(nn.Module):
+    """Tokens in, logits out; an operation in place on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.body = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> dict[str, Any]:
+        hidden = self.body(self.embed(ids))
+        return {"logits": self.head(hidden), "hidden": (hidden, None)}
+
+
+def training() -> None:
+    """A call without gradient, two with, each with an optimizer's step."""
+    torch.manual_seed(0)
+    policy = Policy()
+    optimizer = torch.optim.Adam(policy.parameters())
+    ids = torch.randint(0, 11, (2, 5))
+    with torch.no_grad():
+        policy(ids[:1], mask=torch.ones(1, 5, dtype=torch.bool))
+    for _ in range(2):
+        policy(ids)["logits"].logsumexp(-1).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def rows_of(tensor: torch.Tensor, axes: tuple[int, ...] | None = None) -> np.ndarray:
+    """Digests of rows by another way than the recorder's: each row taken out by its index."""
+    axes = tuple(range(tensor.dim() - 1)) if axes is None else axes
+    found = np.zeros([tensor.shape[axis] for axis in axes], np.uint64)
+    for index in np.ndindex(found.shape):
+        row = tensor.detach()
+        for axis, at in sorted(zip(axes, index, strict=True), reverse=True):
+            row = row.select(axis, at)
+        plain = row.clone(memory_format=torch.contiguous_format)
+        data = bytes(plain.reshape(-1).view(torch.uint8).tolist()) if plain.numel() else b""
+        found[index] = digest_buffer(data, seed_of(str(tensor.dtype)[6:], row.shape))
+    return found
+
+
+def kept(call: ModuleCall, part: Part, name: str) -> ActivationRows:
+    return next(tensor for tensor in call.tensors if (tensor.part, tensor.name) == (part, name))
+
+
+def shown(call: ModuleCall) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(tensor.part.name, tensor.name, tensor.shape) for tensor in call.tensors]
+
+
+def test_calls_of_modules(record: Record) -> None:
+    """Every call in the order of beginning, with its parent, its rows of the stream and its tensors by name."""
+    found = record(training, rows="all")
+    calls = found.process.kept_rows.calls(0)
+    assert [call.number for call in calls] == list(range(18))
+    outer, embed, _, linear, relu, head = calls[:6]
+    assert [(call.module, call.kind, call.parent) for call in calls[:6]] == [
+        ("Policy", "Policy", None),
+        ("Policy.embed", "Embedding", 0),
+        ("Policy.body", "Sequential", 0),
+        ("Policy.body.0", "Linear", 2),
+        ("Policy.body.1", "ReLU", 2),
+        ("Policy.head", "Linear", 0),
+    ]
+    assert shown(outer) == [
+        ("INPUT", "ids", (1, 5)),
+        ("INPUT", "mask", (1, 5)),
+        ("OUTPUT", "logits", (1, 5, 3)),
+        ("OUTPUT", "hidden.0", (1, 5, 6)),
+    ]
+    assert [call.grad for call in calls[::6]] == [False, True, True]
+    assert [call.step for call in calls[::6]] == [0, 0, 1]
+    assert [found.rows[row].name for row in range(embed.first_row, embed.end_row)] == ["embedding"]
+    assert outer.first_row == embed.first_row
+    assert head.end_row == outer.end_row
+    assert not any(call.raised for call in calls)
+    assert np.array_equal(kept(linear, Part.OUTPUT, "").digests, kept(relu, Part.INPUT, "input").digests)
+    assert verify(found.path).ok
+
+
+def test_each_row_has_its_digest(record: Record) -> None:
+    """A row's digest is that of a tensor of that row alone; what is overwritten later was looked at before."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True))
+    x = torch.randn(2, 5, 4)
+
+    def program() -> None:
+        before = model[0](x).detach()
+        seen.append((before.clone(), model[1](before).clone()))
+
+    calls = record(program, rows="all").process.kept_rows.calls(0)
+    linear, relu = calls
+    [(before, after)] = seen
+    assert not torch.equal(before, after)
+    assert np.array_equal(kept(linear, Part.INPUT, "input").digests, rows_of(x))
+    assert np.array_equal(kept(linear, Part.OUTPUT, "").digests, rows_of(before))
+    assert np.array_equal(kept(relu, Part.INPUT, "input").digests, rows_of(before))
+    assert np.array_equal(kept(relu, Part.OUTPUT, "").digests, rows_of(after))
+
+
+def test_rows_of_equal_content_are_equal_whatever_the_batch(record: Record) -> None:
+    """Twenty rows at once, and each alone: the same digests where the same is computed."""
+    x = torch.randn(4, 5, 8)
+    layer = nn.Tanh()
+
+    def program() -> None:
+        layer(x)
+        for row in x.reshape(20, 8):
+            layer(row.reshape(1, 1, 8))
+
+    whole, *single = record(program, rows="module=*").process.kept_rows.calls(0)
+    alone = [kept(call, Part.OUTPUT, "").digests.item() for call in single]
+    assert kept(whole, Part.OUTPUT, "").digests.reshape(-1).tolist() == alone
+    assert len(set(alone)) == 20
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (0, 1, 2)])
+def test_axes(record: Record, axes: tuple[int, ...]) -> None:
+    """Rows are counted along the axes that were asked for, as far as a tensor has them."""
+    x, y = torch.arange(24.0).reshape(2, 3, 4), torch.arange(3)
+
+    class Pair(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.sum()
+
+    [call] = record(lambda: Pair()(x, y), rows="module=*", row_axes=axes).process.kept_rows.calls(0)
+    assert np.array_equal(kept(call, Part.INPUT, "x").digests, rows_of(x, axes))
+    own = tuple(axis for axis in axes if axis < 1)
+    assert np.array_equal(kept(call, Part.INPUT, "y").digests, rows_of(y, own))
+    assert kept(call, Part.OUTPUT, "").digests.shape == ()
+
+
+def test_rows_of_ops(record: Record) -> None:
+    """Inputs by the operator's names, outputs by the schema's; the digests of whole tensors are the row's own."""
+    x = torch.randn(2, 5, 4)
+
+    def program() -> None:
+        torch.topk(x * 2, 2)
+        (x + 1).mul_(3).split(2, dim=1)
+
+    found = record(program, rows="all")
+    ops = found.process.kept_rows.ops(0)
+    topk, mul_ = found.one("topk"), found.one("mul_")
+    assert [(t.part.name, t.name) for t in ops[topk.index].tensors] == [
+        ("INPUT", "self"),
+        ("OUTPUT", "values"),
+        ("OUTPUT", "indices"),
+    ]
+    assert [t.whole for t in ops[topk.index].tensors if t.part is Part.OUTPUT] == topk.outputs
+    values, indices = torch.topk(x * 2, 2)
+    assert np.array_equal(ops[topk.index].tensors[1].digests, rows_of(values))
+    assert np.array_equal(ops[topk.index].tensors[2].digests, rows_of(indices))
+    before, after = ops[mul_.index].tensors
+    assert np.array_equal(before.digests, rows_of(x + 1))
+    assert np.array_equal(after.digests, rows_of((x + 1) * 3))
+    assert found.one("split").index not in ops  # a view has no digest of its own
+
+
+def test_memory_that_is_only_written_is_no_input(record: Record) -> None:
+    """What an op overwrites without reading it may be anything, and has no rows."""
+    found = record(lambda: torch.mul(torch.ones(3, 2), 2, out=torch.empty(3, 2)), rows="all")
+    op = found.process.kept_rows.ops(0)[found.one("mul").index]
+    assert [(t.part.name, t.name) for t in op.tensors] == [("INPUT", "self"), ("OUTPUT", "out")]
+
+
+def selected(record: Record, *rows: str) -> tuple[set[str], set[str]]:
+    """(modules of the calls, names of the ops) whose rows were kept."""
+    found = record(training, rows=rows)
+    store = found.process.kept_rows
+    return {call.module for call in store.calls(0)}, {found.rows[row].name for row in store.ops(0)}
+
+
+def test_selectors(record: Record) -> None:
+    """Calls are found by module, phase, step and stream, and alone where modules are asked for; a selector of anything
+    else means ops; one that asks for neither means both."""
+    assert selected(record, "module=*.head,step=0") == ({"Policy.head"}, set())
+    calls, ops = selected(record, "module=*.head,step=0", "module=*.head,op=*mm")
+    assert calls == {"Policy.head"}
+    assert ops == {"addmm", "mm"}
+    calls, ops = selected(record, "step=0")
+    assert calls >= {"Policy", "Policy.head"}
+    assert ops >= {"addmm", "mm"}
+    calls, ops = selected(record, "op=aten.embedding")
+    assert (calls, ops) == (set(), {"embedding"})
+    calls, ops = selected(record, "phase=backward", "op=logsumexp")
+    assert calls == set()
+    assert "logsumexp" in ops
+    assert "addmm" not in ops
+
+
+def test_nothing_else_changes(record: Record) -> None:
+    """Rows, links, steps and prefix digests are those of a recording without rows."""
+    plain, keeping = record(training), record(training, rows="all")
+    assert keeping.rows == plain.rows
+    assert keeping.steps == plain.steps
+    assert np.array_equal(keeping.stream.marks[-1], plain.stream.marks[-1])
+    assert not plain.process.kept_rows
+    assert plain.process.kept_rows.asked is None
+    assert plain.process.kept_rows.calls(0) == ()
+
+
+def test_values_of_ids_are_kept_and_of_floats_are_not(record: Record) -> None:
+    """Whole numbers and booleans that a module is called with; nothing says that values were asked for."""
+    process = record(training, rows="module=*").process
+    first, second = process.kept_rows.calls(0)[:2]
+    ids, mask = (process.values.get(kept(first, Part.INPUT, name).whole) for name in ("ids", "mask"))
+    assert ids is not None
+    assert mask is not None
+    assert (ids.shape, ids.dtype, mask.dtype) == ((1, 5), "int64", "bool")
+    assert mask.numbers.all()
+    assert kept(second, Part.INPUT, "input").whole == ids.digest
+    assert process.values.get(kept(first, Part.OUTPUT, "logits").whole) is None
+    assert not process.values
+
+
+def test_with_values(record: Record) -> None:
+    """What both options find has its values, of calls and of ops; rows are those of a recording with values alone."""
+    found, alone = (record(training, rows=rows, values="module=*.head") for rows in ("module=*.head", ()))
+    values = found.process.values
+    assert values
+    for call in found.process.kept_rows.calls(0):
+        for tensor in call.tensors:
+            value = values.get(tensor.whole)
+            assert value is not None
+            assert (value.dtype, value.shape) == (tensor.dtype, tensor.shape)
+    for op in found.process.kept_rows.ops(0).values():
+        assert all(values.get(tensor.whole) is not None for tensor in op.tensors)
+    assert found.rows == alone.rows
+    assert set(alone.process.values.digests.tolist()) <= set(values.digests.tolist())
+    assert verify(found.path).ok
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    y: list[Any]
+
+
+def test_where_tensors_stand(record: Record) -> None:
+    """Tuples, named ones, lists, mappings and dataclasses are looked into; objects of another kind are not."""
+    from dataclasses import dataclass
+
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        past: tuple[Any, ...] = ()
+
+    class Cache:
+        hidden = torch.ones(3)
+
+    class Model(nn.Module):
+        def forward(self, point: Point, *more: torch.Tensor, **named: Any) -> Output:
+            return Output(point.x + 1, ((point.x,), {7: point.x, "z": None, 2.5: point.x}))
+
+    x = torch.ones(2)
+    found = record(lambda: Model()(Point(x, [x, 3]), x, extra=x, cache=Cache()), rows="module=*")
+    [call] = found.process.kept_rows.calls(0)
+    names = [(t.part.name[0], t.name) for t in call.tensors]
+    assert names == [
+        ("I", "point.x"),
+        ("I", "point.y.0"),
+        ("I", "1"),
+        ("I", "extra"),
+        ("O", "logits"),
+        ("O", "past.0.0"),
+        ("O", "past.1.7"),
+        ("O", "past.1.2"),
+    ]
+
+
+class Odd:
+    """An object that lets nobody look."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class OddList(list[Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+
+class OddDict(dict[str, Any]):
+    items = keys = values = OddList.__iter__
+
+
+class Watching(torch.Tensor):
+    """Notes what is done with it."""
+
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(str(function))
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class Takes(nn.Module):
+    """Takes anything."""
+
+    def forward(self, *given: Any) -> Any:
+        return given[0]
+
+
+def test_nothing_of_the_program_runs(record: Record) -> None:
+    """Containers are read by Python's own means, strange objects are left alone, a tensor's class is not asked."""
+    takes, x = Takes(), torch.ones(2, 3)
+    looped: list[Any] = [x]
+    looped.append(looped)
+
+    def program() -> None:
+        for given in (Odd(), OddList([x]), OddDict(a=x), x.as_subclass(Watching), looped):
+            Watching.seen.clear()
+            takes(given)
+            assert Watching.seen == []
+
+    calls = record(program, rows="module=Takes").process.kept_rows.calls(0)
+    names = [[tensor.name for tensor in call.tensors if tensor.part is Part.INPUT] for call in calls]
+    assert names[:4] == [[], ["0.0"], ["0.a"], ["0"]]
+    assert names[4][:2] == ["0.0", "0.1.0"]
+
+
+def test_what_is_too_much_is_told(record: Record) -> None:
+    """A call with thousands of tensors, or of things to look through, ends the search, and says so."""
+    takes, x = Takes(), torch.ones(1)
+    wide: list[Any] = []
+    for _ in range(6):
+        wide = [wide] * 10
+    store = record(lambda: (takes([x] * 2_000), takes(wide)), rows="module=Takes").process.kept_rows
+    assert [len(call.tensors) for call in store.calls(0)] == [2_048, 0]
+    assert sum(entry.values for entry in store.left_out) == 4
+
+
+def test_modules_without_names_for_their_arguments(record: Record) -> None:
+    """A forward of the object's own goes by its own names; where none can be had, by place."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.forward = lambda given: given + 1
+
+    script, x = torch.jit.script(nn.Tanh()), torch.ones(2)
+    found = record(lambda: (Own()(x), script(x)), rows=("module=Own", "module=RecursiveScriptModule"))
+    own, scripted = found.process.kept_rows.calls(0)
+    assert [call.tensors[0].name for call in (own, scripted)] == ["given", "0"]
+
+
+def test_a_checkpointed_forward_is_called_again_in_backward(record: Record) -> None:
+    """Both times are calls of their own, with equal rows, the later one in phase backward."""
+    x = torch.ones(2, 3, requires_grad=True)
+
+    def program() -> None:
+        torch.utils.checkpoint.checkpoint(nn.Tanh(), x, use_reentrant=True).sum().backward()
+
+    first, again = record(program, rows="module=Tanh").process.kept_rows.calls(0)
+    assert (first.phase, again.phase) == ("forward", "backward")
+    assert (first.grad, again.grad) == (False, True)
+    assert kept(first, Part.OUTPUT, "").whole == kept(again, Part.OUTPUT, "").whole
+
+
+def test_inside_of_a_compiled_region_no_calls_are_seen(record: Record) -> None:
+    """The call of the whole is there, those of the modules that were compiled into it are not."""
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    compiled, x = torch.compile(model, backend="eager"), torch.randn(3, 4)
+    calls = record(lambda: compiled(x), rows="all").process.kept_rows.calls(0)
+    assert calls[0].kind == "OptimizedModule"
+    assert {"Sequential", "Linear", "Tanh"}.isdisjoint(call.kind for call in calls)
+    torch._dynamo.reset()
+
+
+def test_an_interrupt_leaves_the_calls_in_order(record: Record) -> None:
+    """One that comes within nested calls ends them; the next call is in none of them."""
+
+    class Interrupted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyboardInterrupt
+
+    def program() -> None:
+        model, x = nn.Sequential(nn.Tanh(), Interrupted()), torch.ones(2, 3)
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        nn.Tanh()(x)
+
+    outer, tanh, inner, after = record(program, rows="all").process.kept_rows.calls(0)
+    assert [call.raised for call in (outer, tanh, inner, after)] == [True, False, True, False]
+    assert (outer.parent, tanh.parent, inner.parent, after.parent) == (None, 0, 0, None)
+
+
+def test_a_call_that_raises(record: Record) -> None:
+    """It has its inputs and says so; what is called after it has the parents that it has."""
+
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Tanh()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.inner(x)
+            raise ValueError("no")
+
+    def program() -> None:
+        model, x = Fails(), torch.ones(2, 3)
+        with pytest.raises(ValueError, match="no"):
+            model(x)
+        nn.Tanh()(x)
+
+    failed, inner, after = record(program, rows="all").process.kept_rows.calls(0)
+    assert (failed.raised, inner.raised, after.raised) == (True, False, False)
+    assert shown(failed) == [("INPUT", "x", (2, 3))]
+    assert (inner.parent, after.parent) == (0, None)
+
+
+def test_other_threads(record: Record) -> None:
+    """Calls on another thread are those of its stream."""
+
+    def program() -> None:
+        layer, x = nn.Tanh(), torch.ones(2, 3)
+        layer(x)
+        thread = threading.Thread(target=layer, args=(x,))
+        thread.start()
+        thread.join()
+
+    found = record(program, rows="all")
+    store = found.process.kept_rows
+    assert [len(store.calls(stream.index)) for stream in found.process.streams] == [1, 1]
+    assert verify(found.path).ok
+
+
+def test_windows(record: Record) -> None:
+    """Rows only of the steps whose ops are recorded."""
+    calls = record(training, rows="all", steps=(1, 2)).process.kept_rows.calls(0)
+    assert {call.step for call in calls} == {1}
+    assert len(calls) == 6
+
+
+def test_tensors_without_rows(record: Record) -> None:
+    """Of sparse, meta and vmapped tensors there are none, which is said; all others of the call are there."""
+
+    class Model(nn.Module):
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            return given[0]
+
+    model, x = Model(), torch.ones(2, 3)
+
+    def program() -> None:
+        model(x, x.to_sparse(), torch.ones(2, device="meta"))
+        torch.vmap(model)(x)
+
+    store = record(program, rows="module=Model").process.kept_rows
+    first, second = store.calls(0)
+    assert shown(first) == [("INPUT", "0", (2, 3)), ("OUTPUT", "", (2, 3))]
+    assert shown(second) == []
+    told = {entry.why: entry.values for entry in store.left_out}
+    assert sum(told.values()) == 4
+    assert any("vmap" in why for why in told)
+    assert store.why_missing(0, 0, 1 << 20) in told
+
+
+def test_the_limit(record: Record) -> None:
+    """From the first tensor on that goes beyond it nothing more is kept, and it is told how much is not."""
+    model = nn.Sequential(nn.Tanh(), nn.Tanh())
+    asked = "module=Sequential*", "module=Sequential*,op=*"
+    store = record(lambda: model(torch.ones(100, 2)), rows=asked, rows_limit=1_500).process.kept_rows
+    assert store.digest_count == 100  # the input of three, which was there already for the second and third
+    assert {entry.why for entry in store.left_out} == {LIMIT}
+    there = [tensor for owner in (*store.calls(0), *store.ops(0).values()) for tensor in owner.tensors]
+    assert [tensor.name for tensor in there] == ["input", "input", "self"]
+    assert sum(entry.values for entry in store.left_out) + len(there) == 3 * 2 + 2 * 2
+
+
+@pytest.mark.parametrize("copied", [0, activation_tensors.COPIED])
+def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
+    """Whether they are copied first or not, whatever their layout, rows and values are the same."""
+    monkeypatch.setattr(activation_tensors, "COPIED", copied)
+    takes, x = Takes(), torch.randn(6, 4)
+    given = [x, x.t(), x[::2], torch.complex(x, x).conj(), x > 0, x.bfloat16(), torch.arange(3), torch.tensor(2.0)]
+    store = record(lambda: takes(given), rows="module=Takes").process.kept_rows
+    [call] = store.calls(0)
+    for tensor, found in zip(given, call.tensors, strict=False):
+        assert np.array_equal(found.digests, rows_of(tensor.resolve_conj()))
+
+
+def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread writes to it: there are no rows of it then, and that is told."""
+    x = torch.ones(4, 3)
+
+    def written(*given: Any) -> Any:
+        (ctypes.c_float * 1).from_address(x.data_ptr())[0] += 1
+        return row_digests(*given)
+
+    monkeypatch.setattr(activation_tensors, "COPIED", 0)
+    monkeypatch.setattr(activation_tensors, "row_digests", written)
+    store = record(lambda: Takes()(x), rows="module=Takes").process.kept_rows
+    assert shown(store.calls(0)[0]) == []
+    assert {entry.why for entry in store.left_out} == {activation_tensors.CHANGED}
+
+
+def test_empty_tensors(record: Record) -> None:
+    """No rows, or rows without elements."""
+    layer = nn.Identity()
+
+    def program() -> None:
+        layer(torch.ones(0, 3))
+        layer(torch.ones(2, 0))
+        layer(torch.tensor(1.0))
+
+    calls = record(program, rows="module=*").process.kept_rows.calls(0)
+    shapes = [kept(call, Part.INPUT, "input").digests.shape for call in calls]
+    assert shapes == [(0,), (2,), ()]
+    assert kept(calls[2], Part.INPUT, "input").digests.item() == rows_of(torch.tensor(1.0)).item()
+
+
+def test_weights_are_the_same(tmp_path: Path) -> None:
+    """The program computes the same bits, keeps no output alive and moves no version."""
+    import gc
+    import weakref
+
+    def run(**options: Any) -> tuple[list[torch.Tensor], bool, int, torch.Tensor]:
+        with rltrace.record(tmp_path / "w.zarr", force=True, **options):
+            torch.manual_seed(0)
+            policy = Policy()
+            optimizer = torch.optim.Adam(policy.parameters())
+            ids = torch.randint(0, 11, (2, 5))
+            for _ in range(3):
+                output = policy(ids)
+                output["logits"].logsumexp(-1).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            reference, version = weakref.ref(output["logits"]), output["logits"]._version
+            del output
+            gc.collect()
+            return list(policy.parameters()), reference() is None, version, torch.get_rng_state()
+
+    plain, rows = run(), run(rows="all", values="all")
+    assert all(torch.equal(a, b) for a, b in zip(plain[0], rows[0], strict=True))
+    assert plain[1:3] == rows[1:3] == (True, 0)
+    assert torch.equal(plain[3], rows[3])
+
+
+def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
+    """A selector that is none, axes that are none, no ops."""
+    for options, error in (
+        ({"rows": "colour=red"}, SelectorError),
+        ({"rows": "all", "row_axes": (-1,)}, UsageError),
+        ({"rows": "all", "level": "step"}, UsageError),
+    ):
+        with pytest.raises(error), rltrace.record(tmp_path / "x.zarr", **options):  # type: ignore[arg-type]
+            pass
+
+
+def test_what_the_trace_says_was_asked(tmp_path: Path) -> None:
+    """Selectors, axes and limit, in the process and in the launch's options."""
+    with rltrace.record(tmp_path / "a.zarr", rows=("module=*", "op=mm"), row_axes=(1, 0)):
+        torch.ones(2)
+    trace = open_trace(tmp_path / "a.zarr")
+    asked = trace.processes[0].kept_rows.asked
+    assert asked is not None
+    assert (asked.selectors, asked.axes) == (("module=*", "op=mm"), (0, 1))
+    assert trace.launch["options"]["rows"] == ["module=*", "op=mm"]
+    assert Recorded(tmp_path / "a.zarr").ops == ["ones"]

@@ -1,0 +1,124 @@
+"""Threads of the recorder's own: the program does not meet them, and they are waited for all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import Recorded
+
+import rltrace
+from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.trace.read.reader import open_trace
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Any:
+    """Whatever a test does, no thread is left where ``threading`` shows it."""
+    before = threading.enumerate()
+    yield
+    assert threading.enumerate() == before
+
+
+def test_it_is_waited_for() -> None:
+    """Not longer than was said, and never by itself."""
+    go, told = threading.Lock(), list[bool]()
+    go.acquire()
+
+    def work() -> None:
+        go.acquire()
+        told.append(thread.join(60))
+
+    thread = BackgroundThread(work)
+    assert thread.join(0)  # it has not been started
+    thread.start()
+    assert not thread.join(0.01)
+    go.release()
+    assert thread.join(60) and thread.join(0)
+    assert told == [False]
+
+
+def test_an_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``threading.excepthook``, which may be the program's own, is not called."""
+    seen: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+    def work() -> None:
+        raise LookupError
+
+    thread = BackgroundThread(work)
+    thread.start()
+    assert thread.join(60)
+    assert seen == []
+
+
+def test_a_program_meets_no_thread_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one traced or profiled by what the program sets for its threads; rows are committed meanwhile."""
+    monkeypatch.setattr("rltrace.recorder.streams.committer.COMMIT_SECONDS", 0.01)
+    own, traced = threading.enumerate(), list[str]()
+
+    def look(frame: Any, event: str, _argument: Any) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            traced.append(frame.f_code.co_qualname)
+
+    threading.settrace(look)
+    threading.setprofile(look)
+    try:
+        with rltrace.record(tmp_path / "a.zarr"):
+            torch.ones(3).sin()
+            time.sleep(0.2)
+            [process] = open_trace(tmp_path / "a.zarr").processes
+            assert process.streams[0].rows > 0
+            assert threading.enumerate() == own
+            assert threading.active_count() == len(own)
+            assert len(threading._active) == len(own)  # type: ignore[attr-defined]
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
+    assert traced == []
+
+
+WAITING = """
+import sys, threading, torch
+
+class Own(threading.Thread):
+    def run(self):
+        torch.ones(2).sum()
+
+Own().start()
+while threading.active_count() > 1:
+    pass
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+parameter = torch.ones(2, requires_grad=True)
+parameter.sum().backward()
+torch.optim.SGD([parameter]).step()
+for _ in range(20):
+    torch.ones(2).sin()
+print([thread.name for thread in threading.enumerate()])
+"""
+
+
+@pytest.mark.parametrize("level", ["op", "step"])
+def test_a_program_waits_for_all_other_threads(tmp_path: Path, level: str) -> None:
+    """It goes on, and what was recorded last is there."""
+    (tmp_path / "wait.py").write_text(WAITING)
+    line = [sys.executable, "-m", "rltrace", "record", "--quiet", "--level", level, "-o", "a.zarr"]
+    result = subprocess.run(
+        [*line, "--", sys.executable, "wait.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "['MainThread']\n", "")
+    [process] = open_trace(tmp_path / "a.zarr").processes
+    assert process.state == "complete"
+    assert len(process.steps) == 1
+    if level == "op":
+        assert Recorded(tmp_path / "a.zarr").ops[-1] == "sin"
+        assert [stream.rows for stream in process.streams][1:] == [2]

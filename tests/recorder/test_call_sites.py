@@ -1,0 +1,433 @@
+"""Call sites: the innermost user frame, its source line, and a key that survives what happens between two runs."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import linecache
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record, Recorded, Row
+from torch import nn
+
+from rltrace.portable_keys import portable_path
+
+Load = Callable[..., ModuleType]
+
+PROGRAM = """
+import torch
+
+def work(x):
+    y = x.sin()
+    return inner(y)
+
+def inner(y):
+    return (y * 2).cos()
+
+class Thing:
+    def method(self, x):
+        return [v.exp() for v in (x, x)]
+
+def main():
+    x = torch.ones(3)
+    work(x)
+    Thing().method(x)
+    (lambda v: v.tan())(x)
+    return x
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    """Write source text to a file in a folder and import it under a name of its own."""
+    names: list[str] = []
+
+    def load_(text: str, folder: str = "here", file: str = "program.py", package: bool = False) -> ModuleType:
+        path = tmp_path / folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if package:
+            (path.parent / "__init__.py").touch()
+        path.write_text(text)
+        name = f"loaded_{len(names)}_{tmp_path.name}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        names.append(name)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load_
+    for name in names:
+        del sys.modules[name]
+
+
+def keys(got: Recorded) -> list[int]:
+    return [row.site_key for row in got.rows]
+
+
+def frames(row: Row) -> list[tuple[str, str, str]]:
+    """(file, function, source) of each user frame."""
+    return [(f["file"], f["function"], f["source"]) for f in row.stack]
+
+
+def test_the_innermost_user_frame_comes_first(record: Record, load: Load) -> None:
+    """File, function, line and source text; the callers behind it in order."""
+    program = load(PROGRAM)
+    got = record(program.main)
+    row = got.one("cos")
+    assert frames(row)[:3] == [
+        ("program.py", "inner", "return (y * 2).cos()"),
+        ("program.py", "work", "return inner(y)"),
+        ("program.py", "main", "work(x)"),
+    ]
+    assert row.stack[0]["line"] == 9
+    assert row.stack[0]["path"].endswith("here/program.py")
+
+
+def test_frames_of_torch_and_of_the_recorder_are_no_user_frames(record: Record) -> None:
+    """Those of torch are kept and flagged, those of the recorder's hooks are not even kept."""
+
+    def program() -> None:
+        nn.Sequential(nn.Linear(2, 2))(torch.ones(1, 2)).sum().backward()
+
+    got = record(program)
+    for row in got.rows:
+        assert "nn.Sequential" in row.line
+    frames = got.table("frames")
+    files = {frames[number]["file"] for site in got.table("sites") for number in site}
+    assert "torch/nn/modules/linear.py" in files
+    assert not any(file.startswith("rltrace/") for file in files)
+
+
+def test_functions_have_their_qualified_names(record: Record, load: Load) -> None:
+    """Methods, comprehensions, lambdas, functions within functions."""
+    got = record(load(PROGRAM).main)
+    names = {row.name: row.stack[0]["function"] for row in got.rows}
+    assert names["exp"] in ("Thing.method", "Thing.method.<locals>.<listcomp>")
+    assert names["tan"] == "main.<locals>.<lambda>"
+
+
+def test_another_folder_changes_no_key(record: Record, load: Load) -> None:
+    """The project checked out elsewhere."""
+    a, b = (record(load(PROGRAM, folder).main) for folder in ("here", "else/where"))
+    assert keys(a) == keys(b)
+    assert a.chains == b.chains
+    assert a.rows[0].stack[0]["path"] != b.rows[0].stack[0]["path"]
+
+
+def test_lines_added_on_top_change_no_key(record: Record, load: Load) -> None:
+    """Every line number below shifts; what stands on the lines does not."""
+    texts = PROGRAM, "import math\n# a comment\nMORE = 3\n" + PROGRAM
+    a, b = (record(load(text, f"{i}").main) for i, text in enumerate(texts))
+    assert keys(a) == keys(b)
+    assert b.rows[0].stack[0]["line"] == a.rows[0].stack[0]["line"] + 3
+
+
+def test_indentation_changes_no_key_but_other_words_do(record: Record, load: Load) -> None:
+    """The text of the line counts, stripped."""
+    deeper = PROGRAM.replace("    y = x.sin()", "    if True:\n        y = x.sin()")
+    other = PROGRAM.replace("y = x.sin()", "y = x.sin().abs()")
+    a, b, c = (record(load(text, f"{i}").main) for i, text in enumerate((PROGRAM, deeper, other)))
+    assert keys(a) == keys(b)
+    assert a.one("sin").site_key != c.one("sin").site_key
+
+
+def test_another_place_or_function_is_another_key(record: Record, load: Load) -> None:
+    """The same text, called from elsewhere, or in a function of another name."""
+    renamed = PROGRAM.replace("def inner", "def other").replace("inner(y)", "other(y)")
+    a, b, c = (record(load(text, f"{i}").main) for i, text in enumerate((PROGRAM, renamed, PROGRAM)))
+    assert a.one("cos").site_key != b.one("cos").site_key
+    assert a.one("tan").site_key == c.one("tan").site_key
+
+    def elsewhere() -> None:
+        load(PROGRAM, "d").work(torch.ones(3))
+
+    assert record(elsewhere).one("cos").site_key != a.one("cos").site_key
+
+
+def test_packages_keep_their_place(record: Record, load: Load) -> None:
+    """A file in a package goes by its path from the package's parent."""
+    got = record(load(PROGRAM, "deep/pack", package=True).main)
+    assert got.one("cos").stack[0]["file"] == "pack/program.py"
+
+
+def test_two_calls_on_one_line_share_a_key_and_differ_by_op(record: Record) -> None:
+    """Column numbers take no part; several frames of one line may share a key."""
+
+    def program() -> None:
+        a, b = torch.ones(3).sin(), torch.ones(3).sin()
+        del a, b
+
+    first, second = record(program).named("sin")
+    assert first.site_key == second.site_key
+
+
+def test_the_lines_of_a_loop_are_one_site(record: Record) -> None:
+    """However often it turns."""
+
+    def program() -> None:
+        x = torch.ones(3)
+        for _ in range(50):
+            x = x.sin()
+
+    got = record(program)
+    assert len(set(keys(got))) == 2
+    assert len(got.table("sites")) <= 4
+
+
+def test_each_depth_of_a_recursion_is_a_site(record: Record) -> None:
+    """The stack differs, so the site does; the innermost frame is the same line."""
+
+    def dive(x: torch.Tensor, depth: int) -> torch.Tensor:
+        return dive(x.sin(), depth - 1) if depth else x
+
+    rows = record(lambda: dive(torch.ones(1), 4)).named("sin")
+    assert len({row.site_key for row in rows}) == 4
+    assert {row.line for row in rows} == {"return dive(x.sin(), depth - 1) if depth else x"}
+    assert [len(row.stack) for row in rows] == [len(rows[0].stack) + i for i in range(4)]
+
+
+def test_generators_stand_on_the_stack_of_who_drives_them(record: Record) -> None:
+    """Two drivers, two sites."""
+
+    def numbers() -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.ones(1).sin()
+
+    def program() -> None:
+        source = numbers()
+        next(source)
+        source.send(None)  # type: ignore[attr-defined]
+
+    first, second = record(program).named("sin")
+    assert first.line == second.line == "yield torch.ones(1).sin()"
+    assert first.stack[1]["source"] == "next(source)"
+    assert second.stack[1]["source"].startswith("source.send(None)")
+
+
+def test_code_without_source_has_names_and_no_text(record: Record) -> None:
+    """``exec``, ``eval`` and compiled templates."""
+    scope: dict[str, Any] = {"torch": torch}
+
+    def program() -> None:
+        exec("def made(x):\n    return x.sin()\nmade(torch.ones(1))", scope)
+        eval("torch.ones(1).cos()", scope)
+
+    got = record(program)
+    assert frames(got.one("sin"))[:2] == [("<string>", "made", ""), ("<string>", "<module>", "")]
+    assert frames(got.one("cos"))[0] == ("<string>", "<module>", "")
+    assert frames(got.one("cos"))[1][2].startswith("eval(")
+
+
+PASSING_NAMES = {
+    "a notebook's kernel": ("/tmp/ipykernel_{pid}/{count}.py", "/tmp/ipykernel_1/2.py"),
+    "ipython": ("<ipython-input-{count}-0123456789ab>", "<ipython-input-3-ba9876543210>"),
+    "a temporary file": ("/tmp/tmp{letters}.py", "/somewhere/tmp_23456ab.py"),
+    "a temporary folder": ("/tmp/tmp{letters}/train.py", "/somewhere/else/train.py"),
+    "torch.package": ("<torch_package_{count}>.models/net.py", "<torch_package_0>.models/net.py"),
+    "torch.fx": ("<eval_with_key>.{count} from /here/a.py:{count} in forward", "<eval_with_key>.0"),
+    "doctest": ("<doctest agent.act[{count}]>", "<doctest agent.act[0]>"),
+    "an address": ("<template Loss at 0x{pid}>", "<template Loss at 0x7f00>"),
+}
+
+
+@pytest.mark.parametrize("name", PASSING_NAMES)
+def test_file_names_that_another_run_draws_anew_change_no_key(record: Record, name: str) -> None:
+    """Process ids, counters, addresses, random letters: none of them is part of where an op was called."""
+    source = "def made(x):\n    return x.sin()\nmade(torch.ones(1))\n"
+
+    def program(file: str) -> Callable[[], None]:
+        def run() -> None:
+            linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+            exec(compile(source, file, "exec"), {"torch": torch})
+
+        return run
+
+    one, other = PASSING_NAMES[name]
+    a, b = (record(program(file.format(pid=4711, count=17, letters="x1_y2z3w"))) for file in (one, other))
+    assert a.one("sin").line == "return x.sin()"
+    assert frames(a.one("sin")) == frames(b.one("sin"))
+    assert keys(a) == keys(b)
+    assert a.chains == b.chains
+
+
+@pytest.mark.parametrize(
+    "file", ["/project/tmp_agent.py", "/project/template.py", "<string>", "<stdin>", "/project/ipykernel_launcher.py"]
+)
+def test_other_file_names_are_kept(file: str) -> None:
+    """Only what is drawn anew goes."""
+    assert portable_path(file) == Path(file).name
+
+
+def test_generated_methods_and_wrapped_callables(record: Record, load: Load) -> None:
+    """A dataclass's methods have no source; a partial has no frame: where they were called tells them apart."""
+    got, other = (record(load(GENERATED, folder).main) for folder in ("here", "else/where"))
+    assert frames(got.one("sin"))[:2] == [
+        ("program.py", "Point.__post_init__", "self.length = self.x.sin()"),
+        ("<string>", "__create_fn__.<locals>.__init__", ""),
+    ]
+    assert [frames(row)[1][2] for row in got.named("mul")] == ["half(x)", "list(map(half, [x]))"]
+    assert keys(got) == keys(other)
+
+
+GENERATED = """
+import dataclasses
+import functools
+import torch
+
+@dataclasses.dataclass
+class Point:
+    x: torch.Tensor
+    def __post_init__(self):
+        self.length = self.x.sin()
+
+def scaled(x, factor):
+    return x.mul(factor)
+
+half = functools.partial(scaled, factor=0.5)
+
+def main():
+    x = Point(torch.ones(())).x
+    half(x)
+    list(map(half, [x]))
+"""
+
+
+def test_code_made_at_run_time_does_not_pile_up(record: Record) -> None:
+    """A function compiled anew for each call: one frame, one site, as its content is one; its code may go."""
+    alive: list[weakref.ref[Any]] = []
+
+    def program(times: int) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(times):
+                scope: dict[str, Any] = {}
+                exec("def made(x):\n    return x.sin()", scope)
+                scope["made"](torch.ones(1))
+                alive.append(weakref.ref(scope["made"].__code__))
+
+        return run
+
+    few, many = record(program(3)), record(program(600))
+    assert len(few.table("sites")) == len(many.table("sites"))
+    assert len(few.table("frames")) == len(many.table("frames"))
+    assert len({row.site_key for row in many.named("sin")}) == 1
+    gc.collect()
+    assert sum(reference() is not None for reference in alive) < 2_000
+
+
+def test_code_at_the_address_of_dead_code_is_not_taken_for_it(record: Record) -> None:
+    """Keys are addresses of code objects: those that stand in a key stay alive."""
+
+    def program() -> None:
+        for i in range(400):
+            scope: dict[str, Any] = {}
+            exec(f"def made_{i % 7}(x):\n    return x.sin()", scope)
+            scope[f"made_{i % 7}"](torch.ones(1))
+
+    rows = record(program).named("sin")
+    assert [row.stack[0]["function"] for row in rows] == [f"made_{i % 7}" for i in range(400)]
+
+
+def test_backward_has_the_stack_of_the_call_that_started_it(record: Record) -> None:
+    """``loss.backward()``, and the line of the program that called it."""
+
+    def program() -> None:
+        x = torch.ones(2, requires_grad=True)
+        loss = x.sin().sum()
+        loss.backward()
+        torch.autograd.grad((x * x).cos().sum(), x)
+
+    got = record(program)
+    (by_backward,) = [row for row in got.named("cos") if row.phase.name == "BACKWARD"]
+    (by_grad,) = got.named("neg") or got.named("sin")[1:]
+    assert by_backward.line == "loss.backward()"
+    assert by_grad.line.startswith("torch.autograd.grad(")
+
+
+def test_hooks_in_backward_have_their_own_frame_on_top(record: Record) -> None:
+    """A tensor hook of the program, called by the engine."""
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.tan()
+
+    def program() -> None:
+        x = torch.ones(2, requires_grad=True)
+        x.register_hook(hook)
+        x.sum().backward()
+
+    row = record(program).one("tan")
+    assert [f["source"] for f in row.stack[:2]] == ["return gradient.tan()", "x.sum().backward()"]
+
+
+def test_ops_of_an_optimizer_have_the_line_that_called_it(record: Record) -> None:
+    """``optimizer.step()``, through torch's own wrappers."""
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.grad = torch.ones(2)
+
+    def program() -> None:
+        optimizer.step()
+
+    got = record(program)
+    assert {row.line for row in got.rows} == {"optimizer.step()"}
+
+
+def test_sites_are_alike_with_and_without_modules_around(record: Record) -> None:
+    """Anchors shorten the walk; the stack they stand for is whole."""
+
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return work(x)
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    def program() -> None:
+        net = nn.Sequential(Layer(), Layer())
+        net(torch.ones(1))
+        Layer().forward(torch.ones(1))
+
+    first, second, third = record(program).named("sin")
+    assert [f["function"].split(".")[-1] for f in first.stack[:3]] == ["work", "forward", "program"]
+    assert first.stack[2]["source"] == "net(torch.ones(1))"
+    assert first.site_key == second.site_key
+    assert third.stack[2]["source"] == "Layer().forward(torch.ones(1))"
+
+
+def test_frames_are_let_go(record: Record) -> None:
+    """A frame kept would keep the program's tensors alive."""
+    dead: list[bool] = []
+
+    class Held:
+        pass
+
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            held = Held()
+            self.reference = weakref.ref(held)
+            return x.sin()
+
+    def program() -> None:
+        layer = Layer()
+        leaf = torch.ones(1, requires_grad=True)
+        layer(leaf).sum().backward()
+        dead.append(layer.reference() is None)
+
+    record(program)
+    assert dead == [True]
+
+
+def test_the_home_folder_is_not_spelled_out(record: Record, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the name of a person."""
+    program = load(PROGRAM)
+    monkeypatch.setenv("HOME", str(Path(program.__file__ or "").parents[1]))
+    got = record(program.main)
+    assert got.rows[0].stack[0]["path"] == "~/here/program.py"

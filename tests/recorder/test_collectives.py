@@ -1,0 +1,229 @@
+"""Collectives of ``torch.distributed``: their schemas say neither what they write nor when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import Record, Row
+from torch import distributed
+
+from rltrace.diff import compare
+from rltrace.diff.base.model import Cause
+from rltrace.recorder.core.op_info import ARRIVED, ARRIVING, IN_FLIGHT, VIEWS
+from rltrace.trace.format.schema import Origin, RowFlag
+
+functional_collectives = pytest.importorskip("torch.distributed._functional_collectives")
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_the_table_names_operators_and_arguments_that_there_are() -> None:
+    """A name that is misspelt would never be found."""
+    for name, arguments in ARRIVING.items():
+        op = getattr(torch.ops.c10d, name.partition("::")[2]).default
+        assert set(arguments) <= {a.name for a in op._schema.arguments}, name
+
+
+def collectives() -> None:
+    one = torch.ones(3)
+    for collective in (
+        distributed.all_reduce,
+        lambda t: distributed.broadcast(t, 0),
+        lambda t: distributed.reduce(t, 0),
+    ):
+        tensor = torch.ones(3)
+        collective(tensor)
+        tensor + 1
+    for scatter in (
+        lambda t: distributed.all_gather([t], one),
+        lambda t: distributed.all_gather_into_tensor(t, one),
+        lambda t: distributed.gather(one, [t]),
+        lambda t: distributed.scatter(t, [one]),
+        lambda t: distributed.all_to_all_single(t, one),
+    ):
+        tensor = torch.empty(3)
+        scatter(tensor)
+        tensor + 2
+
+
+def reads(rows: list[Row]) -> list[tuple[Origin | None, bool, bool]]:
+    return [(row.inputs[0].origin, row.inputs[0].digest is not None, row.marked) for row in rows]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_arrives_is_outside_and_was_written(record: Record, group: None) -> None:
+    """The next reader digests it and leads to no op; memory that it fills is marked no longer."""
+    got = record(collectives)
+    assert reads(got.named("add")) == [(Origin.OUTSIDE, True, False)] * 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_collective_has_no_digest_of_what_is_on_its_way(record: Record, group: None) -> None:
+    """The bytes may come after the op has returned: a digest would tell when it was taken."""
+    rows = [row for row in record(collectives).rows if row.op.startswith("c10d.")]
+    assert len(rows) == 8
+    assert [row.outputs for row in rows] == [[]] * 8
+    assert not any(row.marked for row in rows)
+    assert [row.inputs[0].origin for row in rows] == [None] * 3 + [Origin.OVERWRITTEN] * 5
+
+
+def said(row: Row) -> list[dict[str, object]]:
+    """What an op was given that is no tensor and no number."""
+    return [word for word in row.scalars if isinstance(word, dict)] if isinstance(row.scalars, list) else []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_collective_says_who_takes_part(record: Record, group: None) -> None:
+    """The group by its name, its members and the own rank, and how what they send is put together."""
+
+    def program() -> None:
+        distributed.all_reduce(torch.ones(3), op=distributed.ReduceOp.MAX)
+        distributed.all_reduce(torch.ones(3), group=distributed.new_group([0]))
+        op = torch.ops._c10d_functional
+        op.wait_tensor(op.all_reduce(torch.ones(3), "sum", distributed.group.WORLD.group_name))
+
+    got = record(program)
+    first, second, functional = (said(row) for row in got.rows if "reduce" in row.name)
+    assert first == [{"group": "0", "rank": 0, "ranks": [0]}, {"reduce": "MAX"}]
+    assert second[0]["group"] != "0" and second[0]["ranks"] == [0]
+    assert functional == [{"str": "sum"}, {"group": "0", "rank": 0, "ranks": [0]}]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_who_reads_what_arrived_has_it_from_the_collective(record: Record, group: None) -> None:
+    """How many collectives back; the first reader, a view between or not, and no longer once an op has written it."""
+
+    def program() -> None:
+        first, second = torch.ones(3), torch.ones(4)
+        distributed.all_reduce(first)
+        work = distributed.all_reduce(second, async_op=True)
+        work.wait()
+        distributed.barrier()  # nothing is sent with it
+        first.sin()
+        second[1:].cos()
+        second.mul_(2)
+        second.tan()
+        torch.from_numpy(first.numpy()).exp()
+
+    got = record(program)
+    came = [got.one(name).inputs[0] for name in ("sin", "cos", "mul_", "tan", "exp")]
+    assert [part.origin for part in came] == [Origin.OUTSIDE] * 3 + [None, Origin.OUTSIDE]
+    assert [part.slot for part in came] == [2, 1, 1, 0, None]
+
+
+def test_the_rest_of_a_buffer_that_grows_is_unwritten(record: Record) -> None:
+    """``all_gather_object`` makes a tensor of a pickle's bytes as long as the longest: what is added nobody writes."""
+
+    def program() -> None:
+        sent = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage(list(range(8))))
+        sent.resize_(64)
+        sent.add(1)
+        sent[:8].sub(1)
+
+    got = record(program)
+    assert got.one("add").marked
+    assert not got.one("sub").marked
+
+
+def test_the_functional_operators_that_there_are_are_in_a_table() -> None:
+    """A new one is to be looked at: does it return before its bytes are there?"""
+    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    known = {name for name in IN_FLIGHT | ARRIVED | VIEWS if name.startswith("_c10d_functional::")}
+    there = {name for name in names if name.startswith("_c10d_functional::")}
+    assert there <= known
+    not_in_every_version = ("wait_tensors", "batch_p2p_ops", "isend", "irecv", "_wrap_tensor_autograd")
+    assert known - there <= {f"_c10d_functional::{name}" for name in not_in_every_version}
+
+
+def functional() -> None:
+    world = distributed.group.WORLD
+    sent = torch.ones(4)
+    reduced = functional_collectives.all_reduce(sent, "sum", world)
+    reduced + 1  # the wrapper waits by itself
+    (reduced.view(2, 2)).sin()
+    gathered = functional_collectives.wait_tensor(functional_collectives.all_gather_tensor(sent, 0, world))
+    gathered * 2
+    part = torch.ones(6)[1:4]
+    op = torch.ops._c10d_functional
+    op.wait_tensor(op.all_reduce_(part, "sum", world.group_name))
+    part.cos()
+    for tensor in op.all_reduce_coalesced([sent, sent], "sum", world.group_name):
+        op.wait_tensor(tensor)
+        tensor.tan()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_read_of_what_is_on_its_way(record: Record, group: None) -> None:
+    """Functional collectives return before the bytes are there: no digest of them, and no read of what wraps them."""
+    got = record(functional)
+    flying = [row for row in got.rows if row.op.partition(".default")[0].replace(".", "::") in IN_FLIGHT]
+    assert [row.name for row in flying] == [
+        "all_reduce",
+        "all_gather_into_tensor",
+        "all_reduce_",
+        "all_reduce_coalesced",
+    ]
+    assert [row.outputs for row in flying] == [[]] * 4
+    assert [row.inputs[0].digest for row in got.rows if row.flags & RowFlag.VIEW] == [None] * 4
+    for reader in (got.one("add"), got.one("sin")):
+        assert (reader.inputs[0].origin, reader.inputs[0].digest is None) == (Origin.OUTSIDE, False)
+    assert not any(row.marked for row in got.rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_waited_for_comes_from_outside_once(record: Record, group: None) -> None:
+    """``wait_tensor`` has the digest of what came in; who reads later is linked to it."""
+    got = record(functional)
+    waits = got.named("wait_tensor")
+    for wait in waits:
+        assert (wait.inputs[0].origin, wait.outputs) == (Origin.OUTSIDE, [wait.inputs[0].digest])
+    assert got.one("mul").inputs[0].row == waits[0].index
+    assert got.one("cos").inputs[0].row == waits[1].index
+    assert [row.inputs[0].row for row in got.named("tan")] == [wait.index for wait in waits[2:]]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops._c10d_functional, "wait_tensors"), reason="this torch has no such operator")
+@pytest.mark.filterwarnings("ignore")
+def test_several_that_were_waited_for_come_from_outside_once(record: Record, group: None) -> None:
+    """``wait_tensors`` has the digests of what came in, in order; who reads one later is linked to its place."""
+    op = torch.ops._c10d_functional
+
+    def program() -> None:
+        sent, name = [torch.ones(4), torch.ones(2, 3)], distributed.group.WORLD.group_name
+        first, second = op.wait_tensors(op.all_reduce_coalesced(sent, "sum", name))
+        second.tan()
+        first.sin()
+
+    got = record(program)
+    wait = got.one("wait_tensors")
+    assert [part.origin for part in wait.inputs] == [Origin.OUTSIDE] * 2
+    assert [part.digest for part in wait.inputs] == wait.outputs
+    assert len(set(wait.outputs)) == 2
+    for name, slot in (("sin", 0), ("tan", 1)):
+        assert (got.one(name).inputs[0].row, got.one(name).inputs[0].slot) == (wait.index, slot)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_another_number_from_another_process_is_outside(record: Record, group: None) -> None:
+    """The origin is where the number came in, not the op that computes on."""
+    world = distributed.group.WORLD
+
+    def program(scale: float) -> None:
+        sent = torch.ones(2)
+        with torch._C._DisableTorchDispatch():
+            sent *= scale  # as another process's part of the sum would
+        functional_collectives.wait_tensor(functional_collectives.all_reduce(sent, "sum", world)).sin()
+
+    found = compare(*(record(lambda scale=scale: program(scale)).path for scale in (1.0, 2.0))).first_value
+    assert found is not None
+    assert (found.cause, found.op) == (Cause.OUTSIDE, "_c10d_functional.wait_tensor.default")

@@ -1,0 +1,180 @@
+"""Rows on their way to disk: whole segments in the background, and never a cell of a row that was not finished."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record, Recorded
+
+import rltrace
+from rltrace.recorder import current_session
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.core import op_recorder
+from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.digests.layouts import Layouts
+from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.recorder.streams import committer
+from rltrace.trace.format.schema import SEGMENT_ROWS
+
+
+def test_rows_are_the_same_wherever_segments_end(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Committed in one piece at the end, or row by row behind the program's back: one trace."""
+
+    def program() -> None:
+        x = torch.ones(4)
+        for i in range(300):
+            x = (x * 0.5 + i).sin()
+            if i % 50 == 0:
+                x.sum().item()
+                rltrace.step()
+
+    chains = []
+    for rows in (SEGMENT_ROWS, 64, 7):
+        monkeypatch.setattr(committer, "SEGMENT_ROWS", rows)
+        got = record(program)
+        assert len(got.rows) == 1 + 900 + 2 * 6
+        chains.append((got.chains, got.ops, [[*step.values()] for step in got.steps]))
+    assert chains[0] == chains[1] == chains[2]
+
+
+def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays bounded: some segments wait, never more."""
+    monkeypatch.setattr(committer, "SEGMENT_ROWS", 16)
+    most: list[int] = []
+    wake = committer.Committer.wake
+
+    def watched(self: committer.Committer, stream: OpRecorder) -> None:
+        wake(self, stream)
+        most.append(stream.row - self._taken[stream.number])
+
+    monkeypatch.setattr(committer.Committer, "wake", watched)
+
+    def program() -> None:
+        x = torch.ones(4)
+        for _ in range(2_000):
+            x = x.sin()
+
+    got = record(program)
+    assert len(got.rows) == 2_001
+    assert most and max(most) <= (committer.MOST_SEGMENTS + 1) * 16
+
+
+def test_values_spread_over_rows() -> None:
+    """A value holds from its first row to the next one's; what no later row needs is dropped."""
+    changes = [(0, 5), (3, 6), (9, 7)]
+    assert committer._spread(changes, 0, 4).tolist() == [5, 5, 5, 6]
+    assert changes == [(3, 6), (9, 7)]
+    assert committer._spread(changes, 4, 6).tolist() == [6] * 5 + [7]
+    assert committer._spread(changes, 10, 2).tolist() == [7, 7]
+    assert committer._spread(changes, 12, 0).tolist() == []
+
+
+# --- interrupts -------------------------------------------------------------------------------------------------------
+
+HOT = ("observe", "_fresh", "_fresh_several", "_input", "_unknown_input", "_written", "_allocated", "_copy_marks")
+CODES = {f.__code__ for name, f in inspect.getmembers(OpRecorder, inspect.isfunction) if name in HOT}
+SOURCE = Path(op_recorder.__file__).read_text().splitlines()
+
+
+class Tracer:
+    """Counts how often lines of the hot path are reached; at one of them, the given time, raises as Ctrl-C does."""
+
+    def __init__(self, line: int = 0, time: int = 0) -> None:
+        self._line, self._time = line, time
+        self.counts: Counter[int] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "call":
+            return self if frame.f_code in CODES else None
+        if event == "line" and not SOURCE[frame.f_lineno - 1].strip().startswith(("try:", "except")):
+            self.counts[frame.f_lineno] += 1
+            if (frame.f_lineno, self.counts[frame.f_lineno]) == (self._line, self._time):
+                raise KeyboardInterrupt
+        return self
+
+
+def work(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> None:
+    """A little of everything the hot path does; x, y and z are read, changed and overwritten, as wholes and in part."""
+    torch._foreach_mul_([x, y], 0.5)
+    x.add_(y, alpha=2)
+    buffer = torch.empty(3, 4)
+    buffer[1] = y * 2.0
+    buffer[torch.tensor([0, 2])] = torch.rand(4)
+    copy = buffer.clone()
+    z[1:].add_(z[1:] * copy.sum(0)[1:])
+    values, _ = torch.add(x, y, alpha=3.0).sort()
+    torch.mul(values, x, out=y)
+    values.sum().item()
+
+
+def traced(tracer: Tracer, *tensors: torch.Tensor) -> None:
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        work(*tensors)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def test_an_interrupt_at_any_line_leaves_later_rows_right(tmp_path: Path) -> None:
+    """Ctrl-C inside of the recorder: no cell of an unfinished row stays, no link leads astray, nothing is damaged."""
+    of = TensorDigests(Layouts(Tables())).of
+    looks: list[tuple[str, int, list[int]]] = []
+    with rltrace.record(tmp_path / "a.zarr"):
+        session = current_session()
+        assert session is not None
+        main = session._streams.main
+        tensors = torch.ones(4), torch.ones(4), torch.ones(4)
+        work(*tensors)
+        reached = Tracer()
+        traced(reached, *tensors)
+        for line, times in [(0, 1), *sorted(reached.counts.items())]:
+            for time in sorted({1, times}):
+                rltrace.step()  # so that the work reads what it uses first
+                traced(Tracer(line, time), *tensors)
+                torch.ones(1)  # has the number of the row that was interrupted
+                looks.append((f"line {line}, time {time}", main.row, [of(t) for t in tensors]))
+                torch.addcmul(*tensors)
+                for number, tensor in enumerate(tensors):
+                    tensor.fill_(number + 1.0)
+                torch.manual_seed(2)
+                work(*tensors)
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.process.state == "complete"
+    assert len(looks) > 200
+    (_, first, _), size = looks[0], len(got.rows) - looks[-1][1]
+    expected = got.rows[first : first + size]
+    for place, at, seen in looks:
+        look, *rows = got.rows[at : at + size]
+        assert look.op == "aten.addcmul.default", place
+        assert [digest_of(got, link) for link in look.inputs] == seen, place
+        for row, right in zip(rows, expected[1:], strict=True):
+            assert (row.op, row.integers, row.floats, row.value) == (
+                right.op,
+                right.integers,
+                right.floats,
+                right.value,
+            ), place
+            assert (row.outputs, row.rng, row.marked) == (right.outputs, right.rng, right.marked), place
+            assert [digest_of(got, link) for link in row.inputs] == [digest_of(got, link) for link in right.inputs], (
+                place
+            )
+
+
+def digest_of(got: Recorded, link: Any) -> int | None:
+    """What a link says of its bytes; None where it says nothing."""
+    if link.digest is not None or link.row is None:
+        return link.digest  # type: ignore[no-any-return]
+    target = got.rows[link.row]
+    if link.known:
+        return digest_of(got, target.inputs[link.slot])
+    return target.outputs[link.slot] if target.outputs else None

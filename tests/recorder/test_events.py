@@ -1,0 +1,125 @@
+"""Events: rows that are no ops, at their place among them, with cells that are compared and evidence that is not."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+import torch
+from recorded import Record
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rltrace
+from rltrace.recorder import current_session
+from rltrace.recorder.core.events import EventForm
+from rltrace.trace.format.schema import Kind, Phase
+
+FORM = EventForm(
+    Kind.VALUE,
+    "thermometer 0",
+    owner="house",
+    counts=("reading",),
+    evidence=("clock",),
+    digests=("picture",),
+    integers=("rooms",),
+    floats=("warmth",),
+)
+
+
+def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11, count: int = 0) -> bool:
+    session = current_session()
+    assert session is not None
+    return session.event(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
+
+
+def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
+    """Kind, cells by name, who it belongs to, where it happened: between the ops around it, whose links are right."""
+
+    def program() -> None:
+        x = torch.ones(3)
+        assert read()
+        _ = x + 1
+
+    found = record(program)
+    assert [row.kind for row in found.rows] == [Kind.OP, Kind.VALUE, Kind.OP]
+    event = found.rows[1]
+    told = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
+    assert event.scalars == ["thermometer 0", *told]
+    assert (event.integers, event.floats, event.outputs, event.module) == ([3], [20.5], [11], "house")
+    assert event.line.startswith("return session.event(FORM")
+    assert found.rows[2].inputs[0].row == 0
+
+
+def test_what_an_event_tells_is_in_the_chain_of_marked_rows_alone_and_evidence_in_none(record: Record) -> None:
+    """Structure and values of the ops around it are chained as if it had told nothing."""
+    cells = ({}, {"clock": 8, "count": 4}, {"picture": 12}, {"rooms": 4}, {"warmth": 20.25})
+    plain, later, *others = [record(partial(read, **cell)).chains for cell in cells]  # type: ignore[arg-type]
+    assert later == plain
+    assert [other[:2] for other in others] == [plain[:2]] * 3
+    assert len({other[2] for other in (plain, *others)}) == 4
+
+
+def test_an_event_has_the_phase_that_the_program_is_in(record: Record) -> None:
+    def program() -> None:
+        with rltrace.phase("rollout"):
+            read()
+
+    assert record(program).rows[0].phase is Phase.ROLLOUT
+
+
+def test_a_thread_without_an_op_yet_writes_its_events_into_a_stream_of_its_own(record: Record) -> None:
+    def program() -> None:
+        thread = threading.Thread(target=read, name="reader")
+        thread.start()
+        thread.join()
+
+    found = record(program, stream="rank0/main/thread:reader")
+    assert [row.kind for row in found.rows] == [Kind.VALUE]
+
+
+def test_within_an_op_and_outside_of_a_recording_of_ops_no_event_is_written(record: Record) -> None:
+    """An op that runs the program's own code is in the middle of its row: an event then would tear that row apart."""
+    written: list[bool] = []
+
+    @torch.library.custom_op("rltrace_test_events::observing", mutates_args=())
+    def observing(x: torch.Tensor) -> torch.Tensor:
+        written.append(read())
+        return x.clone()
+
+    found = record(lambda: observing(torch.ones(2)))
+    assert written == [False]
+    assert all(row.kind is Kind.OP for row in found.rows)
+    record(lambda: written.append(read()), level="step")
+    assert written == [False, False]
+
+
+def test_under_a_mode_of_the_program_s_own_events_are_written(record: Record) -> None:
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    def program() -> None:
+        with Passing():
+            assert read()
+
+    assert [row.kind for row in record(program).rows] == [Kind.VALUE]
+
+
+def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
+    """Ctrl-C between two cells: the row will never be, and the next one has its own cells."""
+
+    class Interrupting(list[int]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            raise KeyboardInterrupt
+
+    def program() -> None:
+        session = current_session()
+        assert session is not None
+        with pytest.raises(KeyboardInterrupt):
+            session.event(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
+        read()
+
+    found = record(program)
+    assert len(found.rows) == 1
+    assert (found.rows[0].integers, found.rows[0].outputs) == ([3], [11])

@@ -1,0 +1,187 @@
+"""On a CUDA device: rows as on a CPU, digests of the same bytes, the same results recorded and not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from recorded import Record
+from torch import nn
+
+from rltrace.digest import seed_of
+from rltrace.digest.reference import digest
+from rltrace.trace.format.schema import RowFlag
+from rltrace.trace.kernels.evidence import LAUNCHES
+
+pytestmark = pytest.mark.gpu
+
+
+def _update(device: str) -> list[torch.Tensor]:
+    """One clipped policy-gradient update of a small actor-critic; returns its parameters."""
+    torch.manual_seed(1)
+    body, actor, critic = nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(64, 1)
+    net = nn.ModuleList([body, actor, critic]).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    observations, returns = torch.randn(256, 8, device=device), torch.randn(256, device=device)
+    for _ in range(2):
+        hidden = torch.tanh(body(observations))
+        policy = torch.distributions.Categorical(logits=actor(hidden))
+        actions = policy.sample()
+        ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
+        surrogate = torch.min(ratio * returns, ratio.clamp(0.8, 1.2) * returns)
+        loss = (critic(hidden).squeeze(1) - returns).pow(2).mean() - surrogate.mean() - 0.01 * policy.entropy().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+    return [p.detach().cpu() for p in net.parameters()]
+
+
+def test_an_update_computes_the_same_bits_recorded_and_not(record: Record) -> None:
+    """PPO's update, twice unrecorded and once recorded: equal parameters."""
+    plain, again = _update("cuda"), _update("cuda")
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True)), "this device does not repeat itself"
+    kept: list[torch.Tensor] = []
+    recording = record(lambda: kept.extend(_update("cuda")))
+    assert all(torch.equal(a, b) for a, b in zip(plain, kept, strict=True))
+    assert any("cuda" in str(layout) for layout in recording.process.tables["layouts"].payloads)
+
+
+def test_backward_ops_on_the_device_are_rows(record: Record) -> None:
+    """The autograd engine runs CUDA's backward on a thread of its own; its ops are in the trace all the same."""
+    recording = record(lambda: _update("cuda"))
+    assert any("_backward" in name for name in recording.process.tables["ops"].payloads)
+
+
+def test_rows_of_tensors_on_the_device(record: Record) -> None:
+    """Calls and ops have the rows that the same bytes have on a CPU."""
+    layer, x = nn.Linear(8, 4).cuda(), torch.randn(2, 3, 8, device="cuda")
+    kept: list[torch.Tensor] = []
+    [call] = record(lambda: kept.append(layer(x)), rows="module=Linear").process.kept_rows.calls(0)
+    for tensor, found in zip((x, *kept), call.tensors, strict=True):
+        rows = tensor.detach().cpu().reshape(-1, tensor.shape[-1])
+        wanted = [digest(row.numpy().tobytes(), seed_of("float32", row.shape)) for row in rows]
+        assert found.digests.reshape(-1).tolist() == wanted
+
+
+def test_digests_in_the_trace_are_those_of_the_same_bytes_on_a_cpu(record: Record) -> None:
+    """The digest of what an op returned on the device, beside the reference on a copy of it."""
+    kept: list[torch.Tensor] = []
+
+    def work() -> None:
+        kept.append(torch.arange(70_000, device="cuda", dtype=torch.float32).mul(0.5))
+
+    recording = record(work)
+    expected = digest(kept[0].cpu().numpy().tobytes(), seed_of("float32", [70_000]))
+    stream = recording.process.streams[0]
+    rows = stream.read(0, stream.rows)
+    assert expected in {output for i in range(len(rows)) for output in rows.outputs(i)}
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _soft_actor_critic(device: str) -> None:
+    """Two updates of twin critics, an actor with a squashed Gaussian, an entropy coefficient, and Polyak averages."""
+
+    def net(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, outputs)).to(device)
+
+    actor, critics, targets = net(6, 4), [net(8, 1), net(8, 1)], [net(8, 1), net(8, 1)]
+    log_alpha = torch.zeros(1, device=device, requires_grad=True)
+    critic_optimizer = torch.optim.Adam([p for critic in critics for p in critic.parameters()])
+    actor_optimizer, alpha_optimizer = torch.optim.Adam(actor.parameters()), torch.optim.Adam([log_alpha], fused=True)
+    seen, done, reward = torch.randn(128, 6, device=device), torch.randn(128, 2, device=device), torch.ones(128, 1)
+    for _ in range(2):
+        mean, spread = actor(seen).chunk(2, 1)
+        normal = torch.distributions.Normal(mean, spread.clamp(-5, 2).exp())
+        raw = normal.rsample()
+        action = raw.tanh()
+        log_prob = (normal.log_prob(raw) - torch.log1p(-action.pow(2) + 1e-6)).sum(1, keepdim=True)
+        with torch.no_grad():
+            value = torch.min(*(target(torch.cat([seen, action], 1)) for target in targets))
+            wanted = reward.to(device) + 0.99 * (value - log_alpha.exp() * log_prob)
+        loss = sum((critic(torch.cat([seen, done], 1)) - wanted).pow(2).mean() for critic in critics)
+        critic_optimizer.zero_grad()
+        loss.backward()  # type: ignore[union-attr]
+        critic_optimizer.step()
+        actor_loss = (log_alpha.exp() * log_prob - critics[0](torch.cat([seen, action], 1))).mean()
+        actor_optimizer.zero_grad()
+        actor_loss.backward()
+        actor_optimizer.step()
+        alpha_loss = -(log_alpha * (log_prob + 2).detach()).mean()
+        alpha_optimizer.zero_grad()
+        alpha_loss.backward()
+        alpha_optimizer.step()
+        with torch.no_grad():
+            for critic, target in zip(critics, targets, strict=True):
+                for p, q in zip(critic.parameters(), target.parameters(), strict=True):
+                    q.mul_(0.995).add_(p, alpha=0.005)
+
+
+def _transformer(device: str) -> None:
+    """Two updates of two layers with attention, embeddings and a loss over tokens, clipped, by AdamW."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.1)
+    model = nn.ModuleList([nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 100)]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, 100, (8, 17), device=device)
+    for _ in range(2):
+        embedded = model[0](tokens[:, :-1])
+        mask = nn.Transformer.generate_square_subsequent_mask(16, device=torch.device(device))
+        logits = model[2](model[1](embedded, mask=mask, is_causal=True))
+        loss = nn.functional.cross_entropy(logits.reshape(-1, 100), tokens[:, 1:].reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+
+
+@pytest.mark.parametrize("update", [_update, _soft_actor_critic, _transformer])
+def test_every_op_of_an_update_has_its_kernels(record: Record, update: Callable[[str], object]) -> None:
+    """Each row that computes on the device names what was launched for it, with grids, and nothing is unknown."""
+    update("cuda")  # libraries choose, allocate and compile at their first calls
+    torch.cuda.synchronize()
+    recording = record(lambda: update("cuda"), kernels=(0, None))
+    told = recording.process.launched
+    assert told.unknown == [], "; ".join(entry.why for entry in told.unknown)
+    idle = RowFlag.VIEW | RowFlag.ALLOCATION
+    rows = [row for row in recording.rows if "device" in row.kernel and not row.flags & idle]
+    bare = sorted({row.op for row in rows if not row.kernel.get("names")})
+    assert not bare, f"of {len(rows)} rows on the device these launched nothing: {bare}"
+    kernels = [
+        (name, geometry)
+        for row in rows
+        for name, geometry in zip(row.kernel["names"], row.kernel[LAUNCHES], strict=True)
+    ]
+    assert all(all(geometry) for name, geometry in kernels if not name.startswith(("Memcpy", "Memset")))
+    assert not any(name.startswith("_Z") for name, _ in kernels)
+    mine = {stray: count for stray, count in told.strays.items() if not stray[1].endswith("in another thread")}
+    assert not mine, "nothing of the program's is launched outside of an op"
+
+
+def test_what_is_captured_into_a_graph_is_unknown_and_its_replay_is_counted(record: Record) -> None:
+    """Rows of a capture launched nothing yet; the replay's kernels belong to no row."""
+    x = torch.randn(256, 256, device="cuda")
+    (x @ x).relu()
+    graph = torch.cuda.CUDAGraph()
+
+    def program() -> None:
+        with torch.cuda.graph(graph):
+            (x @ x).relu()
+        for _ in range(3):
+            graph.replay()
+        x.relu()
+
+    told = record(program, kernels=(0, None)).process.launched
+    assert any(count == 3 for (_, launcher), count in told.strays.items() if "GraphLaunch" in launcher), told.strays
+    assert told.unknown
+
+
+def test_the_kernels_cost_no_bit(record: Record) -> None:
+    """The same parameters with the profiler beside the recording as without either."""
+    plain = _update("cuda")
+    kept: list[torch.Tensor] = []
+    record(lambda: kept.extend(_update("cuda")), kernels=(0, None))
+    assert all(torch.equal(a, b) for a, b in zip(plain, kept, strict=True))

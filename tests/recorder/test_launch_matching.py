@@ -1,0 +1,192 @@
+"""torch.profiler's events joined to rows: live on a CPU, and the way from a device's events on made-up ones.
+
+No profile that the project recorded on a GPU stands here yet: ``scripts/capture_profile.py`` captures one where there
+is a GPU, and what stands in ``data`` is joined here. Published ones are in ``test_published_profiles.py``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rltrace.recorder.profiler.kineto import events_of
+from rltrace.recorder.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, brackets, join
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "capture_profile.py"
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("capture_profile", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_row_of_a_training_program_has_its_call(script: ModuleType) -> None:
+    """Eager ops, backward passes, foreach and fused optimizers, attention: as many calls as rows, of the same ops."""
+    captured = script.capture("cpu")
+    events, ops = script.events(captured), captured["ops"]
+    joined = join(events, ops)
+    assert joined.why == ""
+    assert len(joined.launches) == len(ops) > 200
+    assert not any(joined.launches), "nothing is launched on a CPU"
+    assert {"aten._foreach_lerp_.Scalar", "aten._fused_adam_.default"} <= set(ops)
+    assert captured["provenance"]["torch.version"] == torch.__version__
+
+
+def test_profiles_that_were_captured_on_gpus(script: ModuleType) -> None:
+    """Every capture in ``data``: joined as when it was captured, each row on the device with what it launched."""
+    captures = sorted(DATA.glob("*.json.gz"))
+    if not captures:
+        pytest.skip("no profile of a GPU has been captured yet: scripts/capture_profile.py does it, where there is one")
+    for path in captures:
+        assert path.stat().st_size < 300_000, path
+        captured = json.loads(gzip.decompress(path.read_bytes()))
+        joined = join(script.events(captured), captured["ops"])
+        assert (joined.why, sorted(joined.lost)) == ("", captured["lost"]), path
+        assert [[launch.name for launch in launches] for launches in joined.launches] == captured["launched"], path
+        assert sum(map(len, joined.launches)) > len(captured["ops"]) // 2, path
+
+
+def profiled(record: Record, program: Callable[[], object], **options: Any) -> tuple[list[ProfilerEvent], list[str]]:
+    """Events and the main stream's operators."""
+    kept: list[Any] = []
+
+    def under_profiler() -> None:
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            program()
+        kept.append(profiler)
+
+    got = record(under_profiler, **options)
+    return events_of(kept[0]), [row.op for row in got.rows]
+
+
+def test_a_mode_of_the_programs_own_is_no_call(record: Record) -> None:
+    """Whether it lies above the recorder's or below."""
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def program() -> None:
+        with Passing():
+            torch.ones(3) + torch.ones(3).t()
+        torch.ones(2).exp()
+
+    assert join(*profiled(record, program)).why == ""
+
+
+def test_digests_of_the_recorder_are_nobodys(record: Record) -> None:
+    """A strided input from before the recording is copied for its digest: by no op of the program."""
+    strided = torch.randn(5, 7).t()
+    events, ops = profiled(record, lambda: strided.exp())
+    assert join(events, ops).why == ""
+    (call,) = [bracket for bracket in brackets(events) if bracket.is_of("aten::exp")]
+    assert [name for name, _ in call.ran] == ["aten::exp"]
+
+
+def test_rows_that_are_not_those_of_the_profile_get_nothing(record: Record) -> None:
+    """One op more or less, or another one at its place: said, and no launches are given to anybody."""
+    events, ops = profiled(record, lambda: nn.Linear(3, 2)(torch.ones(4, 3)).sum())
+    assert join(events, ops).why == ""
+    assert "rows" in join(events, ops[1:]).why
+    found = join(events, [*ops[:-1], "aten.exp.default"])
+    assert (found.launches, "its row says aten.exp.default" in found.why) == ((), True)
+
+
+# --- made up: what a device's events look like, by Kineto's documentation --------------------------------------------
+
+
+def host(name: str, start: int, end: int, correlation: int, thread: int = 1) -> ProfilerEvent:
+    return ProfilerEvent(name, start, end, thread, correlation)
+
+
+def kernel(name: str, start: int, correlation: int, linked: int) -> ProfilerEvent:
+    return ProfilerEvent(name, start, start + 5, 0, correlation, linked, True, (8, 1, 1), (128, 1, 1))
+
+
+CALLS = [
+    host("aten::addmm", 0, 100, 1),
+    host(BRACKET, 10, 90, 2),
+    host("rltrace", 12, 20, 3),
+    host("aten::sum", 13, 19, 4),
+    host("aten::addmm", 30, 60, 5),
+    host("aten::copy_", 35, 40, 6),
+    host("rltrace", 62, 80, 7),
+    host(BRACKET, 110, 150, 8),
+    host("mine::op", 120, 140, 9),
+]
+LAUNCHED = [
+    kernel("sgemm", 300, 21, 5),
+    kernel("copy", 310, 20, 6),
+    kernel("digest", 320, 19, 4),
+    kernel("triton_poi", 330, 22, 9),
+]
+OPS = ["aten.addmm.default", "mine.op.default"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_launch_is_the_op_s_that_made_it(late: bool) -> None:
+    """In the order of launching, whenever they ran; what the recorder launched for a digest is nobody's."""
+    events = [*LAUNCHED, *CALLS] if late else [*CALLS, *LAUNCHED]
+    joined = join(events, OPS)
+    assert joined.why == ""
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["copy", "sgemm"], ["triton_poi"]]
+    assert joined.launches[0][0] == Launch("copy", (8, 1, 1), (128, 1, 1))
+
+
+def test_the_autograd_engines_thread_is_the_streams() -> None:
+    """A backward pass on a device has a thread of its own while the stream waits: calls of both, by time."""
+    backward = [host(BRACKET, 200, 240, 31, thread=2), host("aten::mm", 210, 230, 32, thread=2)]
+    joined = join([*CALLS, *backward, kernel("mm", 400, 40, 32), *LAUNCHED], [*OPS, "aten.mm.default"])
+    assert [launch.name for launch in joined.launches[2]] == ["mm"]
+
+
+def test_another_threads_calls_are_not_the_streams() -> None:
+    """Of two threads with streams of their own, the one whose operators these are."""
+    other = [host(BRACKET, 15, 25, 31, thread=2), host("aten::mm", 16, 24, 32, thread=2)]
+    joined = join([*CALLS, *other, *LAUNCHED], OPS)
+    assert (joined.why, len(joined.launches)) == ("", 2)
+    assert len(join([*CALLS, *other], ["aten.mm.default"]).launches) == 1
+
+
+def runtime(name: str, start: int, end: int, correlation: int, linked: int = 0) -> ProfilerEvent:
+    return ProfilerEvent(name, start, end, 1, correlation, linked, runtime=True)
+
+
+def test_ids_of_calls_are_not_those_of_ops() -> None:
+    """CUPTI's and torch's are counted apart: a call whose id is that of an op has no part in what the op launched."""
+    call = runtime("cudaLaunchKernel", 40, 41, 9, 5)  # 9 is mine::op, too
+    joined = join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], []]
+
+
+def test_a_launch_that_names_no_op_is_the_one_s_around_its_call() -> None:
+    """As in profiles of an older Kineto: by the time of the call, on its thread."""
+    lone = [runtime("cudaLaunchKernel", 50, 55, 70), runtime("cudaLaunchKernel", 130, 131, 71)]
+    ran = [kernel("sgemm", 300, 70, 0), kernel("triton", 310, 71, 0), kernel("nobody's", 320, 72, 0)]
+    joined = join([*CALLS, *lone, *ran], OPS)
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], ["triton"]]
+    assert joined.strays == (("nobody's", "", 1),)
+
+
+def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:
+    """It has no kernel of its own, and its row's are known all the same; without any the row's are not."""
+    outer, inner = runtime("cudaLaunchKernel", 50, 58, 70, 5), runtime("cuLaunchKernel", 52, 56, 71, 5)
+    assert join([*CALLS, outer, inner, kernel("sgemm", 300, 70, 5)], OPS).lost == frozenset()
+    assert join([*CALLS, outer, inner], OPS).lost == {0}

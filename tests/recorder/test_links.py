@@ -1,0 +1,584 @@
+"""Links: who wrote the bytes an op reads. A link may be unknown or mixed; it may never be wrong."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded import Record, Recorded, Row
+from torch import nn
+
+import rltrace
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.digests.layouts import Layouts
+from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.trace.format.schema import Origin
+
+
+def digest(tensor: torch.Tensor) -> int:
+    return TensorDigests(Layouts(Tables())).of(tensor)
+
+
+def sources(row: Row) -> list[object]:
+    """What each input leads to: a row, or the name of its origin."""
+    return [link.row if link.origin is None else link.origin.name for link in row.inputs]
+
+
+# --- producers ----------------------------------------------------------------------------------------------------
+
+
+def test_chains_lead_to_the_op_before(record: Record) -> None:
+    """Each op of a chain names the op that made its input; what no step has come between is not read again."""
+
+    def program() -> None:
+        a = torch.randn(4)
+        b = a * 2
+        c = b + a
+        c.sum()
+
+    got = record(program)
+    assert got.ops == ["randn", "mul", "add", "sum"]
+    assert [sources(row) for row in got.rows] == [[], [0], [1, 0], [2]]
+    assert all(link.digest is None and link.slot == 0 for row in got.rows for link in row.inputs)
+
+
+def test_views_share_the_producer_of_their_storage(record: Record) -> None:
+    """Reading through transposes, slices and reshapes leads to who wrote the memory."""
+
+    def program() -> None:
+        a = torch.randn(4, 4)
+        (a.t()[1:] + 1).unsqueeze(0).sum()
+
+    got = record(program)
+    assert got.ops == ["randn", "t", "slice", "add", "unsqueeze", "sum"]
+    assert [sources(row) for row in got.rows] == [[], [0], [0], [0], [3], [3]]
+
+
+def test_in_place_ops_are_producers(record: Record) -> None:
+    """``add_`` reads what was there and becomes the producer of what is there now."""
+
+    def program() -> None:
+        a = torch.zeros(4)
+        a.add_(1)
+        a.mul_(2)
+        a.sum()
+
+    assert [sources(row) for row in record(program).rows] == [[], [0], [1], [2]]
+
+
+def test_the_slot_says_which_output(record: Record) -> None:
+    """Second outputs, as the place of their digest among the row's outputs."""
+
+    def program() -> None:
+        values, indices = torch.randn(5).sort()
+        indices + 1
+        values + 1
+
+    got = record(program)
+    by_indices, by_values = (row.inputs[0] for row in got.named("add"))
+    assert (by_indices.row, by_indices.slot) == (1, 1)
+    assert (by_values.row, by_values.slot) == (1, 0)
+
+
+def test_slots_count_what_was_written_first(record: Record) -> None:
+    """An op that both writes arguments and returns tensors: slots are places among all its output digests."""
+    kept: list[torch.Tensor] = []
+
+    def program() -> None:
+        norm = nn.BatchNorm1d(3)
+        out = norm(torch.randn(8, 3))
+        kept.extend(t.detach().clone() for t in (norm.running_mean, norm.running_var, out))
+
+    got = record(program)
+    norm = next(row for row in got.rows if "batch_norm" in row.op)
+    clones = got.named("clone")
+    for row, tensor in zip(clones, kept, strict=True):
+        (link,) = row.inputs
+        assert link.row == norm.index
+        assert norm.outputs[link.slot] == digest(tensor) == row.outputs[0]  # type: ignore[index]
+
+
+def test_foreach_ops_are_producers_of_each_tensor(record: Record) -> None:
+    """They return nothing; each tensor of the list has a slot."""
+
+    def program() -> None:
+        tensors = [torch.zeros(3), torch.ones(2)]
+        torch._foreach_add_(tensors, 1.0)
+        tensors[1].sum()
+        tensors[0].sum()
+
+    got = record(program)
+    row = got.one("_foreach_add_")
+    assert sources(row) == [0, 1]
+    assert [(s.inputs[0].row, s.inputs[0].slot) for s in got.named("sum")] == [(2, 1), (2, 0)]
+
+
+def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
+    """Models have thousands of parameters; past what a slot can say, the slot is left open and the row stays right."""
+    n = 2_100
+    places = [0, 1, 1_022, 1_023, 1_024, 2_047, 2_099]
+
+    def program() -> None:
+        tensors = [torch.zeros(1) for _ in range(n)]
+        torch._foreach_add_(tensors, 1.0)
+        for place in places:
+            tensors[place] + 1
+        parts = torch._foreach_mul(tensors, 2.0)
+        for place in places:
+            parts[place] + 2
+
+    got = record(program)
+    for name in ("_foreach_add_", "_foreach_mul"):
+        row = got.one(name)
+        readers = got.rows[row.index + 1 : row.index + 1 + len(places)]
+        assert [reader.inputs[0].row for reader in readers] == [row.index] * len(places)
+        assert [reader.inputs[0].slot for reader in readers] == [p if p < 1_023 else None for p in places]
+
+
+def test_out_arguments_are_overwritten_and_produced(record: Record) -> None:
+    """``out=`` is no input, even where it is one of the inputs; it is then the producer."""
+
+    def program() -> None:
+        a, b = torch.ones(3), torch.ones(3)
+        c = torch.zeros(3)
+        torch.add(a, b, out=c)
+        torch.add(a, b, out=a)
+        a + c
+
+    got = record(program)
+    first, second, last = got.rows[3:]
+    assert sources(first) == [0, 1, "OVERWRITTEN"]
+    assert sources(second) == [0, 1, "OVERWRITTEN"]
+    assert sources(last) == [4, 3]
+
+
+OVERWRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "copy_": lambda a, b: a.copy_(b),
+    "fill_": lambda a, b: a.fill_(2.0),
+    "fill_ by a tensor": lambda a, b: a.fill_(b[0]),
+    "zero_": lambda a, b: a.zero_(),
+    "normal_": lambda a, b: a.normal_(),
+    "uniform_": lambda a, b: a.uniform_(),
+    "bernoulli_": lambda a, b: a.bernoulli_(0.5),
+    "random_": lambda a, b: a.random_(),
+    "exponential_": lambda a, b: a.exponential_(),
+    "_foreach_copy_": lambda a, b: torch._foreach_copy_([a], [b]),
+    "_foreach_zero_": lambda a, b: torch._foreach_zero_([a]),
+    "out=": lambda a, b: torch.mul(b, b, out=a),
+}
+
+
+def test_arguments_that_are_only_overwritten_are_no_inputs(record: Record) -> None:
+    """Counting their old bytes would make a receiver of a cause."""
+
+    def program() -> None:
+        for overwrite in OVERWRITES.values():
+            a, b = torch.ones(3), torch.ones(3)
+            overwrite(a, b)
+            a + 1
+
+    got = record(program)
+    for name, last in zip(OVERWRITES, got.named("add"), strict=True):
+        row = got.rows[last.index - 1]
+        assert [link.origin for link in row.inputs].count(Origin.OVERWRITTEN) == 1, name
+        assert all(link.digest is None for link in row.inputs), name
+        assert sources(last) == [row.index], name
+
+
+def test_slices_written_one_by_one_are_mixed_and_read(record: Record) -> None:
+    """No one op wrote the buffer, so whoever reads it digests it."""
+    kept: list[torch.Tensor] = []
+
+    def program() -> None:
+        buffer = torch.zeros(4, 3)
+        for i in range(4):
+            buffer[i] = torch.randn(3)
+        buffer.sum()
+        kept.append(buffer)
+
+    got = record(program)
+    (link,) = got.one("sum").inputs
+    assert link.origin is Origin.MIXED
+    assert link.digest == digest(kept[0])
+
+
+def test_the_slice_written_last_has_one_producer(record: Record) -> None:
+    """Reading exactly what the last op wrote is a link to that op; another slice is mixed."""
+
+    def program() -> None:
+        buffer = torch.zeros(4, 3)
+        buffer[1] = torch.ones(3)
+        buffer[1].sum()
+        buffer[2].sum()
+
+    got = record(program)
+    written = got.one("copy_")
+    exact, other = got.named("sum")
+    assert sources(exact) == [written.index]
+    assert sources(other) == ["MIXED"]
+
+
+def test_a_whole_write_ends_the_mixture(record: Record) -> None:
+    """After the buffer is overwritten as a whole, one op wrote it."""
+
+    def program() -> None:
+        buffer = torch.zeros(4, 3)
+        buffer[1] = 1.0
+        buffer.sum()
+        buffer.mul_(0.5)
+        buffer.sum()
+
+    got = record(program)
+    assert [sources(row) for row in got.named("sum")] == [["MIXED"], [got.one("mul_").index]]
+
+
+def test_batch_norm_writes_its_running_statistics(record: Record) -> None:
+    """Its schema does not say so; the statistics are digested and lead to it."""
+
+    def program() -> None:
+        norm = nn.BatchNorm1d(3)
+        norm(torch.randn(8, 3))
+        norm.running_mean.sum()  # type: ignore[union-attr]
+
+    got = record(program)
+    norm = next(row for row in got.rows if "batch_norm" in row.op)
+    assert sources(got.one("sum")) == [norm.index]
+    assert len(norm.outputs) == 5
+
+
+# --- from outside ---------------------------------------------------------------------------------------------------
+
+
+def test_numpy_memory_is_digested_at_every_use(record: Record) -> None:
+    """A simulator rewrites its buffer many times within a step."""
+    observation = np.zeros(4, dtype=np.float32)
+    seen: list[int] = []
+
+    def program() -> None:
+        tensor = torch.from_numpy(observation)
+        weight = torch.ones(4)
+        for i in range(3):
+            observation[:] = i
+            seen.append(digest(tensor))
+            tensor * weight
+
+    got = record(program)
+    rows = got.named("mul")
+    assert [row.inputs[0].origin for row in rows] == [Origin.OUTSIDE] * 3
+    assert [row.inputs[0].digest for row in rows] == seen
+    assert len(set(seen)) == 3
+
+
+def test_what_torch_writes_into_numpy_memory_is_linked_and_read(record: Record) -> None:
+    """The producer is known, but others can write there as well: both are said."""
+    memory = np.zeros(4, dtype=np.float32)
+
+    def program() -> None:
+        tensor = torch.from_numpy(memory)
+        tensor.fill_(2.0)
+        tensor + 1
+        memory[0] = 7.0
+        tensor + 1
+
+    got = record(program)
+    written = got.one("fill_")
+    first, second = (row.inputs[0] for row in got.named("add"))
+    assert first.row == second.row == written.index
+    assert first.digest == written.outputs[0] != second.digest
+
+
+def test_lists_and_scalars_come_from_outside(record: Record) -> None:
+    """``torch.tensor`` emits ``lift_fresh`` alone; the first op that uses the numbers reads them."""
+
+    def program() -> None:
+        (torch.tensor([1.0, 2.0]) * 2).sum()
+
+    got = record(program)
+    (link,) = got.one("mul").inputs
+    assert (link.origin, link.digest) == (Origin.OUTSIDE, digest(torch.tensor([1.0, 2.0])))
+
+
+def test_what_was_there_before_is_outside_once_then_known(record: Record) -> None:
+    """Tensors older than the recording: read at first use in a step, then known to be the same."""
+    weight = torch.ones(3)
+
+    def program() -> None:
+        weight + 1
+        weight + 2
+        rltrace.step()
+        weight + 3
+
+    got = record(program)
+    first, second, third = (row.inputs[0] for row in got.named("add"))
+    assert (first.origin, first.digest) == (Origin.OUTSIDE, digest(weight))
+    assert (second.row, second.known, second.digest) == (0, True, None)
+    assert (third.origin, third.digest) == (Origin.OUTSIDE, digest(weight))
+
+
+def test_one_tensor_given_twice_is_read_twice(record: Record) -> None:
+    """A row cannot refer to itself."""
+    weight = torch.ones(3)
+
+    def program() -> None:
+        weight * weight
+
+    (row,) = record(program).rows
+    assert sources(row) == ["OUTSIDE", "OUTSIDE"]
+    assert [link.digest for link in row.inputs] == [digest(weight)] * 2
+    assert not any(link.known for link in row.inputs)
+
+
+def test_other_views_of_what_was_read_are_read_again(record: Record) -> None:
+    """Known holds for the very same view."""
+    weight = torch.ones(4, 4)
+
+    def program() -> None:
+        weight + 1
+        weight.t() + 2
+        weight[1] + 3
+        weight[1] + 4
+
+    got = record(program)
+    links = [row.inputs[0] for row in got.named("add")]
+    assert [link.digest is not None for link in links] == [True, True, True, False]
+    assert links[3].known and links[3].row == got.named("add")[2].index
+
+
+def test_a_write_ends_what_is_known(record: Record) -> None:
+    """After the weight is written, it leads to the write."""
+    weight = torch.ones(3)
+
+    def program() -> None:
+        weight + 1
+        weight.add_(1)
+        weight + 2
+
+    got = record(program)
+    assert sources(got.rows[2]) == [1]
+    assert not got.rows[2].inputs[0].known
+
+
+# --- across steps -----------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_read_at_first_use_in_a_step(record: Record) -> None:
+    """Written by the optimizer in an earlier step: linked and read at once; known from then on in that step."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.5, foreach=False)
+
+    def program() -> None:
+        for _ in range(2):
+            loss = (parameter * 2 + parameter).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    got = record(program)
+    muls = [row for row in got.named("mul") if row.line.startswith("loss =")]
+    adds = [row for row in got.named("add") if row.line.startswith("loss =")]
+    (update, _) = [row for row in got.rows if row.name == "add_"]
+    first, again = muls[1].inputs[0], adds[1].inputs[1]
+    assert (first.row, first.digest) == (update.index, update.outputs[0])
+    assert (again.row, again.known, again.digest) == (muls[1].index, True, None)
+    assert [muls[1].step, adds[1].step, update.step] == [1, 1, 0]
+
+
+def test_a_new_step_reads_again_even_what_was_mixed(record: Record) -> None:
+    """Storage of a replay buffer, filled slice by slice in an earlier step."""
+
+    def program() -> None:
+        buffer = torch.zeros(4)
+        buffer[0] = 1.0
+        rltrace.step()
+        buffer.sum()
+        buffer.mean()
+
+    got = record(program)
+    (first,), (second,) = got.one("sum").inputs, got.one("mean").inputs
+    assert first.origin is Origin.MIXED and first.digest is not None
+    assert second.row == got.one("sum").index and second.known
+
+
+# --- storages that change hands ---------------------------------------------------------------------------------------
+
+
+def test_data_assignment_leads_to_the_other_storage(record: Record) -> None:
+    """``t.data = other``: what is read from now on is what ``other``'s producer wrote."""
+
+    def program() -> None:
+        t, other = torch.zeros(3), torch.ones(3)
+        t.data = other
+        t + 1
+
+    got = record(program)
+    assert sources(got.one("add")) == [got.one("ones").index]
+
+
+def test_set_leads_to_the_other_storage(record: Record) -> None:
+    """``set_`` writes nothing; it makes a tensor of another's memory."""
+
+    def program() -> None:
+        t, other = torch.zeros(3), torch.ones(3)
+        t.set_(other)
+        t + 1
+        other.mul_(2)
+        t + 2
+
+    got = record(program)
+    assert [sources(row) for row in got.named("add")] == [[got.one("ones").index], [got.one("mul_").index]]
+    assert got.one("set_").outputs == []
+
+
+def test_resized_memory_is_not_taken_for_what_was_written(record: Record) -> None:
+    """What ``resize_`` adds nobody has written: its reader is marked. Filled, it is like any other."""
+
+    def program() -> None:
+        t = torch.ones(2)
+        t.resize_(400)
+        t + 1
+        t.zero_()
+        t + 2
+
+    got = record(program)
+    first, second = got.named("add")
+    assert first.marked and not second.marked
+    assert sources(second) == [got.one("zero_").index]
+
+
+def test_shrinking_and_growing_back_marks_nothing(record: Record) -> None:
+    """Memory that stays was written."""
+
+    def program() -> None:
+        t = torch.ones(8)
+        t.resize_(2)
+        t + 1
+        t.resize_(8)
+        t + 2
+
+    assert [row.marked for row in record(program).named("add")] == [False, False]
+
+
+def test_storage_grown_behind_our_back_is_survived(record: Record) -> None:
+    """``UntypedStorage.resize_`` is no op; nothing is read or noted past what is there."""
+
+    def program() -> None:
+        t = torch.empty(4)
+        t[0] = 1.0
+        t.untyped_storage().resize_(40_000)
+        big = t.as_strided((10_000,), (1,))
+        big[9_999] = 1.0
+        big[0] = 1.0
+        big + 1
+        big.zero_()
+        big + 2
+
+    got = record(program)
+    assert [row.marked for row in got.named("add")] == [True, False]
+
+
+def test_a_storage_given_back_is_survived(record: Record) -> None:
+    """Fully sharded training frees storages and fills them again."""
+
+    def program() -> None:
+        t = torch.ones(1_000)
+        t.untyped_storage().resize_(0)
+        t.untyped_storage().resize_(4_000)
+        t.fill_(2.0)
+        t + 1
+
+    assert sources(record(program).one("add")) == [1]
+
+
+def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
+    """Thousands of storages die and are born at the same addresses, some from outside: each link is checked.
+
+    The program keeps, for each living tensor, the number that was put into it; the digest of the row a link leads to
+    must be the digest of the tensor that was read.
+    """
+    rng = random.Random(3)
+    expected: list[list[int]] = []
+
+    def program() -> None:
+        alive: list[torch.Tensor] = [torch.full((3,), float(i)) for i in range(8)]
+        for turn in range(6_000):
+            place = rng.randrange(8)
+            choice = rng.random()
+            if choice < 0.1:
+                alive[place] = torch.tensor([float(turn), 0.0, 1.0])
+            elif choice < 0.2:
+                alive[place] = torch.from_numpy(np.full(3, turn, dtype=np.float32))
+            elif choice < 0.3:
+                alive[place] = torch.empty(3).fill_(turn)
+            elif choice < 0.4:
+                alive[place].add_(1)
+                continue
+            a, b = alive[place], alive[rng.randrange(8)]
+            expected.append([digest(a), digest(b)])
+            alive[rng.randrange(8)] = torch.sub(a, b).remainder_(97.0)
+
+    got = record(program)
+    rows = got.named("sub")
+    assert len(rows) == len(expected) > 5_000
+    for row, digests in zip(rows, expected, strict=True):
+        for link, true in zip(row.inputs, digests, strict=True):
+            assert said(got, link) == true
+
+
+def said(got: Recorded, link: Any) -> int:
+    """The digest of an input, by its own reading or by what its link leads to."""
+    if link.digest is not None:
+        return int(link.digest)
+    target = got.rows[link.row]
+    return said(got, target.inputs[link.slot]) if link.known else target.outputs[link.slot]
+
+
+def test_recording_frees_what_it_followed(record: Record) -> None:
+    """Once the program lets go of a storage, its memory is free, recorder or not."""
+    freed: list[bool] = []
+
+    def program() -> None:
+        import weakref
+
+        t = torch.randn(1_000)
+        reference = weakref.ref(t)
+        raw = t.untyped_storage()._weak_ref()
+        t * 2
+        del t
+        gc.collect()
+        freed.extend((reference() is None, torch.UntypedStorage._expired(raw)))
+        torch.UntypedStorage._free_weak_ref(raw)
+
+    record(program)
+    assert freed == [True, True]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sparse_inputs_are_unknown_and_read(record: Record) -> None:
+    """They have no storage to follow; what they hold is digested at every use."""
+
+    def program() -> None:
+        s = torch.eye(3).to_sparse()
+        torch.sparse.mm(s, torch.ones(3, 2))
+        torch.sparse.mm(s, torch.ones(3, 2))
+
+    got = record(program)
+    links = [row.inputs[1] for row in got.named("_sparse_addmm")]
+    assert [link.origin for link in links] == [Origin.UNKNOWN] * 2
+    assert [link.digest for link in links] == [digest(torch.eye(3).to_sparse())] * 2
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of what forward mode uses of it
+def test_zero_tensors_of_forward_mode_are_survived(record: Record) -> None:
+    """They have no memory at all."""
+
+    def program() -> None:
+        zeros = torch._efficientzerotensor((3,))
+        zeros + torch.ones(3)
+        torch.func.jvp(lambda x: x.sin() * 2, (torch.ones(3),), (torch.ones(3),))
+
+    assert "sin" in record(program).ops

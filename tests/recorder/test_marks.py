@@ -1,0 +1,315 @@
+"""Memory nobody has written: what may hold such bytes is marked, what holds none is not."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record
+
+from rltrace.trace.format.schema import Origin, RowFlag
+
+Fill = Callable[[torch.Tensor], Any]
+
+
+def test_reading_fresh_memory_is_marked(record: Record) -> None:
+    """``empty`` is an allocation without a digest; its first reader is marked, what follows from that is not."""
+
+    def program() -> None:
+        total = torch.empty(4).sum()
+        total + 1
+
+    got = record(program)
+    allocation, read, after = got.rows
+    assert allocation.flags & RowFlag.ALLOCATION and allocation.outputs == []
+    assert read.marked and len(read.outputs) == 1
+    assert not after.marked
+
+
+def test_a_buffer_read_before_it_is_full_is_marked_until_it_is(record: Record) -> None:
+    """Preallocated rollouts: filled step by step, touched as a whole in between."""
+
+    def program() -> None:
+        buffer = torch.empty(3, 2)
+        for i in range(3):
+            buffer[i] = float(i)
+            buffer[: i + 1].sum()
+            buffer.mean()
+
+    got = record(program)
+    assert [row.marked for row in got.named("sum")] == [False] * 3
+    assert [row.marked for row in got.named("mean")] == [True, True, False]
+    assert not any(row.marked for row in got.named("fill_"))
+
+
+FILLS: dict[str, Fill] = {
+    "fill_": lambda b: b.fill_(1.0),
+    "copy_": lambda b: b.copy_(torch.ones(4, 6)),
+    "normal_": lambda b: b.normal_(),
+    "out=": lambda b: torch.mul(torch.ones(4, 6), 2.0, out=b),
+    "two halves": lambda b: (b[:2].fill_(1.0), b[2:].zero_()),
+    "column by column": lambda b: [b[:, i].fill_(i) for i in range(6)],
+    "every other column": lambda b: (b[:, ::2].fill_(1.0), b[:, 1::2].fill_(2.0)),
+    "through the transpose": lambda b: [b.t()[i].fill_(i) for i in range(6)],
+    "tiles of a matrix product": lambda b: [
+        torch.mm(torch.ones(2, 3), torch.ones(3, 3), out=b[2 * i : 2 * i + 2, 3 * j : 3 * j + 3])
+        for i in range(2)
+        for j in range(2)
+    ],
+    "as other numbers": lambda b: [b.view(torch.int32)[i].fill_(i) for i in range(4)],
+    "as bytes": lambda b: (b.view(torch.uint8)[:, :12].fill_(0), b.view(torch.uint8)[:, 12:].fill_(0)),
+    "index_put_ of all rows": lambda b: b.__setitem__(torch.arange(4), torch.ones(6)),
+    "index_put_ of all places": lambda b: b.__setitem__((torch.arange(4)[:, None], torch.arange(6)), 2.0),
+    "index_put_ of all columns": lambda b: b.__setitem__((slice(None), torch.arange(6)), 2.0),
+    "index_put_ by a mask": lambda b: b.__setitem__(torch.ones(4, 6, dtype=torch.bool), 2.0),
+    "index_copy_": lambda b: b.index_copy_(0, torch.tensor([3, 1, 0, 2]), torch.ones(4, 6)),
+    "index_fill_": lambda b: b.index_fill_(1, torch.arange(6), 3.0),
+    "scatter_": lambda b: b.scatter_(1, torch.arange(6).expand(4, 6), torch.ones(4, 6)),
+    "put_": lambda b: b.put_(torch.arange(24), torch.ones(24)),
+    "masked_fill_ of both halves": lambda b: [b.masked_fill_(torch.ones(4, 6).triu() == i, 1.0) for i in range(2)],
+    "foreach": lambda b: torch._foreach_copy_([b[:2], b[2:]], [torch.ones(2, 6), torch.ones(2, 6)]),
+    "index_reduce_ without itself": lambda b: b.index_reduce_(
+        0, torch.arange(4), torch.ones(4, 6), "mean", include_self=False
+    ),
+    "scatter_reduce_ without itself": lambda b: b.scatter_reduce_(
+        1, torch.arange(6).expand(4, 6), torch.ones(4, 6), "sum", include_self=False
+    ),
+    "masked_scatter_": lambda b: b.masked_scatter_(torch.ones(4, 6, dtype=torch.bool), torch.ones(24)),
+    "real and imaginary parts": lambda b: [part.fill_(1.0) for part in torch.view_as_complex(b.view(4, 3, 2)).t()],
+    "set_ of another tensor": lambda b: torch.empty(0).set_(b.untyped_storage(), 0, (24,), (1,)).fill_(1.0),
+    "its storage": lambda b: b.untyped_storage().fill_(0),
+    "another one's storage": lambda b: b.untyped_storage().copy_(torch.ones(24).untyped_storage()),
+    "split": lambda b: [part.zero_() for part in b.split(2)],
+    "unbind": lambda b: [part.zero_() for part in b.unbind(1)],
+    "overlapping windows": lambda b: b.view(-1).unfold(0, 5, 1).fill_(1.0),
+    "after growing": lambda b: b.resize_(5, 6).zero_(),
+}
+
+
+def marked(record: Record, fills: dict[str, Fill]) -> set[str]:
+    """Those of several ways to fill a buffer after which reading it is marked."""
+
+    def program() -> None:
+        for fill in fills.values():
+            buffer = torch.empty(4, 6)
+            fill(buffer)
+            buffer.mean()
+
+    means = record(program).named("mean")
+    return {name for name, row in zip(fills, means, strict=True) if row.marked}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_a_buffer_that_is_full_is_marked_no_longer(record: Record) -> None:
+    """However it was filled: a false mark would hide a true difference."""
+    assert marked(record, FILLS) == set()
+
+
+UNREAD: dict[str, Fill] = {
+    "addmm_": lambda b: b.addmm_(torch.ones(4, 3), torch.ones(3, 6), beta=0),
+    "addmm_ by a float": lambda b: b.addmm_(torch.ones(4, 3), torch.ones(3, 6), beta=0.0, alpha=0.5),
+    "addmm": lambda b: torch.addmm(b, torch.ones(4, 3), torch.ones(3, 6), beta=0, alpha=2),
+    "addmm with out=": lambda b: torch.addmm(b, torch.ones(4, 3), torch.ones(3, 6), beta=0, out=torch.empty(4, 6)),
+    "baddbmm": lambda b: torch.baddbmm(b.view(2, 2, 6), torch.ones(2, 2, 3), torch.ones(2, 3, 6), beta=0),
+    "addbmm": lambda b: torch.addbmm(b, torch.ones(2, 4, 3), torch.ones(2, 3, 6), beta=0),
+    "addmv": lambda b: torch.addmv(b[0], torch.ones(6, 3), torch.ones(3), beta=0),
+    "addr": lambda b: torch.addr(b, torch.ones(4), torch.ones(6), beta=0),
+    "rrelu in training": lambda b: torch.rrelu(torch.ones(4, 6), training=True),
+    "rrelu": lambda b: torch.rrelu(torch.ones(4, 6)),
+}
+
+
+def test_what_is_not_read_marks_nothing(record: Record) -> None:
+    """A factor of 0 takes any input, and attention layers give it fresh memory; a mark would hide the product."""
+
+    def program() -> None:
+        for use in UNREAD.values():
+            use(torch.empty(4, 6))
+
+    got = record(program)
+    assert [(row.op, row.line) for row in got.rows if row.marked] == []
+    rows = [row for row in got.rows if row.name.startswith(("add", "badd"))]
+    assert [row.inputs[0].origin for row in rows] == [Origin.OVERWRITTEN] * 8
+
+
+def test_a_factor_that_is_not_zero_reads(record: Record) -> None:
+    """The same calls but for the number."""
+
+    def program() -> None:
+        for beta in (0, 1, 0):
+            torch.addmm(torch.empty(4, 6), torch.ones(4, 3), torch.ones(3, 6), beta=beta, alpha=0)
+
+    assert [row.marked for row in record(program).named("addmm")] == [False, True, False]
+
+
+PARTS: dict[str, Fill] = {
+    "one row": lambda b: b[1].fill_(1.0),
+    "all but one column": lambda b: b[:, :5].fill_(1.0),
+    "every other column": lambda b: b[:, ::2].fill_(1.0),
+    "index_put_ of some rows": lambda b: b.__setitem__(torch.tensor([0, 1, 3, 3]), torch.ones(6)),
+    "index_put_ by a mask": lambda b: b.__setitem__(torch.ones(4, 6).tril() == 1, 2.0),
+    "index_put_ of some columns": lambda b: b.__setitem__((slice(None), torch.arange(5)), 2.0),
+    "index_put_ that adds": lambda b: b.index_put_((torch.arange(4),), torch.ones(6), accumulate=True),
+    "overlapping windows": lambda b: b.view(-1)[:20].unfold(0, 5, 1).fill_(1.0),
+    "overlapping strides": lambda b: b.as_strided((6, 6), (1, 1)).zero_(),
+    "scatter_reduce_": lambda b: b.scatter_reduce_(1, torch.arange(6).expand(4, 6), torch.ones(4, 6), "sum"),
+    "index_reduce_ of some rows": lambda b: b.index_reduce_(
+        0, torch.arange(3), torch.ones(3, 6), "mean", include_self=False
+    ),
+    "index_add_": lambda b: b[:2].index_add_(0, torch.tensor([0, 1]), torch.ones(2, 6)),
+    "scatter_": lambda b: b.scatter_(0, torch.zeros(1, 6, dtype=torch.int64), 1.0),
+    "scatter_ that multiplies": lambda b: b.scatter_(1, torch.arange(6).expand(4, 6), 2.0, reduce="multiply"),
+    "fill_diagonal_": lambda b: b.fill_diagonal_(1.0),
+    "masked_fill_": lambda b: b.masked_fill_(torch.eye(4, 6) == 1, 1.0),
+    "resized": lambda b: b.zero_().resize_(5, 6),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_buffer_that_is_partly_full_is_marked(record: Record) -> None:
+    """One element that nobody wrote is enough."""
+    assert marked(record, PARTS) == set(PARTS)
+
+
+def test_what_was_written_of_it_is_not_marked(record: Record) -> None:
+    """Reading exactly the written part, by rows that were indexed."""
+
+    def program() -> None:
+        buffer = torch.empty(4, 6)
+        buffer[torch.tensor([0, 2])] = torch.ones(6)
+        buffer[0].mean()
+        buffer[2].mean()
+        buffer[1].mean()
+
+    assert [row.marked for row in record(program).named("mean")] == [False, False, True]
+
+
+def test_indexing_that_fills_is_no_marked_row_and_reads_no_old_bytes(record: Record) -> None:
+    """``index_put_`` of all rows writes everything: nothing in its row depends on what was there."""
+
+    def program() -> None:
+        buffer = torch.empty(4, 6)
+        buffer[0] = 1.0
+        buffer[torch.arange(4)] = torch.ones(6)
+
+    row = record(program).one("index_put_")
+    assert not row.marked
+    assert row.inputs[0].digest is None
+
+
+def test_indexing_that_leaves_something_is_a_marked_row(record: Record) -> None:
+    """The digest of what it wrote covers bytes that nobody wrote."""
+
+    def program() -> None:
+        buffer = torch.empty(4, 6)
+        buffer[torch.tensor([0, 1])] = torch.ones(6)
+
+    assert record(program).one("index_put_").marked
+
+
+def test_copies_of_a_partly_full_buffer_are_partly_full(record: Record) -> None:
+    """Moving bytes computes nothing: the copy is marked, its written part is not, filled it is not."""
+    copies: list[Fill] = [
+        torch.clone,
+        lambda b: torch.zeros(4, 6).copy_(b),
+        lambda b: b.to(torch.float64),
+        copy.deepcopy,  # allocates with no op at all
+    ]
+
+    def program() -> None:
+        buffer = torch.empty(4, 6)
+        buffer[:2] = 1.0
+        for duplicate in copies:
+            other = duplicate(buffer)
+            other.mean()
+            other[:2].mean()
+            other[2:].mean()
+            other[2:] = 0.0
+            other.mean()
+
+    assert [row.marked for row in record(program).named("mean")] == [True, False, True, False] * 4
+
+
+def test_copying_written_memory_over_a_buffer_fills_it(record: Record) -> None:
+    """The other way round."""
+
+    def program() -> None:
+        buffer = torch.empty(4, 6)
+        buffer.copy_(torch.ones(6))
+        buffer.mean()
+
+    assert not record(program).one("mean").marked
+
+
+def test_views_are_never_marked(record: Record) -> None:
+    """They read nothing."""
+
+    def program() -> None:
+        torch.empty(4, 6).t()[1:].view(-1, 4).unsqueeze(0)
+
+    assert not any(row.marked for row in record(program).rows)
+
+
+def test_every_allocation_is_followed(record: Record) -> None:
+    """All the ways to ask for memory."""
+    ways: list[Callable[[], torch.Tensor]] = [
+        lambda: torch.empty_like(torch.ones(3)),
+        lambda: torch.ones(3).new_empty(3),
+        lambda: torch.empty_strided((3,), (1,)),
+        lambda: torch.ones(1).new_empty_strided((3,), (1,)),
+        lambda: torch.empty((3, 4, 5, 6), memory_format=torch.channels_last),
+        lambda: torch.Tensor(5),
+        lambda: torch.nn.Linear(3, 3, bias=False).to_empty(device="cpu").weight.detach(),
+    ]
+
+    def program() -> None:
+        for allocate in ways:
+            allocate().mean()
+
+    assert [row.marked for row in record(program).named("mean")] == [True] * len(ways)
+
+
+def test_what_is_zeroed_or_filled_at_once_is_not_marked(record: Record) -> None:
+    """``zeros``, ``full``, ``ones_like`` and friends write what they allocate."""
+
+    def program() -> None:
+        for t in (torch.zeros(3), torch.full((3,), 2.0), torch.ones_like(torch.rand(3)), torch.arange(3.0)):
+            t.mean()
+
+    assert not any(row.marked for row in record(program).rows)
+
+
+def test_a_number_read_from_fresh_memory_is_marked(record: Record) -> None:
+    """``.item()`` of what nobody wrote."""
+
+    def program() -> None:
+        buffer = torch.empty(2)
+        buffer[0] = 1.0
+        buffer[0].item()
+        buffer[1].item()
+
+    assert [row.marked for row in record(program).named("_local_scalar_dense")] == [False, True]
+
+
+def test_values_of_marked_rows_stand_in_a_chain_of_their_own(record: Record) -> None:
+    """Two runs over different garbage have equal structure and equal values; only the marked chain differs."""
+    chains = []
+    for garbage in (1.0, 2.0):
+        bytes_before = torch.full((1_000,), garbage)
+
+        def program(source: torch.Tensor = bytes_before) -> None:
+            buffer = torch.empty(1_000)
+            ctypes.memmove(buffer.data_ptr(), source.data_ptr(), 4_000)
+            buffer[:10] = 3.0
+            torch.where(torch.arange(1_000) < 10, buffer, torch.zeros(1_000)).sum().item()
+            (buffer * 2)[:10].sum().item()
+
+        chains.append(record(program).chains)
+    (structure_a, values_a, marked_a), (structure_b, values_b, marked_b) = chains
+    assert structure_a == structure_b
+    assert values_a == values_b
+    assert marked_a != marked_b

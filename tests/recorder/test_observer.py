@@ -1,0 +1,526 @@
+"""Watching changes nothing: what a program computes, keeps, raises and warns of is the same recorded and not."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record
+from torch import nn
+
+Program = Callable[[], Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def bits(value: Any) -> Any:
+    """Nested results as something that compares bit by bit."""
+    if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            return [bits(part) for part in value.unbind()]
+        dense = value.detach().to_dense() if value.layout is not torch.strided else value.detach()
+        return str(value.layout), str(dense.dtype), tuple(dense.shape), dense.contiguous().numpy().tobytes()
+    if isinstance(value, (list, tuple)):
+        return [bits(part) for part in value]
+    return repr(value)
+
+
+def same(record: Record, program: Program) -> list[str]:
+    """Run a program unrecorded and recorded; its results, and the generator after it, must be equal. Ops recorded."""
+    torch.manual_seed(1)
+    plain = bits(program()), torch.get_rng_state().tolist()
+    kept: list[Any] = []
+    torch.manual_seed(1)
+    got = record(lambda: kept.append(program()))
+    assert (bits(kept[0]), torch.get_rng_state().tolist()) == plain
+    return got.ops
+
+
+# --- gradients, references, versions ----------------------------------------------------------------------------------
+
+
+def test_gradients_are_stolen_as_ever(record: Record) -> None:
+    """AccumulateGrad takes a gradient over when nobody else holds it: one ``detach``, no copy, version 0."""
+    versions: list[list[int]] = []
+
+    def program() -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        model(torch.randn(5, 3)).pow(2).sum().backward()
+        versions.append([p.grad._version for p in model.parameters() if p.grad is not None])
+
+    ops = same(record, program)
+    assert versions[0] == versions[1] == [0] * 4
+    assert "new_empty_strided" not in ops
+    assert "clone" not in ops
+
+
+def test_outputs_die_when_the_program_lets_go(record: Record) -> None:
+    """No strong reference to a result, an input, a view or a gradient outlives its op."""
+    alive: list[int] = []
+
+    def program() -> None:
+        def made() -> list[weakref.ref[torch.Tensor]]:
+            x = torch.randn(4, 4, requires_grad=True)
+            y = (x @ x).exp()
+            parts = torch._foreach_mul([y.detach(), x.detach()], 2.0)
+            view = y.t()[1:]
+            y.sum().backward()
+            assert x.grad is not None
+            return [weakref.ref(t) for t in (x, y, *parts, view, x.grad)]
+
+        references = made()
+        alive.append(sum(reference() is not None for reference in references))
+
+    gc.disable()
+    try:
+        record(program)
+    finally:
+        gc.enable()
+    assert alive == [0]
+
+
+def test_versions_are_untouched(record: Record) -> None:
+    """Of leaves, views, results, buffers: what autograd checks before backward."""
+
+    def program() -> list[int]:
+        x = torch.randn(3, 3)
+        y = x * 2
+        view = y[0]
+        y.add_(1)
+        view.mul_(2)
+        norm = nn.BatchNorm1d(3)
+        norm(x)
+        return [t._version for t in (x, y, view, norm.running_mean)]  # type: ignore[union-attr]
+
+    same(record, program)
+
+
+def test_saved_tensors_changed_in_place_are_still_found_out(record: Record) -> None:
+    """The error that a wrong program gets, word for word."""
+
+    def program() -> str:
+        x = torch.randn(3, requires_grad=True)
+        y = x.exp()
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+            y.sum().backward()
+        return str(caught.value)
+
+    same(record, program)
+
+
+def test_inference_tensors_are_left_alone(record: Record) -> None:
+    """They have no version, and may not be changed outside."""
+
+    def program() -> torch.Tensor:
+        with torch.inference_mode():
+            x = torch.randn(3)
+            y = x.t() if x.dim() > 1 else x.exp()
+            assert y.is_inference()
+            return (y[::2] * 2).add_(1)
+
+    same(record, program)
+
+
+# --- exceptions -----------------------------------------------------------------------------------------------------
+
+
+def test_exceptions_of_ops_are_the_programs_own(record: Record) -> None:
+    """Type and words; the op that raised is no row, and the rows after it have their own cells."""
+    words: list[str] = []
+
+    def program() -> None:
+        x = torch.ones(2, 3)
+        for i in range(3):
+            with pytest.raises(RuntimeError) as caught:
+                torch.ops.aten.addmm(x, x, x, beta=0.5, alpha=float(i))
+            words.append(str(caught.value))
+            x.mul_(float(i + 1))
+
+    program()
+    plain, words[:] = list(words), []
+    got = record(program)
+    assert words == plain
+    assert got.ops == ["ones", *["mul_"] * 3]
+    assert [row.floats for row in got.named("mul_")] == [[1.0], [2.0], [3.0]]
+    assert [row.inputs[0].row for row in got.named("mul_")] == [0, 1, 2]
+
+
+def test_what_an_op_read_before_it_raised_is_read_again(record: Record) -> None:
+    """No row stands for that reading, so no later row may lean on it."""
+    weight = torch.ones(2, 3)
+
+    def program() -> None:
+        with pytest.raises(RuntimeError):
+            torch.mm(weight, weight)
+        weight + 1
+
+    got = record(program)
+    (link,) = got.one("add").inputs
+    assert link.digest is not None and not link.known
+
+
+def test_a_draw_that_raises_leaves_no_state_behind(record: Record) -> None:
+    """Its generator's digest goes with its row."""
+
+    def program() -> None:
+        with pytest.raises(RuntimeError):
+            torch.multinomial(torch.tensor([-1.0, 2.0]), 1)
+        torch.rand(2).mul_(3)
+
+    got = record(program)
+    assert got.one("rand").rng is not None
+    assert len(got.one("mul_").outputs) == 1
+
+
+def test_errors_in_backward_pass_through(record: Record) -> None:
+    """From the program's own code inside of the engine."""
+
+    class Raising(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            raise ZeroDivisionError("mine")
+
+    def program() -> None:
+        x = torch.ones(1, requires_grad=True)
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            Raising.apply(x).backward()
+        x.detach().sin()
+
+    got = record(program)
+    assert got.one("sin").phase.name == "OTHER"
+    assert len(got.one("sin").stack) <= len(got.one("clone").stack)
+
+
+# --- what torch can do ------------------------------------------------------------------------------------------------
+
+
+def test_functional_transforms_compute_the_same(record: Record) -> None:
+    """``grad``, ``vmap``, ``jvp``, ``jacrev``, one in another."""
+    f = torch.func
+
+    def program() -> list[Any]:
+        x = torch.randn(4, 3)
+        w = torch.randn(3)
+
+        def loss(w: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+            return (w * row).sin().sum()
+
+        return [
+            f.grad(loss)(w, x[0]),
+            f.vmap(f.grad(loss), (None, 0))(w, x),
+            f.jvp(lambda v: v.exp() * w, (w,), (torch.ones(3),)),
+            f.jacrev(lambda v: (v * w).tanh())(w),
+            f.hessian(lambda v: loss(v, x[1]))(w),
+            f.functionalize(lambda v: v.clone().add_(1).mul_(2))(w),
+        ]
+
+    assert "sin" in same(record, program)
+
+
+def test_higher_order_ops_compute_the_same(record: Record) -> None:
+    """``torch.cond`` is one row."""
+
+    def program() -> list[torch.Tensor]:
+        x = torch.randn(3)
+        return [torch.cond(p, torch.sin, torch.cos, (x,)) for p in (torch.tensor(True), torch.tensor(False))]
+
+    assert "cond" in same(record, program)
+
+
+def test_custom_ops_and_functions_compute_the_same(record: Record) -> None:
+    """With autograd of their own."""
+
+    @torch.library.custom_op("rltrace_tests::cube", mutates_args=())
+    def cube(x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    cube.register_autograd(
+        lambda ctx, grad: grad * 3 * ctx.saved_tensors[0] ** 2,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+
+    class Clip(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clamp(-1, 1)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return grad * 0.5
+
+    def program() -> list[Any]:
+        x = torch.randn(3, requires_grad=True)
+        y = Clip.apply(cube(x))
+        y.sum().backward()
+        return [y, x.grad]
+
+    assert "cube" in same(record, program)
+
+
+def test_subclasses_compute_the_same(record: Record) -> None:
+    """Wrappers with a dispatch of their own, subclasses with torch functions of their own, jagged tensors."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    class Logged(torch.Tensor):
+        seen: list[str] = []  # noqa: RUF012
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            cls.seen.append(getattr(func, "__name__", "?"))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    def program() -> list[Any]:
+        Logged.seen.clear()
+        two = TwoTensor(torch.randn(3), torch.randn(3))
+        out = (two * 2).exp()
+        out.add_(1)
+        logged = torch.randn(3).as_subclass(Logged)
+        total = (logged * 2 + torch.ones(3)).add_(1).sum()
+        jagged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+        return [out.a, out.b, total.as_subclass(torch.Tensor), Logged.seen, list((jagged * 2).relu().unbind())]
+
+    same(record, program)
+
+
+def test_sparse_and_nested_tensors_compute_the_same(record: Record) -> None:
+    """Products, sums, gradients; conversions; all layouts."""
+
+    def program() -> list[Any]:
+        x = torch.randn(4, 4).relu()
+        coo = x.to_sparse().requires_grad_()
+        torch.sparse.mm(coo, x).sum().backward()
+        csr = x.to_sparse_csr()
+        nested = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)])
+        return [coo.grad, (coo.detach() + coo.detach()).coalesce(), csr @ x, x.to_sparse_bsr((2, 2)) @ x, nested * 2]
+
+    same(record, program)
+
+
+def test_lazy_modules_compute_the_same(record: Record) -> None:
+    """Parameters and buffers without a shape until the first call."""
+
+    def program() -> list[Any]:
+        net = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+        return [net(torch.randn(4, 5)), *net.parameters(), *net.buffers()]
+
+    same(record, program)
+
+
+def test_sparse_scalars_compute_the_same(record: Record) -> None:
+    """Sums of sparse tensors beside sums of dense ones."""
+
+    def program() -> list[Any]:
+        x = torch.randn(3, 3)
+        return [x.sum(), torch.sparse.sum(x.to_sparse()), torch.sparse.sum(x.to_sparse(), 0), x.sum(0)]
+
+    same(record, program)
+
+
+def test_quantised_complex_and_narrow_tensors_compute_the_same(record: Record) -> None:
+    """Lazy conjugates and negations, float8, bfloat16, autocast."""
+
+    def program() -> list[Any]:
+        x = torch.randn(4, 4)
+        z = torch.fft.fft(x)
+        q = torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)
+        with torch.autocast("cpu", torch.bfloat16):
+            product = x @ x
+        return [
+            (z.conj() @ z.t()).abs(),
+            z.conj().imag + 1,
+            torch.view_as_real(z.conj().resolve_conj()),
+            q.dequantize(),
+            x.to(torch.float8_e4m3fn).to(torch.float32),
+            product.float(),
+        ]
+
+    same(record, program)
+
+
+def test_user_modes_and_hooks_compute_the_same(record: Record) -> None:
+    """A dispatch mode and a function mode of the program's own, on top of the recorder's."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Doubling(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    class Counting(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Counting.count += 1
+            return func(*args, **(kwargs or {}))
+
+    def program() -> list[Any]:
+        x = torch.randn(4, 4)
+        Counting.count = 0
+        with Doubling():
+            y = x @ x
+        with Counting():
+            z = (y * 2).sum()
+        with FlopCounterMode(display=False) as flops:
+            x @ x
+        return [y, z, Counting.count, flops.get_total_flops()]
+
+    assert same(record, program).count("mm") == 2
+
+
+def test_saved_tensor_hooks_and_anomaly_mode_compute_the_same(record: Record) -> None:
+    """Packing and unpacking; detection with its own stack keeping."""
+
+    def program() -> list[Any]:
+        x = torch.randn(3, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().copy(), lambda a: torch.from_numpy(a)):
+            y = (x.detach().requires_grad_() * 2).exp()
+        with torch.autograd.detect_anomaly(check_nan=True):
+            x.exp().sum().backward()
+        return [y.detach(), x.grad]
+
+    same(record, program)
+
+
+def test_serialised_and_copied_tensors_are_the_same(record: Record, tmp_path: Any) -> None:
+    """Nothing of the recorder clings to a tensor or a module."""
+    import io
+    import pickle
+
+    def program() -> list[Any]:
+        net = nn.Linear(2, 2)
+        net(torch.ones(1, 2))
+        buffer = io.BytesIO()
+        torch.save(net.state_dict(), buffer)
+        buffer.seek(0)
+        loaded = torch.load(buffer)
+        names = sorted(vars(net)), sorted(vars(net.weight))
+        return [list(loaded.values()), copy.deepcopy(net).weight, pickle.loads(pickle.dumps(net.bias)), names]
+
+    same(record, program)
+
+
+def test_compiled_functions_run(record: Record) -> None:
+    """Compiled before, or while recording; the numbers are those of the compiled program."""
+    torch._dynamo.reset()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).sin() + 1
+
+    def program() -> list[Any]:
+        torch.manual_seed(1)
+        net = Net()
+        compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+        return [compiled(torch.ones(2, 3)), net(torch.ones(2, 3))]
+
+    try:
+        same(record, program)
+        plain = program()
+        assert bits(plain[0]) == bits(program()[0])
+    finally:
+        torch._dynamo.reset()
+
+
+def test_recording_imports_no_compiler(record: Record) -> None:
+    """The default of a dispatch mode would import it at the first op: close to a second."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, torch, rltrace, tempfile, pathlib\n"
+        "with rltrace.record(pathlib.Path(tempfile.mkdtemp()) / 'a.zarr'):\n"
+        "    torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()\n"
+        "print([m for m in ('torch._dynamo', 'torch._inductor', 'zarr', 'sympy') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]", result.stdout
+
+
+def test_symbolic_shapes_stay_symbols(record: Record) -> None:
+    """Ops on shapes that are not known yet are no rows, and nothing asks a symbol for its value."""
+
+    def program() -> list[Any]:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x) @ x.t() * x.shape[0] + torch.ones(x.shape[0], x.shape[0])
+
+        graph = make_fx(scaled, tracing_mode="symbolic")(torch.randn(2, 3))
+        exported = torch.export.export(
+            nn.Linear(3, 2), (torch.randn(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+        )
+        symbols = [str(node.meta["val"].shape) for node in exported.graph.nodes if "val" in node.meta]
+        assert any("s" in shape for shape in symbols)
+        return [graph(torch.randn(5, 3)), exported.module()(torch.randn(4, 3))]
+
+    ops = same(record, program)
+    assert "sin" in ops and "addmm" in ops
+
+
+def test_a_thread_without_python_is_of_the_stream_where_backward_is(record: Record) -> None:
+    """The autograd engine's own threads have no frames: such an op has the site of the call of backward."""
+    import sys
+
+    from rltrace.recorder.base.intern_tables import Tables
+    from rltrace.recorder.core.call_sites import Sites
+
+    sites = Sites(Tables())
+    frame = sys._getframe()
+    assert sites.make((1,), None, frame) == sites.make((2,), frame)
+
+
+def test_threads_of_torchscript_break_nothing(record: Record) -> None:
+    """What a TorchScript fork runs on a thread of its own computes the same, and no row is spoilt by it."""
+
+    def program() -> list[Any]:
+        @torch.jit.script
+        def part(x: torch.Tensor) -> torch.Tensor:
+            return x.sin().sum()
+
+        @torch.jit.script
+        def both(x: torch.Tensor) -> torch.Tensor:
+            a = torch.jit.fork(part, x)
+            b = torch.jit.fork(part, x * 2)
+            return torch.jit.wait(a) + torch.jit.wait(b)
+
+        return [both(torch.randn(100)) for _ in range(3)]
+
+    assert same(record, program).count("randn") == 3
+
+
+def test_torchscript_runs_alike_from_its_first_call_on(record: Record) -> None:
+    """It measures, then optimises: the ops of its calls are others from call to call, and the same in every run."""
+
+    def program() -> list[Any]:
+        torch.manual_seed(1)
+
+        @torch.jit.script
+        def run(x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                x = x * 0.5 + torch.sigmoid(x)
+            return x.sum()
+
+        results: list[Any] = []
+        for _ in range(4):
+            x = torch.randn(3, requires_grad=True)
+            run(x).backward()
+            results.append(x.grad)
+        return results
+
+    same(record, program)
+    assert record(program).chains == record(program).chains

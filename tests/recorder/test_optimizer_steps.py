@@ -1,0 +1,408 @@
+"""The steps table: who made an attempt, how often before, skipped or not, after how many backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record, Recorded
+from torch import nn
+from torch.amp import GradScaler
+
+import rltrace
+from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.digests.layouts import Layouts
+from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.trace.format.schema import Phase, Step, StepFlag
+
+
+def parameter(value: float = 1.0) -> nn.Parameter:
+    return nn.Parameter(torch.full((3,), value))
+
+
+def column(got: Recorded, name: Step) -> list[int]:
+    return [step[name] for step in got.steps]
+
+
+def test_two_optimizers_of_different_cadence(record: Record) -> None:
+    """Each has a number of its own and a count of its own; steps are numbered in order of ending."""
+    actor, critic = parameter(), parameter()
+
+    def program() -> None:
+        slow, fast = torch.optim.SGD([actor], lr=0.1), torch.optim.Adam([critic], lr=0.1)
+        for i in range(4):
+            (critic * 2).sum().backward()
+            fast.step()
+            if i % 2:
+                (actor * 3).sum().backward()
+                slow.step()
+
+    got = record(program)
+    assert got.optimizers == [
+        ("Adam#0", 0, 0),
+        ("Adam#0", 1, 0),
+        ("SGD#1", 0, 0),
+        ("Adam#0", 2, 0),
+        ("Adam#0", 3, 0),
+        ("SGD#1", 1, 0),
+    ]
+    assert column(got, Step.STEP) == list(range(6))
+    assert column(got, Step.STREAM) == [0] * 6
+
+
+def test_an_optimizer_that_died_leaves_its_number_to_nobody(record: Record) -> None:
+    """A program that makes a new optimizer for each task: what the garbage collector does shows nowhere."""
+    p = parameter()
+
+    def program() -> None:
+        for _ in range(3):
+            optimizer = torch.optim.SGD([p], lr=0.1)
+            optimizer.step()
+            optimizer.step()
+            del optimizer
+
+    numbers = [name for name, _, _ in record(program).optimizers]
+    assert numbers == ["SGD#0", "SGD#0", "SGD#1", "SGD#1", "SGD#2", "SGD#2"]
+
+
+def test_whose_parameters_an_optimizer_has(record: Record) -> None:
+    """The innermost module that holds all of them, for people; what an optimizer is known by does not depend on it."""
+    alpha = parameter()
+
+    def program() -> None:
+        agent = nn.ModuleDict({"actor": nn.Linear(2, 1), "critic": nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))})
+        agent["critic"](agent["actor"].weight).sum().backward()
+        for held in (agent["critic"].parameters(), agent["critic"][1].parameters(), agent.parameters(), [alpha]):
+            torch.optim.SGD(held, lr=0.1).step()
+
+    got = record(program)
+    owners = [entry["owner"] for entry in got.table("optimizers")]
+    assert owners == ["ModuleDict.critic", "ModuleDict.critic.1", "ModuleDict", ""]
+    keys = got.process.tables["optimizers"].keys
+    assert [int(key) for key in keys] == [portable_key("optimizers", {"ordinal": n, "class": "SGD"}) for n in range(4)]
+
+
+def test_rows_know_their_step(record: Record) -> None:
+    """An attempt's ops belong to the step that it ends; what comes after, to the next."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
+        for _ in range(3):
+            p.grad = torch.ones(3)
+            optimizer.step()
+        torch.ones(1).sin()
+
+    got = record(program)
+    ends = column(got, Step.END_ROW)
+    assert [row.step for row in got.named("add_")] == [0, 1, 2]
+    assert got.one("sin").step == 3
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        assert {row.step for row in got.rows[start:end]} == {number}
+    assert all(got.rows[end - 1].phase is Phase.OPTIMIZER for end in ends)
+
+
+def test_accumulated_backward_passes_are_counted(record: Record) -> None:
+    """``backward``, ``autograd.grad`` and ``torch.autograd.backward``; each step starts from none."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1)
+        for passes in (3, 1, 0, 2):
+            for _ in range(passes):
+                (p * 2).sum().backward()
+            optimizer.step()
+        torch.autograd.grad((p * 2).sum(), p)
+        torch.autograd.backward((p * 2).sum())
+        optimizer.step()
+
+    assert column(record(program), Step.BACKWARDS) == [3, 1, 0, 2, 2]
+
+
+def test_a_scaler_that_skips_counts_as_an_attempt(record: Record) -> None:
+    """Overflow on a CPU: the optimizer's own step never runs, and the attempt is there, skipped."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1)
+        scaler = GradScaler("cpu", init_scale=2.0)
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale((p * factor).sum()).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
+
+    got = record(program)
+    assert got.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 1), ("SGD#0", 2, 0)]
+    parameters = column(got, Step.PARAMETERS)
+    assert parameters[0] == parameters[1] != parameters[2]
+
+
+def test_a_fused_optimizer_that_skips_itself_counts_too(record: Record) -> None:
+    """It is handed ``found_inf`` and decides inside; that it ran says nothing."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.Adam([p], lr=0.1, fused=True)
+        scaler = GradScaler("cpu", init_scale=2.0)
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale((p * factor).sum()).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert record(program).optimizers == [("Adam#0", 0, 0), ("Adam#0", 1, 1), ("Adam#0", 2, 0)]
+
+
+def test_a_disabled_scaler_is_no_scaler(record: Record) -> None:
+    """It passes the step on."""
+    p = parameter()
+
+    def program() -> None:
+        p.grad = torch.ones(3)
+        GradScaler("cpu", enabled=False).step(torch.optim.SGD([p], lr=0.1))
+
+    assert record(program).optimizers == [("SGD#0", 0, 0)]
+
+
+def test_a_closure_is_part_of_the_attempt(record: Record) -> None:
+    """LBFGS evaluates its closure many times; one attempt, as many backward passes."""
+    p = parameter(5.0)
+    calls: list[int] = []
+
+    def program() -> None:
+        optimizer = torch.optim.LBFGS([p], lr=0.5, max_iter=4)
+
+        def closure() -> float:
+            calls.append(1)
+            optimizer.zero_grad()
+            loss = (p**2).sum()
+            loss.backward()
+            return loss.item()
+
+        optimizer.step(closure)
+        optimizer.step(closure)
+
+    got = record(program)
+    assert got.optimizers == [("LBFGS#0", 0, 0), ("LBFGS#0", 1, 0)]
+    assert sum(column(got, Step.BACKWARDS)) == len(calls) > 4
+    assert {row.phase for row in got.named("pow")} <= {Phase.OPTIMIZER, Phase.BACKWARD}
+
+
+def test_subclasses_are_known_by_their_name(record: Record) -> None:
+    """An optimizer of the program's own."""
+
+    class Mine(torch.optim.SGD):
+        def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+            return super().step(closure)
+
+    p = parameter()
+
+    def program() -> None:
+        p.grad = torch.ones(3)
+        Mine([p], lr=0.1).step()
+
+    assert ("Mine#0", 0, 0) in record(program).optimizers
+
+
+def test_steps_without_an_optimizer(record: Record) -> None:
+    """``rltrace.step()`` ends a step; it is an optimizer of its own name."""
+
+    def program() -> None:
+        for i in range(3):
+            torch.ones(1).mul_(i)
+            rltrace.step()
+
+    got = record(program)
+    assert got.optimizers == [("ManualSteps#0", i, 0) for i in range(3)]
+    assert [row.step for row in got.named("mul_")] == [0, 1, 2]
+
+
+def test_step_and_phase_do_nothing_unrecorded() -> None:
+    """They may stay in a program."""
+    rltrace.step()
+    with rltrace.phase("rollout"):
+        pass
+    with pytest.raises(ValueError, match="no phase"):
+        rltrace.phase("backward")
+
+
+def test_digests_of_a_step_are_of_what_it_used_and_made(record: Record) -> None:
+    """Gradients as they were before, parameters as they are after, in the optimizer's order."""
+    p, q = parameter(1.0), parameter(2.0)
+    q.grad = torch.ones(3)
+    of = TensorDigests(Layouts(Tables())).of
+    from rltrace.digest import digest_pages
+
+    def program() -> None:
+        torch.optim.SGD([p, q], lr=0.1).step()
+
+    (step,) = record(program).steps
+    assert step[Step.PARAMETERS] == digest_pages([of(p), of(q)], 0)
+    assert step[Step.GRADIENTS] == digest_pages([0, of(torch.ones(3))], 0)
+    assert step[Step.FLAGS] == StepFlag.RECORDED | StepFlag.DIGESTED
+
+
+def test_generators_of_a_step_hear_of_every_draw(record: Record) -> None:
+    """A draw in between changes the digest of the states, nothing else does."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1)
+        optimizer.step()
+        optimizer.step()
+        torch.rand(1)
+        optimizer.step()
+
+    first, second, third = column(record(program), Step.TORCH_GENERATOR)
+    assert first == second != third
+
+
+def test_phases_follow_what_runs(record: Record) -> None:
+    """Backward and optimizer by themselves, the rest as the program says."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
+        with rltrace.phase("rollout"):
+            loss = (p.sin() * 2).sum()
+            loss.backward()
+            optimizer.step()
+            p.detach().tan()
+        p.detach().atan()
+
+    got = record(program)
+    phases = {row.name: row.phase for row in got.rows}
+    assert phases["sin"] is Phase.ROLLOUT
+    assert phases["cos"] is Phase.BACKWARD
+    assert phases["add_"] is Phase.OPTIMIZER
+    assert phases["tan"] is Phase.ROLLOUT
+    assert phases["atan"] is Phase.OTHER
+
+
+def test_phases_nest_and_end_by_exceptions(record: Record) -> None:
+    """What was said before holds again."""
+
+    def program() -> None:
+        with rltrace.phase("rollout"):
+            with pytest.raises(KeyError), rltrace.phase("evaluation"):
+                torch.ones(1).sin()
+                raise KeyError
+            torch.ones(1).cos()
+        torch.ones(1).tan()
+
+    got = record(program)
+    names = (got.one(name).phase.name for name in ("sin", "cos", "tan"))
+    assert list(names) == ["EVALUATION", "ROLLOUT", "OTHER"]
+
+
+def test_an_optimizer_that_raises_is_no_attempt(record: Record) -> None:
+    """Its closure failed: no step ended; later rows have their own phase and stack, later steps their own count."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
+
+        def closure() -> float:
+            torch.ones(1).sin()
+            raise KeyError("mine")
+
+        for _ in range(3):
+            with pytest.raises(KeyError, match="mine"):
+                optimizer.step(closure)  # type: ignore[arg-type]
+            torch.ones(1).cos()
+        p.grad = torch.ones(3)
+        optimizer.step()
+        torch.ones(1).tan()
+
+    got = record(program)
+    assert got.optimizers == [("SGD#0", 0, 0)]
+    assert {row.phase for row in got.named("sin")} == {Phase.OPTIMIZER}
+    assert {row.phase for row in got.named("cos")} == {Phase.OTHER}
+    assert {row.line for row in got.named("cos")} == {"torch.ones(1).cos()"}
+    assert len(got.named("cos")[0].stack) == len(got.one("tan").stack)
+    assert got.one("tan").phase is Phase.OTHER
+
+
+def test_an_optimizer_inside_of_backward(record: Record) -> None:
+    """A step as soon as a gradient is there, in the engine's own hook."""
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1, foreach=False)
+
+        def now(tensor: torch.Tensor) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        p.register_post_accumulate_grad_hook(now)
+        for _ in range(2):
+            (p * 2).sum().backward()
+        torch.ones(1).tan()
+
+    got = record(program)
+    assert got.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 0)]
+    assert column(got, Step.BACKWARDS) == [1, 1]
+    assert got.one("tan").phase is Phase.OTHER
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_sparse_and_missing_gradients_are_digested(record: Record, foreach: bool) -> None:
+    """An embedding with a sparse gradient; a parameter that had none."""
+    embedding = nn.Embedding(5, 3, sparse=True)
+    unused = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SparseAdam(embedding.parameters())
+        other = torch.optim.SGD([unused], lr=0.1, foreach=foreach)
+        for index in (1, 2):
+            optimizer.zero_grad()
+            embedding(torch.tensor([index])).sum().backward()
+            optimizer.step()
+            other.step()
+
+    got = record(program)
+    gradients = column(got, Step.GRADIENTS)
+    assert gradients[0] != gradients[2]
+    assert gradients[1] == gradients[3]
+
+
+def test_lazy_parameters_are_no_trouble(record: Record) -> None:
+    """An optimizer that was made before a lazy module had a shape."""
+    lazy = nn.LazyLinear(2)
+    p = parameter()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD([p], lr=0.1)
+        optimizer.param_groups[0]["params"].append(lazy.weight)
+        p.grad = torch.ones(3)
+        optimizer.step()
+        torch.ones(1).tan()
+
+    got = record(program)
+    assert got.ops[-1] == "tan"
+    assert len(got.steps) == 1
+
+
+def test_an_optimizer_with_attributes_of_its_own_is_no_trouble(record: Record) -> None:
+    """What torch calls ``found_inf`` may be anything in a program's own optimizer; so may its state."""
+
+    class Mine(torch.optim.Optimizer):
+        found_inf = "never"
+
+        def step(self, closure: Any = None) -> None:
+            p.grad = None
+
+    p = parameter()
+
+    def program() -> None:
+        optimizer = Mine([p], {})
+        optimizer.state[p] = {"b": [1], 3: torch.ones(1), "a": object()}
+        p.grad = torch.ones(3)
+        optimizer.step()
+        optimizer.step()
+
+    assert record(program, steps=(1, 2)).optimizers == [("Mine#0", 0, 0), ("Mine#0", 1, 0)]

@@ -1,0 +1,389 @@
+"""What a row says of its op's results: digests of what it returned and wrote, generator states, Python numbers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record
+from torch import nn
+
+import rltrace.recorder.digests.rng_state as generators
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.digests.layouts import Layouts
+from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.trace.format.schema import RowFlag
+
+
+def digest(tensor: torch.Tensor) -> int:
+    return TensorDigests(Layouts(Tables())).of(tensor)
+
+
+# --- digests --------------------------------------------------------------------------------------------------------
+
+
+def test_every_returned_tensor_is_digested(record: Record) -> None:
+    """One, several, a list of them; None among them has no digest."""
+    kept: list[torch.Tensor] = []
+
+    def program() -> None:
+        x = torch.randn(4, 4)
+        kept.extend(torch.linalg.qr(x))
+        kept.extend(torch._foreach_mul([x, x], 2.0))
+        y = x.clone().requires_grad_()
+        nn.functional.conv1d(y.view(1, 4, 4), torch.ones(2, 4, 3)).sum().backward()
+
+    got = record(program)
+    assert got.one("linalg_qr").outputs == [digest(t) for t in kept[:2]]
+    assert got.one("_foreach_mul").outputs == [digest(t) for t in kept[2:]]
+    assert len(got.one("convolution_backward").outputs) == 1
+
+
+def test_views_and_allocations_have_no_digest(record: Record) -> None:
+    """A view returns bytes that are there already; fresh memory holds anything."""
+
+    def program() -> None:
+        x = torch.ones(4, 4)
+        x.t(), x[0], x.view(16), x.unsqueeze(0), x.expand(2, 4, 4), x.detach(), x.split(2), x.as_strided((2,), (1,))
+        torch.empty(3), torch.empty_like(x), x.new_empty(2), torch.empty_strided((2,), (1,))
+        x.squeeze_(), x.t_(), x.unsqueeze_(0)
+
+    got = record(program)
+    first = got.one("ones")
+    rest = [row for row in got.rows if row is not first]
+    assert len(rest) == 15
+    assert all(row.outputs == [] for row in rest)
+    assert all(row.flags & (RowFlag.VIEW | RowFlag.ALLOCATION) for row in rest)
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_optimizers_leave_digests_of_the_parameters(record: Record, kind: str, foreach: bool) -> None:
+    """``_foreach_*_`` returns nothing: what an op writes is read off its schema."""
+    parameters = [nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2, 2))]
+    optimizer = getattr(torch.optim, kind)(parameters, lr=0.1, foreach=foreach)
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+
+    got = record(optimizer.step)
+    written = {d for row in got.rows if row.name.endswith("_") for d in row.outputs}
+    assert {digest(p) for p in parameters} <= written
+
+
+def test_fused_optimizers_leave_digests_of_all_they_write(record: Record) -> None:
+    """``_fused_adam_``: parameters, gradients' moments, in the order of its schema."""
+    parameters = [nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2, 2))]
+    optimizer = torch.optim.Adam(parameters, lr=0.1, fused=True)
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    got = record(optimizer.step)
+    row = next(row for row in got.rows if row.name == "_fused_adam_")
+    state = [optimizer.state[p] for p in parameters]
+    expected = [*parameters, *(s["exp_avg"] for s in state), *(s["exp_avg_sq"] for s in state)]
+    assert set(map(digest, expected)) <= set(row.outputs)
+    assert len(row.outputs) >= 6
+
+
+def test_an_in_place_op_has_one_digest(record: Record) -> None:
+    """What it returns is what it wrote, and is said once."""
+
+    def program() -> None:
+        torch.ones(3).mul_(2)
+        torch.add(torch.ones(3), 1, out=torch.zeros(3))
+        torch.sort(torch.randn(5), out=(torch.zeros(5), torch.zeros(5, dtype=torch.int64)))
+
+    got = record(program)
+    assert got.one("mul_").outputs == [digest(torch.full((3,), 2.0))]
+    assert got.one("add").outputs == [digest(torch.full((3,), 2.0))]
+    assert len(got.one("sort").outputs) == 2
+
+
+def test_many_outputs_take_no_quadratic_time(record: Record) -> None:
+    """Thousands of tensors in and out of one op: as many digests, in order."""
+
+    def program() -> None:
+        torch._foreach_add([torch.full((1,), float(i)) for i in range(3_000)], 1.0)
+
+    row = record(program).one("_foreach_add")
+    assert row.outputs[:2] == [digest(torch.tensor([1.0])), digest(torch.tensor([2.0]))]
+    assert len(row.outputs) == 3_000
+
+
+def test_ops_that_return_nothing_and_write_nothing_are_rows(record: Record) -> None:
+    """``aten::equal`` returns a Python bool, ``_assert_async`` nothing at all."""
+
+    def program() -> None:
+        torch.equal(torch.ones(2), torch.ones(2))
+        torch._assert_async(torch.ones(1))
+        torch.ones(2) + 1
+
+    got = record(program)
+    assert got.one("equal").outputs == []
+    assert got.ops[-1] == "add"
+
+
+def test_custom_ops_are_one_row(record: Record) -> None:
+    """Returned tensors and mutated arguments are digested; what they do inside is theirs."""
+
+    @torch.library.custom_op("rltrace_tests::scale", mutates_args=("count",))
+    def scale(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count += 1
+        return (x * 2).exp()
+
+    kept: list[torch.Tensor] = []
+
+    def program() -> None:
+        count = torch.zeros(1)
+        kept.extend((count, scale(torch.ones(3), count)))
+        count + 1
+
+    got = record(program)
+    row = got.one("scale")
+    assert got.ops == ["zeros", "ones", "scale", "add"]
+    assert row.outputs == [digest(t) for t in kept]
+    assert got.one("add").inputs[0].row == row.index
+
+
+# --- generators -----------------------------------------------------------------------------------------------------
+
+DRAWS: dict[str, Callable[[], Any]] = {
+    "rand": lambda: torch.rand(3),
+    "randn": lambda: torch.randn(3),
+    "randint": lambda: torch.randint(9, (3,)),
+    "randperm": lambda: torch.randperm(5),
+    "normal_": lambda: torch.ones(3).normal_(),
+    "uniform_": lambda: torch.ones(3).uniform_(),
+    "bernoulli": lambda: torch.bernoulli(torch.full((3,), 0.5)),
+    "multinomial": lambda: torch.multinomial(torch.ones(4), 2),
+    "native_dropout": lambda: torch.native_dropout(torch.ones(4), 0.5, True),
+    "poisson": lambda: torch.poisson(torch.ones(3)),
+    "_standard_gamma": lambda: torch._standard_gamma(torch.ones(3)),
+    "rand_like": lambda: torch.rand_like(torch.ones(3)),
+    "rrelu": lambda: nn.functional.rrelu(-torch.rand(4), training=True),
+}
+
+
+def test_what_draws_has_the_state_it_drew_from(record: Record) -> None:
+    """Equal states have equal digests; the state after a draw has another one."""
+
+    def program() -> None:
+        for draw in DRAWS.values():
+            for seed in (1, 1, 2):
+                torch.manual_seed(seed)
+                draw()
+                draw()
+                torch.zeros(())  # ends a turn
+
+    rows = iter(record(program).rows)
+    for name in DRAWS:
+        first, again, other = (
+            [row.rng for row in takewhile(lambda row: row.op != "aten.zeros.default", rows) if row.rng is not None]
+            for _ in range(3)
+        )
+        assert len(first) >= 2, name
+        assert first == again, name
+        assert not set(first) & set(other), name
+        assert len(set(first)) == len(first), name
+
+
+def test_what_does_not_draw_has_none(record: Record) -> None:
+    """Not even in the neighbourhood of a draw."""
+
+    def program() -> None:
+        torch.zeros(3).add_(1).sum()
+        nn.functional.dropout(torch.ones(3), 0.5, training=False)
+
+    assert all(row.rng is None for row in record(program).rows)
+
+
+EXPLICIT: dict[str, Callable[[torch.Generator], Any]] = {
+    "randn": lambda g: torch.randn(3, generator=g),
+    "randperm": lambda g: torch.randperm(5, generator=g),
+    "normal_": lambda g: torch.ones(3).normal_(generator=g),
+    "multinomial": lambda g: torch.multinomial(torch.ones(4), 2, generator=g),
+    "poisson": lambda g: torch.poisson(torch.ones(3), generator=g),
+    "gamma": lambda g: torch._standard_gamma(torch.ones(3), generator=g),
+    "binomial": lambda g: torch.binomial(torch.ones(3), torch.ones(3) / 2, generator=g),
+}
+
+
+def test_an_explicit_generator_is_the_one_that_counts(record: Record) -> None:
+    """Given by name or by place: its state, whatever the default generator does meanwhile."""
+    states: list[int] = []
+
+    def program() -> None:
+        generator = torch.Generator().manual_seed(7)
+        for draw in EXPLICIT.values():
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                states.append(generators.state_digest(generator))
+                draw(generator)
+
+    assert [row.rng for row in record(program).rows if row.rng is not None] == states
+    assert len(set(states)) == len(states)
+
+
+def test_cached_normals_are_part_of_the_state() -> None:
+    """``normal_`` of a few elements leaves half of a pair behind."""
+    generator = torch.Generator().manual_seed(3)
+    other = torch.Generator().manual_seed(3)
+    assert generators.state_digest(generator) == generators.state_digest(other)
+    torch.empty(1).normal_(generator=generator)
+    torch.empty(2).normal_(generator=other)
+    assert generators.state_digest(generator) != generators.state_digest(other)
+
+
+def test_each_generator_has_a_digest_of_its_own(request: pytest.FixtureRequest) -> None:
+    """torch's, Python's and NumPy's: a draw moves one of them and leaves the others."""
+    import random
+
+    import numpy as np
+
+    kept = random.getstate(), np.random.get_state()
+    request.addfinalizer(lambda: (random.setstate(kept[0]), np.random.set_state(kept[1])))
+    before = generators.all_states()
+    assert generators.all_states() == before
+    draws: list[tuple[str, Callable[[], object]]] = [
+        ("python", random.random),
+        ("python", lambda: random.gauss(0, 1)),
+        ("python", lambda: random.gauss(0, 1)),  # the one that was kept
+        ("numpy", np.random.rand),
+        ("numpy", np.random.randn),
+        ("numpy", np.random.randn),
+        ("torch", lambda: torch.rand(1)),
+    ]
+    for name, draw in draws:
+        draw()
+        after = generators.all_states()
+        assert [k for k, x, y in zip(after._fields, before, after, strict=True) if x != y] == [name]
+        before = after
+
+
+def test_another_bit_generator_of_numpy_is_heard_of_too(request: pytest.FixtureRequest) -> None:
+    """``set_bit_generator`` swaps the algorithm behind ``np.random``; its state is read without a warning."""
+    import numpy as np
+
+    before = np.random.get_bit_generator()
+    request.addfinalizer(lambda: np.random.set_bit_generator(before))
+    np.random.set_bit_generator(np.random.PCG64(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = generators.all_states()
+        np.random.rand()
+        assert generators.all_states() != first
+        np.random.set_bit_generator(np.random.PCG64(1))
+        assert generators.all_states() == first
+
+
+def test_a_generator_that_nobody_touches_is_known_as_that(request: pytest.FixtureRequest) -> None:
+    """As it was when recording began: the same word in every process, until it is drawn from or seeded."""
+    import random
+
+    import numpy as np
+
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    request.addfinalizer(lambda: (random.setstate(kept[0]), np.random.set_state(kept[1]), torch.set_rng_state(kept[2])))
+    watched = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        watched.append(generators.GlobalGenerators())
+    first, last = (found.states() for found in watched)
+    assert last == (generators.UNTOUCHED, 0, generators.UNTOUCHED, generators.UNTOUCHED)
+    assert first == generators.all_states()
+    for place, draw in ((0, lambda: torch.rand(1)), (2, random.random), (3, np.random.rand)):
+        draw()
+        assert last[place] == generators.UNTOUCHED
+        assert watched[1].states()[place] == generators.all_states()[place] != generators.UNTOUCHED
+
+
+@pytest.mark.parametrize(
+    ("seed", "offset", "unused"), [(0, 0, True), (2**64 - 1, 0, True), (7, 4, False), (7, 2**40, False)]
+)
+def test_a_devices_generator_that_nobody_drew_from(seed: int, offset: int, unused: bool) -> None:
+    """Its state is a seed and an offset; with an offset of 0 nothing has been drawn since it was seeded."""
+    assert generators.is_unused(seed.to_bytes(8, "little") + offset.to_bytes(8, "little")) is unused
+
+
+def test_reading_states_draws_nothing() -> None:
+    """The numbers that follow are those that would have followed."""
+    import random
+
+    import numpy as np
+
+    def numbers() -> list[float]:
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        return [torch.rand(1).item(), random.gauss(0, 1), float(np.random.randn())]
+
+    plain = numbers()
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    generators.all_states()
+    assert [torch.rand(1).item(), random.gauss(0, 1), float(np.random.randn())] == plain
+
+
+# --- Python numbers -------------------------------------------------------------------------------------------------
+
+
+def test_item_keeps_its_number(record: Record) -> None:
+    """Of every type: exactly the Python number that the program got."""
+    numbers: list[Any] = [True, False, 3, 0, -(2**63), 2**63 - 1, 2.5, -0.0, math.inf, -math.inf]
+    numbers += [1 + 2j, 0j, complex(0.0, -0.0)]
+    seen: list[Any] = []
+    rows = record(lambda: seen.extend(torch.tensor([n]).item() for n in numbers)).named("_local_scalar_dense")
+    assert [repr(row.value) for row in rows] == [repr(n) for n in seen] == [repr(n) for n in numbers]
+    assert not any(row.outputs for row in rows)
+
+
+def test_item_keeps_nan_and_narrow_floats(record: Record) -> None:
+    """NaN stays NaN; a bfloat16 is the double that Python saw."""
+
+    def program() -> None:
+        torch.tensor([math.nan]).item()
+        torch.tensor([0.1], dtype=torch.bfloat16).item()
+        bool(torch.tensor(5))
+        float(torch.tensor(1, dtype=torch.int32))
+
+    nan, narrow, truth, whole = (row.value for row in record(program).named("_local_scalar_dense"))
+    assert isinstance(nan, float) and math.isnan(nan)
+    assert narrow == torch.tensor(0.1, dtype=torch.bfloat16).item()
+    assert (truth, whole) == (5, 1)
+
+
+def test_unsigned_numbers_beyond_63_bits_do_not_end_a_recording(record: Record) -> None:
+    """A uint64 may be larger than an integer cell; it is kept as a float then."""
+
+    def program() -> None:
+        torch.tensor([2**63 + 2**40], dtype=torch.uint64).item()
+        torch.ones(1) + 1
+
+    got = record(program)
+    assert got.one("_local_scalar_dense").value == float(2**63 + 2**40)
+    assert got.ops[-1] == "add"
+
+
+def test_numbers_stand_behind_the_arguments_of_later_rows(record: Record) -> None:
+    """A row with a value does not shift the cells of those after it."""
+
+    def program() -> None:
+        x = torch.ones(2)
+        for i in range(4):
+            x.add_(i, alpha=2)
+            x.sum().item()
+            x.to(torch.int64).sum().item()
+            x.mul_(0.5)
+
+    got = record(program)
+    assert [row.integers for row in got.named("add_")] == [[i, 2] for i in range(4)]
+    assert [row.floats for row in got.named("mul_")] == [[0.5]] * 4
+    kinds = [type(row.value) for row in got.named("_local_scalar_dense")]
+    assert kinds == [float, int] * 4

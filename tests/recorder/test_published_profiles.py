@@ -1,0 +1,234 @@
+"""Launches joined to rows on real profiles of GPUs that others have published: what Kineto writes down there.
+
+Two stretches, as facts (names, ids, microseconds): one step of a two-layer network on a Tesla V100, May 2021, from the
+tests of Kineto's viewer (pytorch/kineto, tb_plugin/test/gpu_metrics_input.json), and a product in a backward pass on a
+card that runs kernels for Ampere, October 2022, from those of Holistic Trace Analysis
+(facebookresearch/HolisticTraceAnalysis, tests/data/call_stack/backward_thread.json). Nobody recorded these programs, so
+the brackets of a dispatch mode are put around the ops that it would have seen; all else is as it was written.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rltrace.recorder.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, join
+from rltrace.trace.kernels.names import in_words
+
+PROGRAM, ENGINE = 24_572, 24_610
+"""Threads: the program's, and the autograd engine's for the device."""
+
+OPS = {  # torch's id: name, thread, start, duration
+    33: ("empty_strided", PROGRAM, 645, 51),
+    34: ("copy_", PROGRAM, 720, 65),
+    32: ("to", PROGRAM, 631, 168),
+    38: ("as_strided", PROGRAM, 956, 14),
+    37: ("transpose", PROGRAM, 945, 37),
+    36: ("t", PROGRAM, 917, 101),
+    40: ("view", PROGRAM, 1058, 33),
+    42: ("empty", PROGRAM, 1181, 41),
+    41: ("mm", PROGRAM, 1112, 197),
+    44: ("view", PROGRAM, 1367, 17),
+    43: ("_unsafe_view", PROGRAM, 1336, 79),
+    39: ("matmul", PROGRAM, 1037, 394),
+    45: ("add_", PROGRAM, 1449, 107),
+    35: ("linear", PROGRAM, 907, 664),
+    47: ("empty", PROGRAM, 1662, 25),
+    50: ("resize_", PROGRAM, 1746, 30),
+    49: ("clamp_min", PROGRAM, 1721, 105),
+    48: ("clamp", PROGRAM, 1709, 128),
+    46: ("clamp", PROGRAM, 1606, 263),
+    54: ("as_strided", PROGRAM, 1978, 14),
+    53: ("transpose", PROGRAM, 1968, 36),
+    52: ("t", PROGRAM, 1941, 98),
+    56: ("view", PROGRAM, 2077, 60),
+    58: ("empty", PROGRAM, 2233, 41),
+    57: ("mm", PROGRAM, 2161, 197),
+    60: ("view", PROGRAM, 2416, 17),
+    59: ("_unsafe_view", PROGRAM, 2384, 79),
+    55: ("matmul", PROGRAM, 2057, 422),
+    61: ("add_", PROGRAM, 2497, 103),
+    51: ("linear", PROGRAM, 1932, 683),
+    64: ("empty", PROGRAM, 2827, 41),
+    66: ("empty", PROGRAM, 2955, 35),
+    67: ("as_strided", PROGRAM, 3020, 11),
+    65: ("sum", PROGRAM, 2930, 176),
+    63: ("mse_loss", PROGRAM, 2753, 445),
+    74: ("fill_", PROGRAM, 3576, 49),
+    73: ("zero_", PROGRAM, 3553, 97),
+    83: ("empty_strided", PROGRAM, 4150, 53),
+    82: ("empty_like", PROGRAM, 4137, 81),
+    84: ("fill_", PROGRAM, 4235, 50),
+    81: ("ones_like", PROGRAM, 4128, 169),
+    89: ("empty", ENGINE, 4708, 79),
+    88: ("empty_like", ENGINE, 4680, 146),
+    91: ("fill_", ENGINE, 4885, 93),
+    90: ("zero_", ENGINE, 4858, 147),
+    87: ("zeros_like", ENGINE, 4647, 369),
+    92: ("mse_loss_backward", ENGINE, 5048, 122),
+    86: ("mse_loss_backward", ENGINE, 4603, 614),
+}
+
+CALLS = (  # of the runtime: name, CUPTI's id, the op's, thread, start, duration
+    ("cudaMemcpyAsync", 323, 34, PROGRAM, 752, 12),
+    ("cudaStreamSynchronize", 324, 34, PROGRAM, 765, 7),
+    ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 332, 41, PROGRAM, 1253, 2),
+    ("cudaLaunchKernel", 333, 41, PROGRAM, 1258, 16),
+    ("cudaLaunchKernel", 338, 45, PROGRAM, 1512, 16),
+    ("cudaLaunchKernel", 352, 49, PROGRAM, 1803, 15),
+    ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 363, 57, PROGRAM, 2305, 2),
+    ("cudaLaunchKernel", 364, 57, PROGRAM, 2309, 15),
+    ("cudaLaunchKernel", 369, 61, PROGRAM, 2558, 15),
+    ("cudaLaunchKernel", 377, 63, PROGRAM, 2895, 16),
+    ("cudaLaunchKernel", 388, 65, PROGRAM, 3075, 15),
+    ("cudaLaunchKernel", 395, 74, PROGRAM, 3601, 16),
+    ("cudaLaunchKernel", 429, 84, PROGRAM, 4262, 15),
+    ("cudaLaunchKernel", 440, 91, ENGINE, 4932, 30),
+    ("cudaLaunchKernel", 446, 92, ENGINE, 5127, 26),
+)
+
+COPY = "Memcpy HtoD (Pageable -> Device)"
+GEMM = (
+    "void gemmSN_TN_kernel_64addr<float, 128, 16, 2, 4, 8, 9, false, cublasGemvTensorStridedBatched<float const>,"
+    " cublasGemvTensorStridedBatched<float> >(cublasGemmSmallNParams<cublasGemvTensorStridedBatched<float const>,"
+    " cublasGemvTensorStridedBatched<float>, float>)"
+)
+ADD = (
+    "void at::native::unrolled_elementwise_kernel<at::native::AddFunctor<float>, at::detail::Array<char*, 3>,"
+    " OffsetCalculator<2, unsigned int>, OffsetCalculator<1, unsigned int>, at::native::memory::LoadWithoutCast,"
+    " at::native::memory::StoreWithoutCast>(int, at::native::AddFunctor<float>, at::detail::Array<char*, 3>,"
+    " OffsetCalculator<2, unsigned int>, OffsetCalculator<1, unsigned int>, at::native::memory::LoadWithoutCast,"
+    " at::native::memory::StoreWithoutCast)"
+)
+CLAMP = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::clamp_min_scalar_kernel_impl("
+    "at::TensorIterator&, c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#8}::operator()() const::"
+    "{lambda(float)#1}, at::detail::Array<char*, 2> >(int, at::native::(anonymous namespace)::"
+    "clamp_min_scalar_kernel_impl(at::TensorIterator&, c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#8}::"
+    "operator()() const::{lambda(float)#1}, at::detail::Array<char*, 2>)"
+)
+MSE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::mse_kernel_cuda(at::TensorIterator&)::{lambda()#1}::"
+    "operator()() const::{lambda()#4}::operator()() const::{lambda(float, float)#1}, at::detail::Array<char*, 3> >(int,"
+    " at::native::mse_kernel_cuda(at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda()#4}::operator()()"
+    " const::{lambda(float, float)#1}, at::detail::Array<char*, 3>)"
+)
+SUM = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float,"
+    " at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>,"
+    " unsigned int, float, 4> >(at::native::ReduceOp<float, at::native::func_wrapper_t<float,"
+    " at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>,"
+    " unsigned int, float, 4>)"
+)
+FILL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, at::detail::Array<char*, 1> >"
+    "(int, at::native::FillFunctor<float>, at::detail::Array<char*, 1>)"
+)
+MSE_BACKWARD = (
+    "void at::native::unrolled_elementwise_kernel<at::native::mse_backward_cuda_kernel(at::TensorIterator&,"
+    " c10::Scalar const&)::{lambda()#1}::operator()() const::{lambda()#4}::operator()() const::{lambda(float, float,"
+    " float)#1}, at::detail::Array<char*, 4>, OffsetCalculator<3, unsigned int>, at::detail::Array<1, unsigned int>,"
+    " at::native::memory::LoadWithoutCast, OffsetCalculator::StoreWithoutCast>(int,"
+    " at::native::mse_backward_cuda_kernel(at::TensorIterator&, c10::Scalar const&)::{lambda()#1}::operator()() const::"
+    "{lambda()#4}::operator()() const::{lambda(float, float, float)#1}, at::detail::Array<char*, 4>,"
+    " OffsetCalculator<3, unsigned int>, at::detail::Array<1, unsigned int>, at::native::memory::LoadWithoutCast,"
+    " OffsetCalculator::StoreWithoutCast)"
+)
+ONE, WARPS = (1, 1, 1), (64, 1, 1)
+
+ON_DEVICE = (  # name, CUPTI's id, the op's, start, duration, grid, block
+    (COPY, 323, 34, 767, 1, (), ()),
+    (GEMM, 333, 41, 1275, 3, (1, 2, 1), (128, 1, 1)),
+    (ADD, 338, 45, 1530, 2, ONE, WARPS),
+    (CLAMP, 352, 49, 1820, 1, ONE, WARPS),
+    (GEMM, 364, 57, 2325, 2, (1, 2, 1), (128, 1, 1)),
+    (ADD, 369, 61, 2575, 2, ONE, WARPS),
+    (MSE, 377, 63, 2912, 1, ONE, WARPS),
+    (SUM, 388, 65, 3092, 2, ONE, (32, 1, 1)),
+    (FILL, 395, 74, 3619, 1, ONE, WARPS),
+    (FILL, 429, 84, 4279, 1, ONE, WARPS),
+    (FILL, 440, 91, 4962, 1, ONE, WARPS),
+    (MSE_BACKWARD, 446, 92, 5153, 2, ONE, WARPS),
+)
+
+ROWS = (33, 34, 36, 40, 41, 43, 45, 48, 52, 56, 57, 59, 61, 63, 73, 83, 84, 86)
+"""Ops that a mode below autograd sees, those aside that run within another of them."""
+
+EXPECTED = {34: [COPY], 41: [GEMM], 45: [ADD], 48: [CLAMP], 57: [GEMM], 61: [ADD], 63: [MSE, SUM], 73: [FILL]} | {
+    84: [FILL],
+    86: [FILL, MSE_BACKWARD],
+}
+"""What was launched for each, by what stands in the profile; nothing for the others."""
+
+
+def host(name: str, thread: int, start: float, duration: float, correlation: int = 0) -> ProfilerEvent:
+    """An event of the host; microseconds."""
+    return ProfilerEvent(name, int(1000 * start), int(1000 * (start + duration)), thread, correlation)
+
+
+def step(*, named: bool = True) -> list[ProfilerEvent]:
+    """The step on the V100; ``named``: launches name the op around them, as they do there."""
+    events = [host(f"aten::{name}", thread, start, took, id_) for id_, (name, thread, start, took) in OPS.items()]
+    for id_ in ROWS:
+        _, thread, start, took = OPS[id_]
+        events.append(host(BRACKET, thread, start - 0.2, took + 0.4))
+    for name, correlation, op, thread, start, took in CALLS:
+        call = host(name, thread, start, took, correlation)
+        events.append(call._replace(linked=op * named, runtime=True))
+    for name, correlation, op, start, took, grid, block in ON_DEVICE:
+        event = host(name, 0, start, took, correlation)
+        events.append(event._replace(linked=op * named, device=True, grid=grid, block=block))
+    return events
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_step_on_a_v100(named: bool) -> None:
+    """Copies, nested ops, several kernels of an op, the engine's thread: by ids, or by where calls stand in time."""
+    joined = join(step(named=named), [f"aten.{OPS[id_][0]}.default" for id_ in ROWS])
+    assert (joined.why, joined.lost, joined.strays) == ("", frozenset(), ())
+    found = {id_: [launch.name for launch in launches] for id_, launches in zip(ROWS, joined.launches, strict=True)}
+    assert found == {id_: EXPECTED.get(id_, []) for id_ in ROWS}
+    assert joined.launches[ROWS.index(41)] == (Launch(GEMM, (1, 2, 1), (128, 1, 1)),)
+
+
+def test_what_is_launched_names_the_innermost_op_around_the_call() -> None:
+    """What the join builds upon, of every call; and what ran on the device names the same op as its call."""
+    for name, correlation, op, thread, start, took in CALLS:
+        around = [
+            id_
+            for id_, (_, of, begin, whole) in OPS.items()
+            if of == thread and begin <= start and start + took <= begin + whole
+        ]
+        assert op == min(around, key=lambda id_: OPS[id_][3]), (name, correlation)
+    calls = {correlation: op for _, correlation, op, *_ in CALLS}
+    assert all(calls[correlation] == op for _, correlation, op, *_ in ON_DEVICE)
+
+
+def test_a_row_whose_kernel_is_missing_on_the_device_is_lost() -> None:
+    """Its launch was seen on the host alone; the other rows keep theirs."""
+    events = [event for event in step() if not (event.device and event.correlation == 446)]
+    joined = join(events, [f"aten.{OPS[id_][0]}.default" for id_ in ROWS])
+    assert (joined.why, joined.lost) == ("", frozenset({ROWS.index(86)}))
+    assert [launch.name for launch in joined.launches[ROWS.index(63)]] == [MSE, SUM]
+
+
+CUTLASS = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4>"
+
+
+def test_a_product_in_a_backward_pass_on_ampere() -> None:
+    """There the launch names no op at all; the call stands within the op, on the engine's thread."""
+    engine, start = 24_922, 1_666_149_715_364_000
+    call = ProfilerEvent("cudaLaunchKernel", 374_000, 384_000, engine, 2_131_433, runtime=True)
+    kernel = ProfilerEvent(CUTLASS, 64_509_000, 64_554_000, 0, 2_131_433, 0, True, (32, 1, 2), (128, 1, 1))
+    events = [
+        host("autograd::engine::evaluate_function: AddmmBackward0", engine, 322, 145, 67_242),
+        host("AddmmBackward0", engine, 324, 102, 67_243),
+        host(BRACKET, engine, 329.8, 58.4),
+        host("aten::mm", engine, 330, 58, 67_247),
+        call,
+        kernel,
+    ]
+    moved = [event._replace(start=event.start + 1000 * start, end=event.end + 1000 * start) for event in events]
+    joined = join(moved, ["aten.mm.default"])
+    assert joined.launches == ((Launch(CUTLASS, (32, 1, 2), (128, 1, 1)),),)
+    assert (joined.lost, joined.strays) == (frozenset(), ())
+    assert in_words([CUTLASS]) == ["cutlass 128×128 tf32"]

@@ -1,0 +1,92 @@
+"""Which generator a row drew from, and in which states all of them were left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import Record, Recorded, recorder
+
+from rltrace.recorder.digests.rng_state import UNTOUCHED
+from rltrace.trace.format.schema import Generator, Step
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return recorder(tmp_path)
+
+
+def numbers(got: Recorded) -> list[tuple[str, int]]:
+    """(op, number of its generator) of every row that drew."""
+    found = got.raw.generators.tolist()
+    return [(row.name, found[row.index]) for row in got.rows if row.rng is not None]
+
+
+def test_every_generator_has_a_number(record: Record) -> None:
+    """torch's own has one whether it is named or not, and each of the program's own has another, by first draw."""
+
+    def program() -> None:
+        first, second = torch.Generator(), torch.Generator()
+        torch.rand(3)
+        torch.rand(3, generator=torch.default_generator)
+        torch.rand(3, generator=second)
+        torch.empty(3).normal_(generator=first)
+        torch.randperm(3, generator=second)
+        torch.nn.functional.dropout(torch.ones(3))
+
+    got = record(program)
+    assert numbers(got) == [
+        ("rand", Generator.TORCH),
+        ("rand", Generator.TORCH),
+        ("rand", Generator.OWN),
+        ("normal_", Generator.OWN + 1),
+        ("randperm", Generator.OWN),
+        ("bernoulli_", Generator.TORCH),
+    ]
+    drew_nothing = [row.index for row in got.rows if row.rng is None]
+    assert not got.raw.generators[drew_nothing].any()
+
+
+def test_flags_are_no_more_than_flags(record: Record) -> None:
+    """A row's flags do not change with the generator's number."""
+    generator = torch.Generator()
+    own, common = (record(lambda g=g: torch.rand(3, generator=g)).one("rand") for g in (generator, None))
+    assert own.flags == common.flags
+
+
+def test_more_generators_than_there_are_numbers(record: Record) -> None:
+    """Past the last number it is not said which one it was, and never a wrong one."""
+    kept = [torch.Generator() for _ in range(60)]
+    got = record(lambda: [torch.rand(1, generator=g) for g in kept])
+    found = [number for _, number in numbers(got)]
+    assert found[:48] == list(range(Generator.OWN, 64)) and set(found[48:]) == {Generator.NOT_SAID}
+
+
+def test_the_end_tells_the_states(record: Record) -> None:
+    """What an attempt tells of the generators is told at the end, too: of draws after the last attempt as well."""
+
+    def program(draws: int) -> None:
+        torch.manual_seed(3)
+        weight = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+        for _ in range(draws):
+            torch.rand(1)
+
+    none, one, same = (record(lambda n=n: program(n)) for n in (0, 1, 0))
+    states = [got.process.generators for got in (none, one, same)]
+    assert states[0] is not None and states[1] is not None and states[2] is not None
+    assert states[0][0] == none.steps[0][Step.TORCH_GENERATOR] == states[2][0] != states[1][0]
+
+
+def test_a_second_recording_in_one_process(record: Record) -> None:
+    """It begins where the first one's program ended, and ends there: that is no generator which nobody touched."""
+
+    def program() -> None:
+        torch.manual_seed(11)
+        torch.rand(5)
+
+    states = [record(program).process.generators for _ in range(2)]
+    assert states[0] is not None and states[1] is not None and states[0][0] == states[1][0] != UNTOUCHED

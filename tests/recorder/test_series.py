@@ -1,0 +1,387 @@
+"""Series are taken down beside the ops: scalers, learning rates and what a program watches, exactly and unseen."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from recorded import Recorded
+from torch import nn
+from torch.amp import GradScaler
+
+import rltrace
+from rltrace.errors import RecordError
+from rltrace.recorder.streams import series as series_module
+from rltrace.trace.format.schema import Sample
+
+Series = dict[str, list[tuple[int, float]]]
+
+
+def series_of(recorded: Recorded) -> Series:
+    """(step, number) of every sample, by the name of its series."""
+    payloads: Any = recorded.table("series")
+    found: Series = {}
+    values = recorded.process.samples[:, Sample.VALUE].copy().view(np.float64).tolist()
+    for sample, value in zip(recorded.process.samples.tolist(), values, strict=True):
+        payload = payloads[sample[Sample.SERIES]]
+        name = payload["name"] + (f" in {payload['thread']}" if "thread" in payload else "")
+        found.setdefault(name, []).append((sample[Sample.STEP], value))
+    return found
+
+
+def values(recorded: Recorded, name: str) -> list[float]:
+    return [value for _, value in series_of(recorded)[name]]
+
+
+def train(scaler: GradScaler, updates: int = 4, overflow: int = 1, optimizer: Any = None) -> None:
+    """Updates of a small network; in one of them the loss overflows."""
+    network = nn.Linear(2, 1)
+    own = torch.optim.SGD(network.parameters(), lr=0.5) if optimizer is None else optimizer(network.parameters())
+    for update in range(updates):
+        own.zero_grad()
+        loss = network(torch.ones(3, 2)).sum() * (float("inf") if update == overflow else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(own)
+        scaler.update()
+
+
+STATE = {
+    "scaler:0/scale": [(0, 16.0), (0, 16.0), (1, 8.0), (2, 8.0), (3, 16.0)],
+    "scaler:0/growth": [(0, 0.0), (0, 1.0), (1, 0.0), (2, 1.0), (3, 0.0)],
+    "scaler:0/found_inf": [(0, 0.0), (1, 1.0), (2, 0.0), (3, 0.0)],
+    "scaler:0/skipped:0": [(0, 0.0), (1, 1.0), (2, 0.0), (3, 0.0)],
+}
+"""Of a scaler that starts at 16 and grows after two good updates; the second overflows."""
+
+
+class Counting(GradScaler):
+    """Hands over to the base, as subclasses do."""
+
+    def update(self, new_scale: Any = None) -> None:
+        super().update(new_scale)
+
+
+@pytest.mark.parametrize("level", ["op", "step"])
+@pytest.mark.parametrize("class_", [GradScaler, Counting])
+def test_a_scaler_is_followed_through_a_real_overflow(
+    record: Callable[..., Recorded], level: str, class_: type[GradScaler]
+) -> None:
+    """Its state before the first update, then after each, by the step of its attempt; what was skipped, and why."""
+    recorded = record(lambda: train(class_("cpu", init_scale=16.0, growth_interval=2)), level=level)
+    found = series_of(recorded)
+    assert {name: found[name] for name in STATE} == STATE
+    assert found["optimizer:0/group:0/lr"] == [(0, 0.5)]
+
+
+def test_scalers_made_before_and_classes_made_during_a_recording(record: Callable[..., Recorded]) -> None:
+    """None is missed; one that was there is numbered at its first use, a new one as it is made."""
+    early = GradScaler("cpu", init_scale=16.0, growth_interval=2)
+
+    def program() -> None:
+        class Own(GradScaler):
+            """Does all of the update by itself."""
+
+            def update(self, new_scale: Any = None) -> None:
+                assert self._scale is not None
+                self._scale.mul_(0.5)
+                self._per_optimizer_states.clear()
+
+        late = Own("cpu", init_scale=16.0)
+        train(early)
+        train(late, 2, 9)
+
+    recorded = record(program)
+    found = series_of(recorded)
+    assert [value for _, value in found["scaler:0/scale"]] == [16.0, 8.0, 4.0]
+    assert [value for _, value in found["scaler:1/scale"]] == [value for _, value in STATE["scaler:0/scale"]]
+
+
+def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) -> None:
+    """An optimizer that skips by itself is told of as any other; a scaler that is off has no series."""
+    fused = record(lambda: train(GradScaler("cpu"), 3, optimizer=lambda p: torch.optim.SGD(p, lr=0.5, fused=True)))
+    assert values(fused, "scaler:0/skipped:0") == [0.0, 1.0, 0.0]
+    off = record(lambda: train(GradScaler("cpu", enabled=False), 2))
+    assert set(series_of(off)) == {"optimizer:0/group:0/lr"}
+
+
+def test_several_optimizers_of_one_scaler(record: Callable[..., Recorded]) -> None:
+    """One update after the attempts of both; it belongs to the later one."""
+
+    def program() -> None:
+        scaler = GradScaler("cpu", init_scale=4.0)
+        networks = [nn.Linear(2, 1) for _ in range(2)]
+        optimizers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
+        scaler.scale(networks[0](torch.ones(2)).sum() + networks[1](torch.ones(2)).sum() * float("inf")).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+
+    found = series_of(record(program))
+    assert found["scaler:0/skipped:0"] == [(0, 0.0)] and found["scaler:0/skipped:1"] == [(1, 1.0)]
+    assert found["scaler:0/scale"] == [(1, 4.0), (1, 2.0)] and found["scaler:0/found_inf"] == [(1, 1.0)]
+
+
+def test_everything_is_put_back(record: Callable[..., Recorded]) -> None:
+    """After a recording, and after one that a program breaks off, the classes are what they were."""
+
+    def stands() -> list[Any]:
+        return [GradScaler.__init__, GradScaler.update, GradScaler.step, Counting.update]
+
+    def breaks() -> None:
+        with pytest.raises(AssertionError):
+            GradScaler("cpu").update()
+        train(Counting("cpu"), 1)
+
+    before = stands()
+    record(breaks)
+    assert stands() == before
+
+
+def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) -> None:
+    """Parameters go when the program lets go of them, whether or not a scaler made the attempts."""
+
+    def program() -> None:
+        for scaled in (False, True):
+            parameter = nn.Parameter(torch.ones(1))
+            scaler = GradScaler("cpu", enabled=scaled)
+            optimizer = torch.optim.SGD([parameter], lr=0.5)
+            scaler.scale(parameter.sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            gone = weakref.ref(parameter)
+            del parameter, optimizer, scaler
+            gc.collect()
+            assert gone() is None
+
+    record(program)
+
+
+def test_rates_are_kept_where_they_change(record: Callable[..., Recorded]) -> None:
+    """By optimizer and group, at the first attempt and at each with another rate; tensors count by their number."""
+
+    def program() -> None:
+        a, b = nn.Linear(1, 1), nn.Linear(1, 1)
+        first = torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters(), "lr": 1.0}], lr=0.5)
+        rate = torch.tensor(0.25)
+        second = torch.optim.Adam(a.parameters(), lr=rate, fused=True)
+        schedule = torch.optim.lr_scheduler.StepLR(first, 2, 0.5)
+        for _ in range(3):
+            (a(torch.ones(1)) + b(torch.ones(1))).sum().backward()
+            first.step()
+            second.step()
+            schedule.step()
+        rate.mul_(2)
+        second.step()
+
+    found = series_of(record(program))
+    assert found == {
+        "optimizer:0/group:0/lr": [(0, 0.5), (4, 0.25)],
+        "optimizer:0/group:1/lr": [(0, 1.0), (4, 0.5)],
+        "optimizer:1/group:0/lr": [(1, 0.25), (6, 0.5)],
+    }
+
+
+def test_watching(record: Callable[..., Recorded]) -> None:
+    """Any single number, at the step where it was watched; NaN, infinities and integers beyond floats too."""
+
+    def program() -> None:
+        weight = nn.Parameter(torch.tensor([3.0]))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        for value in (1, 2.5, True, np.float32(0.5), np.array([7]), weight, weight * 2, torch.tensor(9)):
+            rltrace.watch("mixed", value)
+        optimizer.step()
+        for value in (float("nan"), float("inf"), 10**400, -(10**400), -0.0):
+            rltrace.watch("odd", value)
+
+    found = series_of(record(program))
+    assert found["mixed"] == [(0, value) for value in (1.0, 2.5, 1.0, 0.5, 7.0, 3.0, 6.0, 9.0)]
+    assert [step for step, _ in found["odd"]] == [1] * 5
+    assert repr([value for _, value in found["odd"]]) == "[nan, inf, inf, -inf, -0.0]"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_no_number_is_refused_whether_or_not_it_is_recorded(
+    record: Callable[..., Recorded], recorded: bool
+) -> None:
+    """So a program fails at its desk, not first under the recorder; where nothing is recorded, nothing is done."""
+
+    def program() -> None:
+        for value in ("1", None, [1.0], 1j, np.zeros(2), torch.zeros(2), torch.zeros(0)):
+            with pytest.raises(TypeError):
+                rltrace.watch("x", value)
+        with pytest.raises(TypeError):
+            rltrace.watch(3, 1.0)  # type: ignore[arg-type]
+        rltrace.watch("x", torch.tensor(1j))  # a tensor that says it is a number, and is none: left out
+        rltrace.watch("x", 2.0)
+
+    if not recorded:
+        program()
+    else:
+        assert series_of(record(program)) == {"x": [(0, 2.0)]}
+
+
+def test_watching_leaves_no_trace_among_the_ops(record: Callable[..., Recorded]) -> None:
+    """No row, no digest, no version, no call of the program's own modes or subclasses comes of it."""
+    calls: list[Any] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def program(watch: bool) -> None:
+        torch.manual_seed(1)
+        weight = nn.Parameter(torch.randn(1))
+        square = weight * weight
+        if watch:
+            with Mode():
+                rltrace.watch("weight", weight)
+                rltrace.watch("square", square)
+        square.sum().backward()
+        assert (weight._version, square._version) == (0, 0)
+
+    plain, watched = record(lambda: program(False)), record(lambda: program(True))
+    assert calls == [] and len(series_of(watched)) == 2
+    assert watched.ops == plain.ops and watched.chains == plain.chains
+
+
+def test_series_go_on_outside_of_the_window(record: Callable[..., Recorded]) -> None:
+    """What cost nearly nothing is recorded throughout, though ops are rows in one step only."""
+
+    def program() -> None:
+        weight = nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        for update in range(5):
+            rltrace.watch("update", update)
+            weight.grad = torch.ones(1)
+            optimizer.step()
+
+    recorded = record(program, steps=(2, 3))
+    assert series_of(recorded)["update"] == [(update, float(update)) for update in range(5)]
+    assert {row.step for row in recorded.rows} == {2}
+
+
+def test_threads_have_series_of_their_own(record: Callable[..., Recorded]) -> None:
+    """A thread's numbers stand in its stream; where threads have none (level step), under its name."""
+
+    def program() -> None:
+        def act(number: int) -> None:
+            torch.ones(1)
+            rltrace.watch("return", number)
+
+        for number in range(2):
+            thread = threading.Thread(target=act, args=(number,), name=f"actor-{number}")
+            thread.start()
+            thread.join()
+        rltrace.watch("return", 9)
+
+    op, step = record(program), record(program, level="step")
+    assert op.process.samples[:, Sample.STREAM].tolist() == [1, 2, 0]
+    assert [stream.name for stream in op.process.streams][1:] == [f"rank0/main/thread:actor-{n}" for n in range(2)]
+    assert series_of(step) == {"return in actor-0": [(0, 0.0)], "return in actor-1": [(0, 1.0)], "return": [(0, 9.0)]}
+
+
+def test_many_samples_are_committed_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory doesn't grow with the samples of a run: so many wait at most, then they are written."""
+    monkeypatch.setattr(series_module, "HURRY_AT", 256)
+    hurried: list[int] = []
+    made = series_module.SeriesSampler(
+        rltrace.recorder.core.process_state.ProcessState(lambda error: None).tables,  # type: ignore[attr-defined]
+        lambda: series_module.StreamPosition(0, 0, 0, ""),
+        lambda: hurried.append(len(made.take())),
+    )
+    for number in range(1000):
+        made.watch("x", number)
+    assert hurried == [256, 256, 256] and len(made.take()) == 1000 - 3 * 256 and len(made.take()) == 0
+
+
+def test_a_recorder_that_broke_off_takes_nothing_more(tmp_path: Path) -> None:
+    """Memory of a program that goes on for days is not filled with samples that nobody will write."""
+    from rltrace.recorder.session.session import current
+
+    with pytest.raises(RecordError), rltrace.record(tmp_path / "a.zarr"):
+        session = current.session
+        assert session is not None
+        rltrace.watch("x", 1.0)
+        session.fail(OSError("no space"))
+        for number in range(100):
+            rltrace.watch("x", number)
+        assert len(session._series.take()) == 0
+
+
+def test_training_in_mixed_precision_computes_the_same(record: Callable[..., Recorded]) -> None:
+    """Weights, scales, trackers, generators and what a subclass sees are those of the program alone."""
+
+    class Seeing(GradScaler):
+        def update(self, new_scale: Any = None) -> None:
+            seen.append((self._found_inf_per_device(optimizers[-1]), self.get_scale()))
+            super().update(new_scale)
+
+    seen: list[Any] = []
+    optimizers: list[Any] = []
+
+    def program() -> list[Any]:
+        torch.manual_seed(3)
+        seen.clear()
+        optimizers.clear()
+        network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizers.append(torch.optim.Adam(network.parameters(), lr=0.01))
+        scaler = Seeing("cpu", init_scale=2.0**14, growth_interval=2)
+        for update in range(8):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = network(torch.randn(6, 4)).float().pow(2).mean() * (1e6 if update == 3 else 1.0)
+            optimizers[0].zero_grad()
+            scaler.scale(loss).backward()
+            rltrace.watch("loss", loss)
+            scaler.step(optimizers[0])
+            scaler.update()
+        state = [parameter.detach().clone() for parameter in network.parameters()]
+        versions = [parameter._version for parameter in network.parameters()]
+        return [state, versions, scaler.state_dict(), list(seen), torch.get_rng_state()]
+
+    alone = program()
+    recorded: list[Any] = []
+    found = record(lambda: recorded.extend(program()))
+    assert repr(recorded) == repr(alone)
+    assert all(torch.equal(a, b) for a, b in zip(recorded[0], alone[0], strict=True))
+    scales = values(found, "scaler:0/scale")
+    assert scales[-1] == alone[2]["scale"] and 1.0 in values(found, "scaler:0/found_inf")
+
+
+@pytest.fixture
+def device() -> Iterator[str]:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    yield "cuda"
+
+
+def test_numbers_on_a_device_are_those_of_the_moment(record: Callable[..., Recorded], device: str) -> None:
+    """They are read back later, and are what they were when they were watched, on a stream of the program's own too."""
+
+    def program() -> None:
+        scaler = GradScaler(device, init_scale=16.0, growth_interval=2)
+        number = torch.zeros(1, device=device)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(100):
+                number += 1
+                rltrace.watch("x", number)
+        torch.cuda.synchronize()
+        weight = nn.Parameter(torch.ones(1, device=device))
+        optimizer = torch.optim.Adam([weight], lr=0.5, fused=True)
+        for update in range(4):
+            optimizer.zero_grad()
+            scaler.scale((weight * (float("inf") if update == 1 else 1.0)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    recorded = record(program, level="step")
+    found = series_of(recorded)
+    assert values(recorded, "x") == [float(number) for number in range(1, 101)]
+    assert {name: found[name] for name in STATE} == STATE

@@ -1,0 +1,410 @@
+"""The life of a recording: everything is put back, failures of its own stay its own, forks and exits are survived."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+import torch
+from recorded import Record, Recorded
+from torch import nn
+from torch.autograd import graph
+from torch.optim import optimizer as torch_optimizer
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+import rltrace
+from rltrace.errors import RecordError, UsageError
+from rltrace.recorder import current_session
+from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.trace.read.reader import open_trace
+
+
+def run(code: str, folder: Path, *, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a program text in a folder of its own."""
+    program = folder / "program.py"
+    program.write_text(textwrap.dedent(code))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, program], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == status, result.stderr
+    return result
+
+
+def outermost(frame: FrameType) -> CodeType:
+    """What a thread runs."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
+
+
+# --- put back -------------------------------------------------------------------------------------------------------
+
+
+def patched() -> dict[str, object]:
+    """Everything that a recording stands in for or hooks into."""
+    return {
+        "call": nn.Module.__call__,
+        "start": threading.Thread.start,
+        "thread": threading.Thread._bootstrap_inner,  # type: ignore[attr-defined]
+        "scaler": torch.amp.GradScaler.step,
+        "engine": graph._engine_run_backward,
+        "autograd": torch.autograd._engine_run_backward,
+        "before": len(torch_optimizer._global_optimizer_pre_hooks),
+        "after": len(torch_optimizer._global_optimizer_post_hooks),
+        "registration": len(nn.modules.module._global_module_registration_hooks),
+        "mode": _get_current_dispatch_mode(),
+        "threads": {t.name for t in threading.enumerate()},
+    }
+
+
+@pytest.mark.parametrize("level", ["op", "step"])
+@pytest.mark.parametrize("ending", ["returns", "raises", "exits", "is interrupted"])
+def test_everything_patched_is_restored(record: Record, level: str, ending: str) -> None:
+    """However the block ends; while it runs, things are patched indeed."""
+    before = patched()
+    during = []
+    endings = {"raises": KeyError("mine"), "exits": SystemExit(3), "is interrupted": KeyboardInterrupt()}
+
+    def program() -> None:
+        during.append(patched())
+        p = nn.Parameter(torch.ones(2))
+        p.sum().backward()
+        torch.optim.SGD([p]).step()
+        if ending in endings:
+            raise endings[ending]
+
+    if ending == "returns":
+        record(program, level=level)
+    else:
+        with pytest.raises(type(endings[ending])):
+            record(program, level=level)
+    assert patched() == before
+    unchanged = {name for name, value in during[0].items() if value == before[name]}
+    assert unchanged == {"threads"} | (set() if level == "op" else {"call", "start", "thread", "mode"})
+
+
+def test_a_trace_is_whole_when_the_block_raised(tmp_path: Path) -> None:
+    """What ran before the exception is there, and the process's state says that it ended in order."""
+    with pytest.raises(KeyError, match="mine"), rltrace.record(tmp_path / "a.zarr"):
+        torch.ones(3).sin()
+        raise KeyError("mine")
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert got.process.state == "complete"
+
+
+def test_one_recording_at_a_time(tmp_path: Path) -> None:
+    """The second is refused and the first goes on."""
+    with rltrace.record(tmp_path / "a.zarr"):
+        with pytest.raises(UsageError, match="already"), rltrace.record(tmp_path / "b.zarr"):
+            pass
+        torch.ones(3).sin()
+    assert Recorded(tmp_path / "a.zarr").ops == ["ones", "sin"]
+    assert not (tmp_path / "b.zarr").exists()
+
+
+def test_recordings_one_after_the_other(record: Record) -> None:
+    """Each with tables, steps and optimizers of its own, and nothing of the last one stays behind."""
+    p = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+
+    def program() -> None:
+        (p * 2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    first, second = (record(program) for _ in range(2))
+    assert first.ops == second.ops
+    assert first.optimizers == second.optimizers == [("SGD#0", 0, 0)]
+
+
+def test_sessions_are_let_go() -> None:
+    """A process that records many times keeps none of the recordings alive."""
+    import gc
+    import tempfile
+    import weakref
+
+    with tempfile.TemporaryDirectory() as folder, rltrace.record(Path(folder) / "a.zarr"):
+        torch.ones(3).sin()
+        session = weakref.ref(current_session())  # type: ignore[arg-type]
+    gc.collect()
+    assert session() is None
+
+
+# --- failures of its own ----------------------------------------------------------------------------------------------
+
+COMPUTE = """
+import resource, shutil, signal, sys
+import torch, rltrace
+from pathlib import Path
+
+def compute():
+    torch.manual_seed(1)
+    x = torch.randn(64, 64)
+    for i in range(400):
+        x = (x @ x).softmax(0) + i
+        if i == 200:
+            before_half()
+    return x.sum().item()
+"""
+
+
+def test_a_trace_that_vanishes_is_not_the_programs_trouble(tmp_path: Path) -> None:
+    """The folder is deleted in the middle: the result is right; the block says so when it ends."""
+    result = run(
+        COMPUTE
+        + """
+def before_half(): pass
+plain = compute()
+def before_half(): shutil.rmtree("a.zarr")
+try:
+    with rltrace.record("a.zarr"):
+        recorded = compute()
+except rltrace.errors.RecordError as error:
+    print("said:", "a.zarr" in str(error))
+print(plain == recorded)
+""",
+        tmp_path,
+    )
+    assert result.stdout == "said: True\nTrue\n"
+    assert result.stderr == ""
+
+
+def test_the_programs_exception_comes_before_the_recorders(tmp_path: Path) -> None:
+    """Both went wrong: the program's own is the one that is raised."""
+    with pytest.raises(KeyError, match="mine"), rltrace.record(tmp_path / "a.zarr"):
+        torch.ones(3).sin()
+        shutil.rmtree(tmp_path / "a.zarr")
+        raise KeyError("mine")
+
+
+def test_a_full_disk_is_not_the_programs_trouble(tmp_path: Path) -> None:
+    """No file may grow any more: the result and the output are the program's, what was committed stays readable."""
+    result = run(
+        COMPUTE
+        + """
+def before_half(): pass
+plain = compute()
+def before_half():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, resource.RLIM_INFINITY))
+try:
+    with rltrace.record("a.zarr"):
+        recorded = compute()
+except rltrace.errors.RecordError as error:
+    sys.stderr.write(f"{error}")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(plain == recorded)
+""",
+        tmp_path,
+    )
+    assert result.stdout == "True\n"
+    assert "broke off" in result.stderr and "Traceback" not in result.stderr
+    (process,) = open_trace(tmp_path / "a.zarr").processes
+    assert process.state in ("damaged", "killed")
+
+
+def test_an_error_of_the_recorder_ends_the_recording_alone(tmp_path: Path) -> None:
+    """Something in its own code goes wrong: the op's result is right, the program goes on, the block says so."""
+    with pytest.raises(RecordError, match="broke off: LookupError: mine"), rltrace.record(tmp_path / "a.zarr"):
+        session = current_session()
+        assert session is not None
+        x = torch.ones(3).sin()
+        session._process.fail(LookupError("mine"))
+        y = x.cos() + torch.ones(3, requires_grad=True)
+        y.sum().backward()
+        assert torch.equal(y, torch.ones(3).sin().cos() + 1)
+    (process,) = open_trace(tmp_path / "a.zarr").processes
+    assert process.state == "damaged"
+    assert "LookupError" in str(process.why)
+    assert BackgroundThread._run.__code__ not in {outermost(frame) for frame in sys._current_frames().values()}
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
+    """Not after the program has run for a day."""
+    (tmp_path / "file").write_text("mine")
+    ran = []
+    with pytest.raises((UsageError, RecordError)), rltrace.record(tmp_path / "file" / "a.zarr"):
+        ran.append(1)
+    assert ran == []
+    assert current_session() is None
+
+
+# --- forks, exits, signals --------------------------------------------------------------------------------------------
+
+
+def test_a_fork_computes_on_and_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """``os.fork`` in the middle: the child computes the same numbers; the parent's part is whole and its own."""
+    with rltrace.record(tmp_path / "a.zarr"):
+        x = torch.ones(3)
+        x.sin()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:  # ends without pytest's own ending
+            try:
+                p = nn.Parameter(torch.ones(2))
+                (nn.Sequential(nn.Tanh())(p) * 2).sum().backward()
+                torch.optim.SGD([p]).step()
+                thread = threading.Thread(target=lambda: torch.ones(2).exp())
+                thread.start()
+                thread.join()
+                os.write(writer, str(x.tan().tolist()).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            text = answer.read()
+        os.waitpid(child, 0)
+        x.cos()
+    assert text == str(torch.ones(3).tan().tolist())
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin", "cos"]
+    assert got.steps == []
+    assert got.process.state == "complete"
+    assert got.trace.births == ()
+    _, child_part = got.trace.processes
+    assert child_part.name.startswith("rank0/fork:")
+    assert (child_part.state, len(child_part.steps)) == ("complete", 1)
+    forked = Recorded(tmp_path / "a.zarr", process=1)
+    assert forked.ops[0] == "ones"
+    assert forked.one("tan").inputs[0].digest == got.one("ones").outputs[0]  # from outside, as far as it goes
+    assert [stream.name.rpartition("/")[2] for stream in child_part.streams[1:]] == ["thread:<lambda>"]
+
+
+def test_a_forked_child_that_leaves_the_block_ends_nothing(tmp_path: Path) -> None:
+    """The launch is the parent's to end; the child may even record by itself."""
+    child = 0
+    try:
+        with rltrace.record(tmp_path / "a.zarr"):
+            torch.ones(3).sin()
+            child = os.fork()
+        if child == 0:
+            with rltrace.record(tmp_path / "b.zarr"):
+                torch.ones(3).tan()
+    finally:
+        if child == 0:
+            os._exit(0)
+    os.waitpid(child, 0)
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert [record["type"] for record in got.trace.journal.records].count("exit") == 1
+    assert Recorded(tmp_path / "b.zarr").ops == ["ones", "tan"]
+
+
+def test_workers_of_a_loader_are_recorded(tmp_path: Path) -> None:
+    """A DataLoader that forks while a recording is under way."""
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    with rltrace.record(tmp_path / "a.zarr"):
+        loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context="fork")
+        batches = [batch[0].sum().item() for batch in loader]
+    assert batches == [6.0, 22.0]
+    got = Recorded(tmp_path / "a.zarr")
+    assert [row.value for row in got.named("_local_scalar_dense")][-2:] == [6.0, 22.0]
+    assert "stack" not in got.ops
+    workers = [Recorded(tmp_path / "a.zarr", process=number) for number in (1, 2)]
+    assert [worker.process.state for worker in workers] == ["complete"] * 2
+    assert all("/worker:" in worker.process.name for worker in workers)
+    assert [worker.ops.count("stack") for worker in workers] == [1, 1]
+
+
+def test_an_exit_in_the_middle_keeps_the_rows(tmp_path: Path) -> None:
+    """``sys.exit`` inside of the block: status and rows are there."""
+    run(
+        """
+        import sys, torch, rltrace
+        with rltrace.record("a.zarr"):
+            torch.ones(3).sin()
+            sys.exit(7)
+        """,
+        tmp_path,
+        status=7,
+    )
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert got.process.state == "complete"
+
+
+def test_a_program_that_never_leaves_the_block_is_finished_at_exit(tmp_path: Path) -> None:
+    """An interactive session that just ends."""
+    result = run(
+        """
+        import torch, rltrace
+        block = rltrace.record("a.zarr")
+        block.__enter__()
+        torch.ones(3).sin()
+        """,
+        tmp_path,
+    )
+    assert result.stdout == result.stderr == ""
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert got.process.state == "complete"
+
+
+def test_a_killed_program_leaves_what_was_committed(tmp_path: Path) -> None:
+    """SIGKILL: nothing depends on an exit hook."""
+    run(
+        """
+        import os, signal, torch, rltrace
+        with rltrace.record("a.zarr"):
+            torch.ones(3).sin()
+            from rltrace.recorder import current_session
+            current_session()._committer.flush()
+            torch.ones(3).cos()
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        tmp_path,
+        status=-signal.SIGKILL,
+    )
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert got.process.state == "killed"
+
+
+def test_a_recording_may_begin_inside_of_another_mode(record: Record) -> None:
+    """A mode of the program's own lies below; one that stays on top at the end is no trouble."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mine(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    with Mine():
+        assert record(lambda: torch.ones(3).sin()).ops == ["ones", "sin"]
+    top = Mine()
+
+    def program() -> None:
+        torch.ones(3).sin()
+        top.__enter__()  # type: ignore[no-untyped-call]
+        torch.ones(3).cos()
+
+    assert record(program).ops == ["ones", "sin", "ones", "cos"]
+    assert torch.equal(torch.ones(3).exp(), torch.ones(3).exp())
+    top.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    while _get_current_dispatch_mode() is not None:
+        _get_current_dispatch_mode().__exit__(None, None, None)
+
+
+def test_an_existing_trace_is_not_overwritten(tmp_path: Path) -> None:
+    """Unless it is asked for."""
+    for options in ({}, {"force": True}):
+        with rltrace.record(tmp_path / "a.zarr", **options):  # type: ignore[arg-type]
+            torch.ones(3).sin()
+    with pytest.raises(UsageError), rltrace.record(tmp_path / "a.zarr"):
+        pass
+    shutil.rmtree(tmp_path / "a.zarr")
+
+
+def test_levels_have_names(tmp_path: Path) -> None:
+    """There are two."""
+    with pytest.raises(UsageError, match='neither "op" nor "step"'), rltrace.record(tmp_path / "a.zarr", level="ops"):
+        pass

@@ -1,0 +1,170 @@
+"""What torch was set to when an op ran: each row names it, whoever changed it and whenever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded import Record, Recorded, recorder
+
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.base.settings import NOT_ASKED, Settings, thread_settings
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return recorder(tmp_path)
+
+
+@contextmanager
+def put_back(read: Callable[[], Any], write: Callable[[Any], None], value: Any) -> Iterator[None]:
+    before = read()
+    write(value)
+    try:
+        yield
+    finally:
+        write(before)
+
+
+def flushed() -> AbstractContextManager[None]:
+    return put_back(lambda: False, torch.set_flush_denormal, True)
+
+
+CHANGES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], object, object]] = {
+    "grad_mode": (torch.no_grad, True, False),
+    "inference_mode": (torch.inference_mode, False, True),
+    "flush_denormal": (flushed, False, True),
+    "threads": (lambda: put_back(torch.get_num_threads, torch.set_num_threads, 1), 2, 1),
+    "default_dtype": (
+        lambda: put_back(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+        "float32",
+        "float64",
+    ),
+    "deterministic_algorithms": (
+        lambda: put_back(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
+        False,
+        True,
+    ),
+    "mkldnn.enabled": (
+        lambda: put_back(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, False),
+        True,
+        False,
+    ),
+    "cuda.matmul.tf32": (
+        lambda: put_back(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
+        False,
+        True,
+    ),
+}
+"""By setting: what changes it, and its value before and within."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_op_within_ran_under_it(record: Record, name: str) -> None:
+    """And the ops before and after it did not."""
+    change, before, within = CHANGES[name]
+    x = torch.ones(2)
+
+    def program() -> None:
+        x.neg()
+        with change():
+            x.exp()
+        x.sin()
+
+    with put_back(torch.get_num_threads, torch.set_num_threads, 2):
+        found = record(program)
+    assert [settings_of(found, op)[name] for op in ("neg", "exp", "sin")] == [before, within, before]
+
+
+def settings_of(found: Recorded, op: str) -> dict[str, Any]:
+    settings = found.one(op).settings
+    assert settings
+    return settings
+
+
+def test_what_is_asked_only_now_and_then(record: Record) -> None:
+    """A flag that is too many to be asked at each op is known from the first step after 1,024 rows on."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def program() -> None:
+        for _ in range(1_100):
+            weight.detach().neg()
+        with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
+            weight.sum().backward()
+            optimizer.step()
+            torch.ones(1).exp()
+
+    found = record(program)
+    assert settings_of(found, "exp")["sdp.flash"] is False
+    assert found.named("neg")[0].settings["sdp.flash"] is True
+
+
+def test_each_thread_has_its_own(record: Record) -> None:
+    """Grad mode is of the thread: one without gradients changes nothing for another."""
+
+    def program() -> None:
+        other = threading.Thread(target=torch.no_grad()(torch.ones(1).exp), name="other")
+        other.start()
+        other.join()
+        torch.ones(1).sin()
+
+    found = record(program)
+    assert settings_of(found, "sin")["grad_mode"] is True
+    assert settings_of(Recorded(found.path, "rank0/main/thread:other"), "exp")["grad_mode"] is False
+
+
+def test_backward_runs_without_grad_mode(record: Record) -> None:
+    """Unless its graph is to be differentiated again."""
+    x = torch.ones(2, requires_grad=True)
+
+    def program() -> None:
+        torch.autograd.grad(x.exp().sum(), x)
+        torch.autograd.grad(x.sin().sum(), x, create_graph=True)
+
+    found = record(program)
+    assert found.one("cos").settings["grad_mode"] is True
+    assert found.named("mul")[0].settings["grad_mode"] is False
+
+
+def test_events_have_none(record: Record) -> None:
+    """A row that is no op ran under nothing."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    found = record(torch.optim.SGD([weight], lr=0.1).step)
+    events = [row for row in found.rows if row.op == "" or row.kind.name != "OP"]
+    assert all(row.settings == {} for row in events)
+
+
+def test_many_changes_make_few_entries() -> None:
+    """A program that turns gradients on and off all the time has two sets of settings, and one guard for each."""
+    tables = Tables()
+    settings = Settings(tables)
+    numbers = set()
+    for i in range(200):
+        with torch.no_grad() if i % 2 else nullcontext():
+            numbers.add(settings.now(ask_all=i % 10 == 0).number)
+    assert len(numbers) == 2
+    assert len(settings._known) == 2
+    assert settings.threads[min(numbers)] == torch.get_num_threads()
+
+
+def test_a_guard_that_has_gone_stale_is_not_believed() -> None:
+    """What the guard does not look at may have changed under it; asked for all, nothing old is given out."""
+    settings = Settings(Tables())
+    first = settings.now(ask_all=True)
+    with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
+        assert settings.now(ask_all=False) is first
+        second = settings.now(ask_all=True)
+        assert settings.payloads[second.number]["sdp.flash"] is False
+    assert settings.now(ask_all=True).number == first.number
+
+
+def test_nothing_asked_yet_holds_nowhere() -> None:
+    """What stands before the first op is never taken for what an op ran under."""
+    assert not NOT_ASKED.holds()
+    assert thread_settings()["grad_mode"] is True

@@ -1,0 +1,366 @@
+"""Streams: one per thread that dispatches an op, named by the thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+import torch
+from recorded import Record, Recorded
+from torch import nn
+
+import rltrace
+from rltrace.diff import compare
+from rltrace.diff.base.coverage import unrecorded
+from rltrace.diff.base.model import Verdict
+from rltrace.trace.format.schema import Origin, Step
+
+
+def in_thread(name: str, work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+
+
+def names(got: Recorded) -> list[str]:
+    return [stream.name for stream in got.process.streams]
+
+
+def other(got: Recorded, name: str) -> Recorded:
+    return Recorded(got.path, f"rank0/main/thread:{name}")
+
+
+def test_a_threads_ops_stand_in_its_own_stream(record: Record) -> None:
+    """By the name of the thread; the main stream has none of them."""
+
+    def work() -> None:
+        torch.ones(2).cos()
+
+    def program() -> None:
+        torch.ones(2).sin()
+        in_thread("actor-3", work)
+        torch.ones(2).tan()
+
+    got = record(program)
+    assert names(got) == ["rank0/main", "rank0/main/thread:actor-3"]
+    assert got.ops == ["ones", "sin", "ones", "tan"]
+    thread = other(got, "actor-3")
+    assert thread.ops == ["ones", "cos"]
+    assert thread.one("cos").line == "torch.ones(2).cos()"
+    assert thread.one("cos").stack[-1]["function"] != "run"
+
+
+def test_a_second_thread_of_one_name_has_a_number(record: Record) -> None:
+    """In the order in which they were started, whichever computes first."""
+    turns = [threading.Event() for _ in range(4)]
+    turns[-1].set()
+
+    def work(width: int) -> None:
+        turns[width].wait()  # the last one is the first to compute
+        torch.ones(width).sin()
+        turns[width - 1].set()
+
+    def program() -> None:
+        threads = [threading.Thread(target=work, args=(width,), name="worker") for width in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    got = record(program)
+    base = "rank0/main/thread:worker"
+    assert sorted(names(got)) == ["rank0/main", base, f"{base}#2", f"{base}#3"]
+    widths = [Recorded(got.path, name).one("sin").layouts[0][1] for name in sorted(names(got))[1:]]
+    assert widths == [[1], [2], [3]]
+
+
+class Learner(threading.Thread):
+    def run(self) -> None:
+        torch.ones(2).cos()
+
+
+def act(width: int) -> None:
+    torch.ones(width).sin()
+
+
+def test_a_name_that_python_made_up_is_what_the_thread_runs(record: Record) -> None:
+    """Its number counts threads that have nothing to do with the program, and those of an earlier recording."""
+
+    def program() -> None:
+        threads = [threading.Thread(target=act, args=(1,)), threading.Thread(target=partial(act, 2)), Learner()]
+        renamed = threading.Thread(target=lambda: setattr(threading.current_thread(), "name", "own") or act(3))
+        for thread in (*threads, renamed, threading.Thread(target=act, args=(4,), name="Thread-safe")):
+            thread.start()
+            thread.join()
+
+    expected = ["thread:act", "thread:act#2", "thread:Learner", "thread:own", "thread:Thread-safe"]
+    for _ in range(2):
+        assert names(record(program)) == ["rank0/main", *(f"rank0/main/{name}" for name in expected)]
+    assert threading.Thread.start.__module__ == "threading"
+
+
+def test_a_pools_thread_is_told_from_others(record: Record) -> None:
+    """Of both kinds of pool in the standard library: which task runs on which thread is a matter of timing."""
+
+    def program() -> None:
+        with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
+            pool.submit(lambda: torch.ones(2).sin()).result()
+        with ThreadPool(1) as pool:
+            pool.apply(lambda: torch.ones(2).cos())
+
+    first, second = names(record(program))[1:]
+    assert first == "rank0/main/pool:loader_0"
+    assert second.startswith("rank0/main/pool:")
+
+
+def test_a_thread_without_ops_has_no_stream(record: Record) -> None:
+    """Not every thread computes."""
+
+    def program() -> None:
+        in_thread("idle", lambda: None)
+        torch.ones(2).sin()
+
+    assert names(record(program)) == ["rank0/main"]
+
+
+def test_pool_threads_are_recorded(record: Record) -> None:
+    """Threads of an executor that starts inside."""
+
+    def program() -> None:
+        with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+            assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
+
+    got = record(program)
+    pool = Recorded(got.path, "rank0/main/pool:pool_0")
+    assert [row.value for row in pool.named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
+
+
+def test_what_another_thread_wrote_is_unknown_and_read(record: Record) -> None:
+    """Nothing orders two threads: no link crosses, the bytes are digested."""
+    box: list[torch.Tensor] = []
+
+    def program() -> None:
+        in_thread("maker", lambda: box.append(torch.ones(3).sin()))
+        box[0] + 1
+        box[0].mul_(2)
+        box[0] + 2
+
+    got = record(program)
+    first, second = got.named("add")
+    made = other(got, "maker").one("sin").outputs[0]
+    assert (first.inputs[0].origin, first.inputs[0].digest) == (Origin.UNKNOWN, made)
+    assert second.inputs[0].row == got.one("mul_").index
+
+
+def test_a_write_by_another_thread_ends_what_was_known(record: Record) -> None:
+    """A stale link would be a wrong one."""
+    box = [torch.zeros(3)]
+
+    def program() -> None:
+        box[0].fill_(1.0)
+        box[0] + 1
+        in_thread("writer", lambda: box[0].add_(5))
+        box[0] + 2
+
+    got = record(program)
+    (link,) = got.named("add")[1].inputs
+    assert link.origin is Origin.UNKNOWN
+    assert link.digest == other(got, "writer").one("add_").outputs[0]
+
+
+def test_a_backward_in_a_thread_has_its_modules_there(record: Record) -> None:
+    """Sequence numbers of autograd nodes are per thread; so are the stacks of modules."""
+
+    def work() -> None:
+        x = torch.ones(2, requires_grad=True)
+        nn.Sequential(nn.Tanh())(x).sum().backward()
+
+    def program() -> None:
+        in_thread("learner", work)
+        nn.Sequential(nn.Sigmoid())(torch.ones(2, requires_grad=True)).sum().backward()
+
+    got = record(program)
+    assert other(got, "learner").one("tanh_backward").module == "Sequential.0"
+    assert got.one("sigmoid_backward").module == "Sequential#2.0"
+
+
+def test_a_step_made_by_a_thread_is_that_streams(record: Record) -> None:
+    """Its end counts rows of the thread's stream."""
+    p = nn.Parameter(torch.ones(2))
+
+    def work() -> None:
+        p.grad = torch.ones(2)
+        torch.optim.SGD([p], lr=0.1, foreach=False).step()
+
+    got = record(lambda: in_thread("learner", work))
+    (step,) = got.steps
+    thread = other(got, "learner")
+    assert step[Step.STREAM] == thread.stream.index
+    assert step[Step.END_ROW] == sum(row.step == 0 for row in thread.rows) > 1
+
+
+def test_threads_compute_the_same_and_their_errors_are_their_own(record: Record) -> None:
+    """An exception in a thread goes to its own hook, recorded or not."""
+    caught: list[type[BaseException]] = []
+    before = threading.excepthook
+    threading.excepthook = lambda args: caught.append(args.exc_type)
+
+    def work() -> None:
+        torch.ones(2).sin()
+        torch.ones(2).view(3)
+
+    try:
+        got = record(lambda: in_thread("raising", work))
+    finally:
+        threading.excepthook = before
+    assert caught == [RuntimeError]
+    assert other(got, "raising").ops == ["ones", "sin", "ones"]
+
+
+def test_many_threads_at_once_leave_whole_streams(record: Record) -> None:
+    """Each thread's rows are its own ops in order, whatever the others do at the same time."""
+
+    def work(number: int) -> Callable[[], None]:
+        def run() -> None:
+            x = torch.full((4,), float(number))
+            for i in range(150):
+                x = x.mul(float(i)).add_(number)
+                if i % 40 == 0:
+                    x.sum().item()
+
+        return run
+
+    def program() -> None:
+        threads = [threading.Thread(target=work(n), name=f"t{n}") for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    got = record(program)
+    for number in range(6):
+        thread = other(got, f"t{number}")
+        assert [row.floats for row in thread.named("mul")] == [[float(i)] for i in range(150)]
+        assert {tuple(row.integers) for row in thread.named("add_")} == {(number,)}
+        muls = thread.named("mul")
+        assert all(row.inputs[0].row is not None for row in muls)
+
+
+def test_a_thread_that_outlives_the_block_computes_on(tmp_path: Path) -> None:
+    """Its later ops are no rows, and nothing happens to it."""
+    go, done = threading.Event(), threading.Event()
+    results: list[float] = []
+
+    def work() -> None:
+        torch.ones(2).sin()
+        done.set()
+        go.wait()
+        results.append(torch.ones(2).cos().sum().item())
+
+    with rltrace.record(tmp_path / "a.zarr"):
+        thread = threading.Thread(target=work, name="late")
+        thread.start()
+        done.wait()
+    go.set()
+    thread.join()
+    assert results == [torch.ones(2).cos().sum().item()]
+    assert Recorded(tmp_path / "a.zarr", "rank0/main/thread:late").ops == ["ones", "sin"]
+
+
+def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
+    """Nor disturbed; that it was there is told."""
+    go, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        go.wait()
+        nn.Sequential(nn.Tanh())(torch.ones(2))
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with rltrace.record(tmp_path / "a.zarr"):
+        go.set()
+        done.wait()
+        torch.ones(2).sin()
+    thread.join()
+    got = Recorded(tmp_path / "a.zarr")
+    assert got.ops == ["ones", "sin"]
+    assert names(got) == ["rank0/main"]
+    assert "work" in str(got.process.facts["threads.before"]).split(", ")
+    (missing,) = unrecorded(got.trace)
+    assert missing.startswith("threads of rank0/main that ran when its recording began are not recorded (")
+
+
+def completed(inline: bool) -> Callable[[], None]:
+    """A program with callbacks, one after the other, that run at once or in the thread that completes the future."""
+
+    def called_back(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        nested: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        nested.then(lambda done: done.value().exp())
+        nested.set_result(future.value().sin().mul_(2))
+        return nested.value()
+
+    def program() -> None:
+        for width in (2, 3):
+            first: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            sent = torch.ones(width)
+            if inline:
+                first.set_result(sent)
+            second = first.then(called_back)
+            if not inline:
+                in_thread("completing", lambda first=first, sent=sent: first.set_result(sent))
+            second.wait().cos()
+
+    return program
+
+
+def test_a_callback_is_recorded_alike_in_whatever_thread_it_runs(record: Record) -> None:
+    """In a stream without an order, with its own stack alone, and one for all that do not run at once."""
+    first, second = record(completed(inline=True)), record(completed(inline=False))
+    callbacks = "rank0/main/pool:future"
+    for got in (first, second):
+        assert names(got) == ["rank0/main", callbacks]
+        assert got.ops == ["ones", "cos"] * 2
+        rows = Recorded(got.path, callbacks).rows
+        assert [row.name for row in rows] == ["sin", "mul_", "exp"] * 2
+        assert [len(row.stack) for row in rows] == [1] * 6
+    assert compare(first.path, second.path).verdict is Verdict.IDENTICAL
+    assert torch._C.Future.then.__module__ != "rltrace.recorder.streams.threads"
+
+
+def test_what_torchscript_runs_beside_a_thread(record: Record) -> None:
+    """Which ops are rows is timing's to say: no false difference, with values kept or without, and it is told."""
+    program = scripted()
+    program()  # its executor has measured
+    for options in ({}, {"values": "all", "values_inputs": True}):
+        runs = [record(program, **options) for _ in range(3)]
+        for run in runs:
+            assert str(run.process.facts["threads.beside"]).startswith("rank0/main from row ")
+            assert run.process.state == "complete"
+            assert run.rows[-1].name == "exp"
+        found = [compare(runs[0].path, other.path).verdict for other in runs[1:]]
+        assert Verdict.DIVERGED not in found
+
+
+def scripted() -> Callable[[], object]:
+    """A function that forks many times, then an op of the calling thread."""
+
+    @torch.jit.script
+    def part(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            x = x.sin() + 1
+        return x
+
+    @torch.jit.script
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        for n in range(20):
+            one = torch.jit.fork(part, x, 3)
+            other = torch.jit.fork(part, x * 2, n)
+            x = part(x, 2) + torch.jit.wait(one) + torch.jit.wait(other)
+        return x
+
+    return lambda: (whole(torch.ones(8)), torch.ones(2).exp())

@@ -1,0 +1,134 @@
+"""The two reports of a comparison, pinned line by line. ``UPDATE_GOLDEN=1 pytest tests/report`` writes them anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from comparisons import CASES, identical, kernel
+
+from rltrace.diff import Comparison
+from rltrace.diff.base.model import CurvePoint, Pair
+from rltrace.report.diff_json import SCHEMA, comparison_json
+from rltrace.report.diff_text import WIDTH, finding_lines, render_comparison
+from rltrace.report.phrases import ordinal
+from rltrace.report.style import Style
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Comparison]:
+    monkeypatch.chdir(tmp_path)
+    return request.param, CASES[request.param]()
+
+
+def check(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_text(case: tuple[str, Comparison]) -> None:
+    """The text report, word for word."""
+    name, comparison = case
+    check(f"{name}.txt", render_comparison(comparison, color=False) + "\n")
+
+
+def test_json(case: tuple[str, Comparison]) -> None:
+    """The JSON report, field for field, and valid JSON for any reader."""
+    name, comparison = case
+    report = comparison_json(comparison)
+    report["search"].pop("bytes_read")  # how many, the compressor decides
+    check(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
+
+
+def test_lines_fit_a_terminal(case: tuple[str, Comparison]) -> None:
+    """80 columns are enough; only commands, which are there to be copied, may be longer."""
+    lines = render_comparison(case[1], color=False).splitlines()
+    assert [line for line in lines if len(line) > WIDTH and "rltrace " not in line] == []
+
+
+def test_colour_adds_nothing_but_colour(case: tuple[str, Comparison]) -> None:
+    """Without its escapes the coloured report is the plain one."""
+    import re
+
+    colored = render_comparison(case[1], color=True)
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == render_comparison(case[1], color=False)
+
+
+def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> None:
+    """Names that others read by; fields are added, never renamed."""
+    report = comparison_json(case[1])
+    assert report["schema"] == SCHEMA == "rltrace.diff/1"
+    top = "verdict a b environment first first_value unordered structure search holes"
+    assert set(top.split()) <= set(report)
+    side = "path level engine ops steps processes"
+    assert set(side.split()) <= set(report["a"])
+    process = "name state after_op why windows exit"
+    assert set(process.split()) <= set(report["a"]["processes"][0])
+    finding = (
+        "cause stream a_index b_index step optimizer environment_step phase op module site kernel inputs_match outputs"
+        " identical_before because"
+    )
+    for found in filter(None, (report["first"], report["first_value"])):
+        assert set(finding.split()) <= set(found)
+
+
+def test_the_document_describes_every_field(case: tuple[str, Comparison]) -> None:
+    """docs/reference/json.md names each field that a report can have."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
+
+    def fields(value: object) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | {f for item in value.values() for f in fields(item)}
+        return {f for item in value for f in fields(item)} if isinstance(value, list) else set()
+
+    report = comparison_json(case[1])
+    report["compared"] = {}  # its keys are names of streams
+    assert {field for field in fields(report) if f"`{field}`" not in text} == set()
+
+
+def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of NaN or infinity is written as text."""
+    monkeypatch.chdir(tmp_path)
+    comparison = replace(identical(), curves=(CurvePoint("loss.item()", 3, float("nan"), float("-inf")),))
+    report = comparison_json(comparison)
+    assert report["curves"] == [{"name": "loss.item()", "step": 3, "a": "nan", "b": "-inf"}]
+    json.dumps(report, allow_nan=False)
+
+
+def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both points are told: where the values part, and where a number that somebody sees does."""
+    monkeypatch.chdir(tmp_path)
+    points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
+    text = render_comparison(replace(kernel(), curves=points), color=False)
+    assert "  Tensors diverge at step 1; the first logged scalar differs 40 steps later.\n" in text
+    assert "  step 41: log(loss.item())\n      0.5 | 0.25\n" in text
+
+
+def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the outputs those that differ are shown, two of them, and all are counted."""
+    monkeypatch.chdir(tmp_path)
+    comparison = kernel()
+    assert comparison.first_value is not None
+    outputs = (Pair("1" * 16, "1" * 16), *(Pair("2" * 16, f"{k}" * 16) for k in range(3, 7)))
+    finding = replace(comparison.first_value, outputs=outputs)
+    told = "\n".join(finding_lines("Found", finding, Style(False)))
+    assert told.count("  output   A  2222222222222222") == 2
+    assert "(4 of 5 outputs differ)" in told
+    equal = "\n".join(finding_lines("Found", replace(finding, outputs=outputs[:1] * 3), Style(False)))
+    assert "  output   equal on both sides" in equal
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (112, "112th"), (2001, "2,001st")]
+)
+def test_ordinals(n: int, text: str) -> None:
+    """Counts as people say them."""
+    assert ordinal(n) == text

@@ -1,0 +1,69 @@
+"""What a recording that was held against another trace says, word by word."""
+
+from __future__ import annotations
+
+from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, Repetition
+from rltrace.report.live_diff import against_json, against_lines, commands
+
+SITE = Site("train.py", 12, "update", "loss = f(x)")
+PLACE = ("rank0/main", 1300, 1234, 7, "aten.mm.default", "critic", SITE)
+NONE = Pair[str](None, None)
+
+
+def lines(tally: LiveCounts, first: LiveFinding | None = None) -> list[str]:
+    return list(against_lines([LiveResult("rank0/main", tally, first)], "a.zarr", "b.zarr"))
+
+
+def test_equal() -> None:
+    """How many ops that rests on, and what it does not rest on."""
+    assert lines(LiveCounts(matched=1200)) == ["equal to a.zarr: all 1,200 ops give the same"]
+    (line,) = lines(LiveCounts(matched=1200, marked=2, unchecked=30))
+    assert "30 more ops are in steps that A does not have" in line
+    assert "2 of them not counted" in line
+
+
+def test_ops_of_one_side() -> None:
+    """No verdict on them, and the command that gives one."""
+    assert lines(LiveCounts(matched=5, only_here=1, only_a=2)) == [
+        "all 5 matched ops give the same as a.zarr; 1 op only in this run, 2 ops only in A",
+        "  to see whether those matter: rltrace diff a.zarr b.zarr",
+    ]
+
+
+def test_nothing_compared() -> None:
+    """Never taken for equal."""
+    assert lines(LiveCounts(only_here=3)) == [
+        "nothing could be compared with a.zarr: none of its ops ran (3 ops only in this run)"
+    ]
+    assert lines(LiveCounts())[0].startswith("nothing could be compared with")
+
+
+def test_the_first_difference() -> None:
+    """Where, on both sides, what and why; and what to look at next."""
+    again = Repetition(100, False, ((("aa",), 60), (("bb",), 40)), 60, 40)
+    first = LiveFinding(*PLACE, Cause.SAME_KERNEL, InputsMatch.LINKED, "because", NONE, (Pair("aa", "bb"),), again)
+    assert lines(LiveCounts(matched=1290), first) == [
+        "differs from a.zarr at op 1,300 of rank0/main (1,234 in A), step 7: aten.mm.default",
+        "  train.py:12 in update: loss = f(x)",
+        "  same-kernel: because",
+    ]
+    found = [LiveResult("rank0/main", LiveCounts(), first)]
+    assert commands(found, "a.zarr", "b.zarr") == [
+        "rltrace diff a.zarr b.zarr",
+        "rltrace repro b.zarr --at rank0/main:1300 --against a.zarr",
+    ]
+    told = against_json(found, {"a": "a.zarr", "trace": "b.zarr"})["processes"][0]["first"]
+    assert (told["a_index"], told["b_index"], told["inputs_match"]) == (1234, 1300, "linked")
+    assert told["again"]["gave"] == [{"digests": ["aa"], "count": 60}, {"digests": ["bb"], "count": 40}]
+
+
+def test_an_op_that_was_not_called_again() -> None:
+    """Why, and no script of it is offered."""
+    first = LiveFinding(
+        *PLACE, Cause.RNG, InputsMatch.UNKNOWN, "because", NONE, (), None, "its inputs differ from those in A"
+    )
+    assert lines(LiveCounts(), first)[-1] == "  it was not re-executed: its inputs differ from those in A"
+    assert commands([LiveResult("rank0/main", LiveCounts(), first)], "a.zarr", "b.zarr") == [
+        "rltrace diff a.zarr b.zarr"
+    ]

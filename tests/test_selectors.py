@@ -1,0 +1,188 @@
+"""The selector grammar: what it accepts, what it means, and where its errors point."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.errors import SelectorError
+from rltrace.selectors import Key, Selector, escape, parse_range, parse_selectors
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op, plain."""
+
+    op: str = "aten.addmm.default"
+    module: str = "policy.mlp_extractor.policy_net.0"
+    frames: tuple[tuple[str, str], ...] = (
+        ("stable_baselines3/ppo/ppo.py", "PPO.train"),
+        ("train.py", "main"),
+    )
+    phase: str = "backward"
+    stream: str = "rank0/main"
+    step: int | None = 105
+    nth: int | None = 0
+    kernels: tuple[str, ...] = ("mkl avx512 2 threads", "void gemm<float, 4>(int)")
+
+
+def selects(*texts: str, op: Op | None = None) -> bool:
+    return parse_selectors(texts).matches(op or Op())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "all",
+        " all ",
+        "op=aten.addmm.default",
+        "op=aten.addmm",
+        "op=addmm",
+        "op=addmm.default",
+        "op=*mm",
+        "op=aten.[ab]ddmm",
+        "op=aten.[!x]ddmm",
+        "op=aten.[a-c]ddmm",
+        "module=policy.*",
+        "module=policy.mlp_extractor.polic?_net.0",
+        "site=ppo.py",
+        "site=ppo/ppo.py:train",
+        "site=stable_baselines3/ppo/ppo.py:PPO.train",
+        "site=*:PPO.*",
+        "site=train.py:main",
+        "phase=backward",
+        "stream=rank0/*",
+        "step=105",
+        "step=100:",
+        "step=:106",
+        "step=105:106",
+        "nth=0",
+        "kernel=*avx512*",
+        r"kernel=void gemm<float\, 4>(int)",
+        "op=addmm,phase=backward",
+        " op = addmm , phase = backward ",
+    ],
+)
+def test_selects(text: str) -> None:
+    """Each key, glob form, short form and range finds the op."""
+    assert selects(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "op=aten.mm",
+        "op=ADDMM",
+        "op=ddmm",
+        "op=aten.[!a]ddmm",
+        "module=policy",
+        "module=",
+        "site=po.py",
+        "site=ppo.py:main",
+        "site=train.py:train",
+        "phase=back",
+        "stream=rank0",
+        "step=106",
+        "step=:105",
+        "step=106:",
+        "nth=1:",
+        "kernel=avx512",
+        "op=addmm,phase=forward",
+    ],
+)
+def test_leaves_out(text: str) -> None:
+    """A pattern has to match the whole name, and each condition of a selector has to hold."""
+    if text.endswith("="):
+        with pytest.raises(SelectorError):
+            parse_selectors([text])
+    else:
+        assert not selects(text)
+
+
+def test_comma_is_and_repetition_is_or() -> None:
+    """Conditions of one selector must all hold; of several selectors one must."""
+    assert not selects("op=addmm,step=3", "op=mm,step=105")
+    assert selects("op=mm", "step=105")
+    assert selects(op=Op(step=None))
+
+
+def test_a_stream_without_steps_has_none() -> None:
+    """An op without a step is in no range of steps."""
+    assert not selects("step=0:", op=Op(step=None))
+
+
+def test_everything_is_known_as_such() -> None:
+    """Whoever lists a trace can skip the matching when nothing is left out."""
+    assert parse_selectors([]).everything
+    assert parse_selectors(["op=mm", "all"]).everything
+    assert not parse_selectors(["op=*"]).everything
+
+
+@pytest.mark.parametrize(
+    ("text", "caret", "words"),
+    [
+        ("addmm", 0, "key=glob"),
+        ("opp=addmm", 0, "no key 'opp'"),
+        ("op=addmm,modul=x", 9, "no key 'modul'"),
+        ("op=", 3, "missing after 'op='"),
+        ("op=addmm,", 9, "key=glob"),
+        ("op=addmm,all", 9, "'all' cannot be combined"),
+        ("step=a:3", 5, "number"),
+        ("step=3:b", 7, "number"),
+        ("step=5:5", 7, "empty"),
+        ("step=-1", 5, "number"),
+        ("op=[ab", 3, "never closed"),
+        ("op=[z-a]", 4, "empty"),
+        ("op=mm\\", 5, "backslash"),
+        ("site=a:b:c", 8, "path:function"),
+        ("site=:f", 5, "path:function"),
+    ],
+)
+def test_errors_point_at_the_character(text: str, caret: int, words: str) -> None:
+    """The message repeats the selector and puts a caret under the character that is wrong."""
+    with pytest.raises(SelectorError, match=re.escape(words)) as raised:
+        parse_selectors([text])
+    _, shown, pointer = str(raised.value).split("\n")
+    assert shown == f"  {text}"
+    assert pointer.index("^") - 2 == caret
+
+
+def test_range_alone() -> None:
+    """``--steps`` takes the same ranges as ``step=``."""
+    assert (parse_range("3:7").start, parse_range("3:7").stop) == (3, 7)
+    assert (parse_range("3:").start, parse_range("3:").stop) == (3, None)
+    with pytest.raises(SelectorError):
+        parse_range("7:3")
+
+
+NAMED = st.sampled_from([Key.MODULE, Key.PHASE, Key.STREAM])
+
+
+@given(key=NAMED, name=st.text(min_size=1), other=st.text())
+def test_escaped_names_match_themselves_alone(key: Key, name: str, other: str) -> None:
+    """``escape`` makes a glob for one name, whatever characters are in it."""
+    selector = parse_selectors([f"{key}={escape(name)}"])
+    assert selector.matches(Op(**{key.value: name}))
+    assert selector.matches(Op(**{key.value: other})) == (other == name)
+
+
+@given(st.text())
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    """No text makes the parser fail in a way of its own."""
+    try:
+        assert isinstance(parse_selectors([text]), Selector)
+    except SelectorError as error:
+        assert "^" in str(error)
+
+
+@given(st.text(alphabet="op=adm,.*?[]!-\\: step0123", max_size=30))
+def test_text_near_the_grammar_parses_or_is_refused(text: str) -> None:
+    """The same, for texts that look like selectors."""
+    try:
+        parse_selectors([text]).matches(Op())
+    except SelectorError as error:
+        assert "^" in str(error)

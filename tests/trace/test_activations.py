@@ -1,0 +1,366 @@
+"""Rows of tensors read back are those that were kept, call by call and op by op, or they lack and that is told."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import Memory, in_memory
+from tampering import _spec, load, replace_chunk, rewrite, store, tamper
+
+from rltrace.digest import reference, seed_of
+from rltrace.digest.activation_rows import SHORT, row_digests
+from rltrace.errors import RltraceError
+from rltrace.testing import TraceBuilder
+from rltrace.trace.format import arrays
+from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
+from rltrace.trace.format.journal import parse_journal
+from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, ModuleCallColumn
+from rltrace.trace.read.activations import Activations
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.tools.slice import slice_trace
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write.packers import DigestBlock, NewOp, NewTensor
+
+DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex128"]
+STREAMS = (0, 1)
+BASE = "processes/0/"
+
+
+def kept_of(path: Path) -> Activations:
+    return open_trace(path).processes[0].kept_rows
+
+
+def build(path: Path) -> Path:
+    """Two commits, each with a call around another one and an op; a third one with a call on another thread."""
+    builder = TraceBuilder(path)
+    for step in range(2):
+        x = np.arange(12, dtype=np.float32).reshape(2, 2, 3) + step
+        with builder.call("Net", {"ids": np.array([[step, 7]]), "x": x}, "Net", "forward", grad=bool(step)) as outer:
+            builder.op("aten.embedding.default", outputs=[f"e{step}"])
+            with builder.call("Net.head", {"input": x}, "Linear", "forward") as inner:
+                row = builder.op("aten.addmm.default", outputs=[f"h{step}"])
+                builder.op_rows(row, {"mat1": x.reshape(4, 3)}, {"": x.reshape(4, 3) * 2})
+                inner[""] = x * 2
+            outer["logits"], outer["past.0"] = x * 2, (np.ones((2, 3), np.uint16), "bfloat16")
+        builder.end_step()
+        if step:
+            thread = builder.stream("rank0/main/thread:loader")
+            with thread.call("Net.head", {"input": x}) as given:
+                thread.op("aten.addmm.default", outputs=["t"])
+                given[""] = x
+            builder.rows_left_out("the limit was reached", 9)
+        builder.commit()
+    return builder.finish()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return build(tmp_path / "kept.zarr")
+
+
+Told = dict[tuple[str, int, int], Any]
+
+
+def told(trace: Trace) -> Told:
+    """All calls and ops that can be read, as plain values."""
+    kept = trace.processes[0].kept_rows
+    found: Told = {}
+    for stream in STREAMS:
+        found |= {("call", stream, call.number): plain(call) for call in kept.calls(stream)}
+        found |= {("op", stream, row): plain(op) for row, op in kept.ops(stream).items()}
+    return found
+
+
+def plain(owner: ModuleCall | OpRows) -> list[Any]:
+    own = [value for name, value in vars(owner).items() if name != "tensors"]
+    tensors = [
+        [value.tolist() if name == "digests" else value for name, value in vars(t).items()] for t in owner.tensors
+    ]
+    return [own, tensors]
+
+
+def test_nothing_asked_for(tmp_path: Path) -> None:
+    """A trace without rows of tensors has none, and says so rather than fail."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.op("aten.mm.default", outputs=["x"])
+    kept = kept_of(builder.finish())
+    assert not kept
+    assert (kept.asked, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
+    assert verify(tmp_path / "a.zarr").ok
+
+
+def test_calls_and_ops_read_back(small: Path) -> None:
+    """What was handed to the writer: numbers, parents, rows of the stream, names, shapes, digests of rows."""
+    kept = kept_of(small)
+    calls = kept.calls(0)
+    assert [(c.number, c.parent, c.module, c.kind, c.step, c.phase, c.grad) for c in calls] == [
+        (0, None, "Net", "Net", 0, "forward", False),
+        (1, 0, "Net.head", "Linear", 0, "forward", False),
+        (2, None, "Net", "Net", 1, "forward", True),
+        (3, 2, "Net.head", "Linear", 1, "forward", False),
+    ]
+    assert [(c.first_row, c.end_row) for c in calls] == [(0, 2), (1, 2), (2, 4), (3, 4)]
+    assert [(t.part.name, t.name, t.dtype, t.shape, t.axes) for t in calls[0].tensors] == [
+        ("INPUT", "ids", "int64", (1, 2), (0,)),
+        ("INPUT", "x", "float32", (2, 2, 3), (0, 1)),
+        ("OUTPUT", "logits", "float32", (2, 2, 3), (0, 1)),
+        ("OUTPUT", "past.0", "bfloat16", (2, 3), (0,)),
+    ]
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    wanted = [reference.digest(row.tobytes(), seed_of("float32", (3,))) for row in x]
+    assert calls[0].tensors[1].digests.reshape(-1).tolist() == wanted
+    assert kept.ops(0)[1].tensors[0].digests.tolist() == wanted
+    assert set(kept.ops(0)) == {1, 3}
+    assert len(kept.calls(1)) == 1
+    value = open_trace(small).processes[0].values.get(calls[2].tensors[0].whole)
+    assert value is not None
+    assert value.raw.tolist() == [[1, 7]]
+    assert kept.why_missing(0, 4, 5) == "the limit was reached"
+    assert kept.why_missing(0, 0, 3) is None
+    assert verify(small).ok
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_rows_of_any_tensor(data: st.DataObject) -> None:
+    """Whatever dtype, shape and axes: a row's digest is that of a tensor of the row's own shape and bytes."""
+    dtype = data.draw(st.sampled_from(DTYPES))
+    shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
+    if shape and data.draw(st.booleans()):
+        shape[-1] = data.draw(st.sampled_from([1, 2 * SHORT, 5_000]))
+    axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1)))) if shape else []
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.random.default_rng(size).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
+    array = raw.view(dtype).reshape(shape)
+    found = row_digests(array.tobytes(), dtype, shape, array.itemsize, axes)
+    assert found.shape == tuple(shape[axis] for axis in axes)
+    inner = [length for axis, length in enumerate(shape) if axis not in axes]
+    for index in list(np.ndindex(found.shape))[:20]:
+        at = tuple(index[axes.index(axis)] if axis in axes else slice(None) for axis in range(len(shape)))
+        assert found[index] == reference.digest(np.ascontiguousarray(array[at]).tobytes(), seed_of(dtype, inner))
+
+
+def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
+    """Digests go on from chunk to chunk, and each commit begins a new one."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    large = np.arange(2 * DIGEST_CHUNK + 10, dtype=np.int16).reshape(-1, 1)
+    with builder.call("Net", {"x": large, "y": large[:3]}):
+        builder.op("aten.mm.default", outputs=["x"])
+    builder.commit()
+    with builder.call("Net", {"y": large[:3]}):
+        builder.op("aten.mm.default", outputs=["x"])
+    kept = kept_of(builder.finish())
+    first, second = kept.calls(0)
+    own = row_digests(large.tobytes(), "int16", large.shape, 2, (0,))
+    assert np.array_equal(first.tensors[0].digests, own)
+    assert np.array_equal(first.tensors[1].digests, own[:3])
+    assert np.array_equal(second.tensors[0].digests, own[:3])
+    assert len([file for file in load(builder.path) if "kept/digests/c." in file]) == 4
+    assert verify(builder.path).ok
+
+
+def reads_right(trace: Trace, whole: Told, what: str) -> int:
+    """How many calls and ops can be read; those that can are what was kept, as a whole."""
+    found = told(trace)
+    for key, value in found.items():
+        assert value == whole.get(key), f"{what}: {key} reads wrong"
+    return len(found)
+
+
+def test_every_byte(small: Path) -> None:
+    """Each byte of each file of kept rows changed, each file cut: told, and nothing reads wrong."""
+    memory = Memory(load(small))
+    files = [key for key in memory.files if "/kept/" in key and "/c." in key]
+    assert len(files) == 3 * 3
+    with in_memory({small: memory}):
+        whole = told(open_trace(small))
+        assert len(whole) == 7
+        for key in files[::3] + files[1::3]:  # the third commit's are like the first's
+            data = memory.files[key]
+            changes = [data[:length] for length in range(0, len(data), 3)]
+            changes += [bytes([*data[:at], data[at] ^ 1 << at % 8, *data[at + 1 :]]) for at in range(len(data))]
+            for memory.files[key] in changes:
+                trace = open_trace(small)
+                assert 4 <= reads_right(trace, whole, key) < len(whole)
+                assert any(key in hole.why for hole in trace.holes)
+            memory.files[key] = data
+
+
+def test_a_file_missing_or_another_one(small: Path) -> None:
+    """``verify`` tells of it; the calls and ops of the other commit are read."""
+    whole = told(open_trace(small))
+    files = [key for key in load(small) if "/kept/" in key and "/c." in key]
+    for key in files:
+        data = (small / key).read_bytes()
+        (small / key).unlink()
+        assert any(f"{key} is missing" in damage for damage in verify(small).damage)
+        assert 3 <= reads_right(open_trace(small), whole, key) < len(whole)
+        twin = key.replace("/c.0", "/c.1") if "/c.0" in key else key.replace("/c.1", "/c.0")
+        (small / key).write_bytes((small / twin).read_bytes() if twin != key else b"")
+        assert 3 <= reads_right(open_trace(small), whole, key) < len(whole)
+        assert not verify(small).ok
+        (small / key).write_bytes(data)
+    assert verify(small).ok
+
+
+@pytest.mark.parametrize(
+    ("array", "column", "number"),
+    [
+        ("calls", ModuleCallColumn.FLAGS, 0),
+        ("calls", ModuleCallColumn.STREAM, 7),
+        ("calls", ModuleCallColumn.STREAM, 1 << 63),
+        ("calls", ModuleCallColumn.NUMBER, 5),
+        ("calls", ModuleCallColumn.PARENT, 1 << 40),
+        ("calls", ModuleCallColumn.MODULE, 1 << 60),
+        ("calls", ModuleCallColumn.CLASS, 99),
+        ("calls", ModuleCallColumn.STEP, 1 << 60),
+        ("calls", ModuleCallColumn.PHASE, 200),
+        ("calls", ModuleCallColumn.FIRST_ROW, 1 << 50),
+        ("calls", ModuleCallColumn.END_ROW, 1 << 50),
+        ("calls", ModuleCallColumn.TENSORS, 1 << 50),
+        ("tensors", ActivationColumn.OWNER, 77),
+        ("tensors", ActivationColumn.STREAM, 7),
+        ("tensors", ActivationColumn.NUMBER, 1 << 40),
+        ("tensors", ActivationColumn.TENSORS, 1),
+        ("tensors", ActivationColumn.PART, 2),
+        ("tensors", ActivationColumn.NAME, 1 << 62),
+        ("tensors", ActivationColumn.LAYOUT, 1 << 62),
+        ("tensors", ActivationColumn.AXES, 1 << 63),
+        ("tensors", ActivationColumn.OFFSET, 1 << 60),
+        ("tensors", ActivationColumn.OFFSET, 40),
+        ("tensors", ActivationColumn.COUNT, 1 << 60),
+        ("tensors", ActivationColumn.COUNT, 1),
+    ],
+)
+def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -> None:
+    """Rows that every checksum confirms and that make no sense take no memory and are no call: all of them are told."""
+    files = load(small)
+    key = f"kept/{array}/c.0.0"
+    stored = arrays.decode(_spec(key), files[BASE + key]).copy()
+    used = np.flatnonzero(stored[0])
+    stored[column, used] = number
+    store(replace_chunk(files, BASE, key, stored), small)
+    trace = open_trace(small)
+    later = {key: value for key, value in told(trace).items() if value[0][0] >= 2 or key[1] == 1}
+    assert len(later) >= 4  # the other commit's
+    assert not verify(small).ok
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47, 3], [0] + [1] * 80, [0, -1, 3], ["nested"], [1 << 60, 3]])
+def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
+    """Is damage with a name, not an error of somebody else's."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    builder.main.keeps_rows()
+    row = builder.op("aten.mm.default", outputs=["x"])
+    layout = builder.main.tables.plain("layouts", ["float32", shape, [], "cpu"])
+    name = builder.main.tables.plain("names", "self")
+    axes = tuple(range(min(len(shape) - 1, 60)))
+    tensor = NewTensor(Part.INPUT, name, layout, axes, 5, DigestBlock(np.zeros(0, np.uint64)))
+    builder.main.stream()._kept.append(NewOp(0, row, [tensor]))
+    path = builder.finish()
+    assert dict(kept_of(path).ops(0)) == {}
+    assert any("row 0 of stream 0" in damage for damage in verify(path).damage)
+
+
+def test_lies_at_random(small: Path) -> None:
+    """A trace tampered with at random, every checksum made to fit, is read or refused; nothing crashes."""
+    files = load(small)
+    with in_memory({small: (memory := Memory(files))}):
+        for seed in range(300):
+            memory.files = tamper(files, random.Random(seed))
+            memory.renamed()
+            with contextlib.suppress(RltraceError):
+                trace = open_trace(small)
+                told(trace)
+                trace.processes[0].kept_rows.read_all(STREAMS)
+
+
+def test_records_that_make_no_sense(small: Path) -> None:
+    """A record of rows of tensors that cannot be true is damage of the journal, named; the other one is read."""
+    files = load(small)
+    for kind, change in (
+        ("kept", {"calls": {"count": 5_000, "chunk": 0, "files": []}}),
+        ("kept", {"digests": {"count": -1, "chunk": 0, "files": []}}),
+        ("kept", {"tensors": 5}),
+        ("kept", {"left_out": [{}]}),
+        ("keeps_rows", {"axes": [1, 0]}),
+        ("keeps_rows", {"axes": [64]}),
+        ("keeps_rows", {"selectors": [1]}),
+        ("keeps_rows", {"limit": -1}),
+    ):
+        first = True
+
+        def lie(record: dict[str, Any], kind: str = kind, change: dict[str, Any] = change) -> dict[str, Any]:
+            nonlocal first
+            if record["type"] != kind or not first:
+                return record
+            first = False
+            return {**record, **change}
+
+        store(rewrite(files, BASE, lie), small)
+        trace = open_trace(small)
+        assert any(kind in hole.why for hole in trace.holes), change
+        assert len(told(trace)) >= 3
+
+
+def test_killed_between_data_and_journal(small: Path) -> None:
+    """Without its journal record a commit's rows do not exist; what came before is all there, and no damage."""
+    whole = told(open_trace(small))
+    log = small / BASE / "journal/log"
+    journal = parse_journal(log.read_bytes())
+    at = [i for i, record in enumerate(journal.records) if record["type"] == "kept"][1]
+    log.write_bytes(log.read_bytes()[: sorted(journal.ends)[at - 2]])
+    launch = (small / "journal/log").read_bytes()
+    (small / "journal/log").write_bytes(launch[: min(parse_journal(launch).ends)])
+    trace = open_trace(small)
+    assert reads_right(trace, whole, "killed") == 3
+    assert trace.processes[0].state == "killed"
+    assert verify(small).ok
+
+
+def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
+    """Calls and ops of the steps in it, with their ids; of the others it is said that they are not."""
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for step in range(4):
+        with builder.call("Net", {"ids": np.array([[step]])}) as outputs:
+            row = builder.op("aten.mm.default", outputs=[f"x{step}"])
+            builder.op_rows(row, outputs={"": np.full((3, 2), step, np.float32)})
+            outputs[""] = np.full((3, 2), step, np.float32)
+        builder.end_step()
+        builder.commit()
+    source = builder.finish()
+    whole = told(open_trace(source))
+    slice_trace(source, 2, 3, tmp_path / "slice.zarr")
+    trace = open_trace(tmp_path / "slice.zarr")
+    assert set(told(trace)) == {("call", 0, 2), ("op", 0, 2)}
+    assert reads_right(trace, whole, "slice") == 2
+    kept = trace.processes[0].kept_rows
+    assert kept.unread == 6
+    value = trace.processes[0].values.get(kept.calls(0)[0].tensors[0].whole)
+    assert value is not None and value.raw.tolist() == [[2]]
+    found = verify(tmp_path / "slice.zarr")
+    assert found.ok
+    assert any("activation rows of 6 calls and ops" in note for note in found.notes)
+
+
+def test_zarr_reads_rows(small: Path) -> None:
+    """Without rltrace: three plain arrays, as docs/reference/trace-format.md says."""
+    process = zarr.open_group(str(small), mode="r")["processes/0"]
+    tensors, digests = process["kept/tensors"], process["kept/digests"]
+    names = tensors.attrs["columns"]
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    own = None
+    for row in tensors[:]:
+        entry = dict(zip(names, row.tolist(), strict=True))
+        if entry["owner"] == 2 and entry["number"] == 1 and entry["part"] == 0:
+            own = digests[entry["offset"] : entry["offset"] + entry["count"]].tolist()
+    assert own == row_digests(x.tobytes(), "float32", x.shape, 4, (0,)).tolist()
+    assert process["kept/calls"].attrs["columns"] == [column.name.lower() for column in ModuleCallColumn]

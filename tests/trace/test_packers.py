@@ -1,0 +1,164 @@
+"""Steps are in full chunks, and none of them waits for one to be there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.trace.format.arrays import CodecError
+from rltrace.trace.format.journal import JournalWriter, parse_journal
+from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.rows import StepRecord
+from rltrace.trace.format.schema import STEP_CHUNK, Step
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.reader import open_trace
+from rltrace.trace.tools.slice import slice_trace
+from rltrace.trace.tools.verify import verify
+from rltrace.trace.write import packers
+from rltrace.trace.write.packers import StepPacker, StepPart, add_part, steps_from_text, steps_to_text
+from rltrace.trace.write.writer import ProcessWriter
+
+
+def write(path: Path, commits: list[int], *, close: bool = True) -> Path:
+    """A trace without ops, whose commits end so many steps each."""
+    create_trace(path, {"command": ["train"], "options": {"level": "step"}})
+    writer = ProcessWriter.open(path, {"name": "main", "pid": 0})
+    writer.stream("main")
+    step = 0
+    for count in commits:
+        steps = [StepRecord(step + k, 0, 0, step + k, 0, 1, 0, 0, False, step + k, 1, None) for k in range(count)]
+        writer.commit(0, None, [], steps)
+        step += count
+    if close:
+        writer.close("complete", {})
+    return path
+
+
+def process_of(path: Path) -> ProcessTrace:
+    return open_trace(path).processes[0]
+
+
+def layout(path: Path) -> list[tuple[int, int, bool]]:
+    """(first, count, whether they are in a chunk) of each part of ``steps``."""
+    return [(part.first, part.count, part.chunk is not None) for part in process_of(path).step_parts]
+
+
+def test_every_step_of_a_killed_process_is_there(tmp_path: Path) -> None:
+    """What is in no chunk yet stands in the journal, commit by commit."""
+    path = write(tmp_path / "a.zarr", [1000, 30, 0, 5], close=False)
+    assert layout(path) == [(0, 1024, True), (1024, 6, False), (1030, 5, False)]
+    assert process_of(path).steps[:, Step.STEP].tolist() == list(range(1035))
+    assert not verify(path).damage
+
+
+def test_the_end_puts_all_into_chunks(tmp_path: Path) -> None:
+    """A finished trace has every step in a chunk, so any zarr reader sees them all."""
+    path = write(tmp_path / "a.zarr", [10, 2500, 7])
+    assert layout(path) == [(0, 1024, True), (1024, 1024, True), (2048, 469, True)]
+    process = process_of(path)
+    assert process.steps[:, Step.PARAMETERS].tolist() == list(range(2517))
+    assert process.has_all_steps and process.step_count == 2517
+    assert not verify(path).damage
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=12), st.booleans())
+def test_commits_never_matter(tmp_path_factory: pytest.TempPathFactory, commits: list[int], close: bool) -> None:
+    """However steps are spread over commits, the same ones are read back, in full chunks but for the last."""
+    path = tmp_path_factory.mktemp("trace") / "a.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packers, "STEP_CHUNK", 8)
+        write(path, commits, close=close)
+        process = process_of(path)
+        assert process.steps[:, Step.STEP].tolist() == list(range(sum(commits)))
+        chunks = [part.count for part in process.step_parts if part.chunk is not None]
+    assert all(count == 8 for count in chunks[:-1] if close) and all(count == 8 for count in chunks if not close)
+
+
+def without(path: Path, drop: int) -> list[int]:
+    """The steps that are read when the journal has lost one of its records of steps."""
+    log = path / "processes/0/journal/log"
+    records = parse_journal(log.read_bytes()).records
+    lost = [record for record in records if record["type"] == "steps"][drop]
+    log.unlink()
+    journal = JournalWriter(os.fspath(log))
+    journal.append([record for record in records if record is not lost])
+    steps: list[int] = process_of(path).steps[:, Step.STEP].tolist()
+    return steps
+
+
+def test_a_lost_record_costs_its_own_steps_only(tmp_path: Path) -> None:
+    """A chunk makes up for the records before it, and the records for a chunk's own that is lost."""
+    commits = [600, 400, 30, 20]
+    whole = list(range(1050))
+    assert without(write(tmp_path / "a.zarr", commits, close=False), 0) == whole
+    assert without(write(tmp_path / "b.zarr", commits, close=False), 2) == [*range(1000), *range(1024, 1050)]
+    assert without(write(tmp_path / "c.zarr", commits, close=False), 4) == whole[:1030]
+    assert not process_of(write(tmp_path / "d.zarr", commits, close=False)).holes
+
+
+def test_a_lost_chunk_costs_what_no_record_holds(tmp_path: Path) -> None:
+    """Records from the time before there was a chunk stay in the journal: they stand in for one that is damaged."""
+    path = write(tmp_path / "a.zarr", [600, 400, 30, 20], close=False)
+    (path / "processes/0/steps/c.0.0").write_bytes(b"?")
+    process = process_of(path)
+    assert process.steps[:, Step.STEP].tolist() == [*range(1000), *range(1024, 1050)]
+    assert process.steps[:, Step.PARAMETERS].tolist() == [*range(1000), *range(1024, 1050)]
+    assert not process.has_all_steps and process.state == "damaged"
+    why = "; ".join(hole.why for hole in process.holes)
+    assert why.startswith("steps 0 to 1023: processes/0/steps/c.0.0 has 1 bytes")
+    assert why.endswith("; 1000 of them are in the journal")
+
+
+def test_a_slice_carries_steps_in_both_forms(tmp_path: Path) -> None:
+    """Steps in chunks and steps in the journal are in a slice of an unfinished trace."""
+    from rltrace.testing import TraceBuilder
+
+    builder = TraceBuilder(tmp_path / "a.zarr")
+    for step in range(1100):
+        builder.op("aten.add.Tensor", outputs=[step])
+        builder.end_step()
+        if step % 500 == 0:
+            builder.commit()
+    path = builder.finish("killed")
+    slice_trace(path, 3, 5, tmp_path / "part.zarr")
+    assert layout(tmp_path / "part.zarr") == layout(path) == [(0, 1024, True), (1024, 76, False)]
+    assert np.array_equal(process_of(tmp_path / "part.zarr").steps, process_of(path).steps)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 1 << 30))
+def test_text_and_back(count: int, seed: int) -> None:
+    """Steps come back from a journal record as they went in, and from nothing that was changed."""
+    rows = np.random.default_rng(seed).integers(0, 1 << 64, (count, len(Step)), dtype=np.uint64)
+    text = steps_to_text(rows.tolist())
+    assert np.array_equal(steps_from_text(text, count), rows)
+    for other in (text[:-4], text[4:], "!" + text[1:], text * 9):
+        with pytest.raises(CodecError):
+            steps_from_text(other, count)
+    with pytest.raises(CodecError):
+        steps_from_text(text, count + 1)
+
+
+def test_parts_out_of_order_are_refused() -> None:
+    """Steps come in order, each once; chunks too."""
+    parts = [StepPart(0, STEP_CHUNK, 0, None)]
+    for wrong in (StepPart(STEP_CHUNK - 1, 3, None, None), StepPart(STEP_CHUNK, 3, 0, None)):
+        with pytest.raises(ValueError, match="exist already"):
+            add_part(parts, wrong)
+    add_part(parts, StepPart(STEP_CHUNK, 3, None, None))
+    add_part(parts, StepPart(STEP_CHUNK, STEP_CHUNK, 1, None))
+    assert [part.chunk for part in parts] == [0, 1]
+
+
+def test_nothing_to_pack() -> None:
+    """An empty commit makes no record, and the end of a process without steps no chunk."""
+    packer = StepPacker()
+    packer.add([])
+    assert packer.take_chunk(last=True) is None
+    assert packer.newest(0) == (0, [])

@@ -1,0 +1,78 @@
+"""Birth records are small, checked, and know their process again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rltrace.trace.format.process_start import is_alive, parse_birth, this_process, write_birth
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A folder that can take birth records."""
+    (tmp_path / "births").mkdir()
+    return tmp_path
+
+
+def test_round_trip(trace: Path) -> None:
+    """What was said comes back, with the process's own marks."""
+    token = write_birth(trace, {"argv": ["train.py"], "name": "rank0/main"})
+    record = parse_birth((trace / "births" / f"{token}.json").read_bytes())
+    assert record is not None
+    assert record["argv"] == ["train.py"]
+    assert record["pid"] == os.getpid()
+
+
+def test_tokens_are_distinct(trace: Path) -> None:
+    """One process may be born many times."""
+    assert len({write_birth(trace, {}) for _ in range(50)}) == 50
+
+
+def test_any_flipped_byte_is_noticed_or_changes_nothing(trace: Path) -> None:
+    """A damaged birth record is no birth record."""
+    token = write_birth(trace, {"argv": ["train.py"]})
+    data = (trace / "births" / f"{token}.json").read_bytes()
+    whole = parse_birth(data)
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 0x04
+        assert parse_birth(bytes(flipped)) in (None, whole)
+
+
+def test_this_process_is_alive() -> None:
+    """A record of a living process says so; elsewhere, or since another moment, it is another one."""
+    record = this_process()
+    assert is_alive(record)
+    assert not is_alive({**record, "host": "elsewhere"})
+    assert not is_alive({**record, "boot": "before"})
+    if record["started"] is not None:
+        assert not is_alive({**record, "started": 1})
+
+
+@pytest.mark.parametrize("pid", [0, -1, None, "7", 1 << 70])
+def test_nonsense_is_not_alive(pid: object) -> None:
+    """No process has such a number."""
+    assert not is_alive({**this_process(), "started": None, "pid": pid})
+
+
+def test_ended_process_is_not_alive() -> None:
+    """A process that has ended is not alive, whoever has its number now."""
+    code = "import json; from rltrace.trace.format.process_start import this_process; print(json.dumps(this_process()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not is_alive(json.loads(done.stdout))
+
+
+def test_needs_the_standard_library_alone(trace: Path) -> None:
+    """The bootstrap can use it before anything of the program is imported."""
+    code = (
+        "import sys; from rltrace.trace.format.process_start import write_birth; write_birth(sys.argv[1], {});"
+        "print([m for m in ('numpy', 'xxhash', 'torch', 'zarr', 'numcodecs') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(trace)], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,200 @@
+"""Prefix digests depend on what rows are, and on nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rltrace.testing import plain_entries, random_rows
+from rltrace.trace.format.row_hashes import Chains, chain_digests, row_hashes
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import TABLES, Column, RowFlag
+from rltrace.trace.format.tables import KeyTables
+
+
+def tables(entries: int = 8) -> KeyTables:
+    """Tables of distinct keys."""
+    made = KeyTables()
+    made.extend(plain_entries(entries))
+    return made
+
+
+def hashes_of(rows: Rows) -> tuple[list[int], list[int], list[int]]:
+    """The three hashes as lists."""
+    structure, values, marked, _ = row_hashes(rows, tables())
+    return structure.tolist(), values.tolist(), marked.tolist()
+
+
+def one_row(flags: int = 0, **cells: list[float]) -> Rows:
+    """A single row with the given cells."""
+    columns = np.zeros((1, len(Column)), np.uint32)
+    columns[0, Column.KIND] = 1
+    columns[0, Column.FLAGS] = flags
+    for column, name in ((Column.INTEGERS, "integers"), (Column.FLOATS, "floats"), (Column.DIGESTS, "digests")):
+        columns[0, column] = len(cells.get(name, []))
+    return Rows(
+        0,
+        columns,
+        np.zeros(0, np.int64),
+        np.array(cells.get("integers", []), np.int64),
+        np.array(cells.get("floats", []), np.float64),
+        np.array(cells.get("digests", []), np.uint64),
+    )
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 300), max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_cuts_never_matter(seed: int, cuts: list[int]) -> None:
+    """A chain's digest at any row is the same wherever the rows before it were cut."""
+    rows = random_rows(np.random.default_rng(seed), 0, 300)
+    at = sorted({*cuts, 300})
+    whole = chain_digests(row_hashes(rows, tables()), at)
+    chains, parts = Chains(), []
+    for start, stop in zip([0, *at], at, strict=False):
+        chains.hold(rows.cut(start, stop), tables(), [])
+        chains.advance_to(stop)
+        parts.append(chains.digests())
+    assert parts == whole
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_ids_never_matter(seed: int) -> None:
+    """Interning in another order changes no hash: keys count, not ids."""
+    generator = np.random.default_rng(seed)
+    rows = random_rows(generator, 0, 50)
+    order = generator.permutation(8)
+    renamed = rows.columns.copy()
+    shuffled = KeyTables()
+    for name in TABLES:
+        for number in order.tolist():
+            shuffled[name].append(int(tables()[name].keys[number]))
+    for column in (Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE, Column.SCALARS):
+        renamed[:, column] = np.argsort(order)[rows.columns[:, column]]
+    for a, b in zip(row_hashes(rows, tables()), row_hashes(replace(rows, columns=renamed), shuffled), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "column", [Column.KIND, Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE, Column.SCALARS]
+)
+def test_structure_hash_sees_every_column_of_identity(column: Column) -> None:
+    """Another operator, structure, site, module or argument skeleton is another structure, and the same values."""
+    rows = random_rows(np.random.default_rng(1), 0, 20)
+    changed = rows.columns.copy()
+    changed[7, column] = (changed[7, column] + 1) % 8
+    before, after = hashes_of(rows), hashes_of(replace(rows, columns=changed))
+    assert [i for i in range(20) if before[0][i] != after[0][i]] == [7]
+    assert before[1:] == after[1:]
+
+
+@pytest.mark.parametrize("column", [Column.STEP, Column.PHASE, Column.KERNEL])
+def test_what_is_only_shown_is_in_no_hash(column: Column) -> None:
+    """Step, phase and kernel are no part of what a row is; nor are its links."""
+    rows = random_rows(np.random.default_rng(1), 0, 20)
+    changed = rows.columns.copy()
+    changed[:, column] += 1
+    assert hashes_of(rows) == hashes_of(replace(rows, columns=changed, links=rows.links + 4096))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"integers": [1, 2]}, {"integers": [2, 1]}),
+        ({"integers": [1]}, {"integers": [1, 0]}),
+        ({"integers": []}, {"integers": [0]}),
+        ({"integers": [0, 0]}, {"integers": [0]}),
+        ({"integers": [3]}, {"digests": [3]}),
+        ({"integers": [0]}, {"floats": [0.0]}),
+        ({"floats": [0.0]}, {"floats": [-0.0]}),
+        ({"digests": [5, 5]}, {"digests": [6, 6]}),
+        ({"digests": [1 << 63, 1 << 63]}, {"digests": [0, 0]}),
+        ({"digests": [1, 2, 3]}, {"digests": [3, 1, 2]}),
+    ],
+)
+def test_value_hash_sees_cells_places_and_sections(a: dict[str, list[float]], b: dict[str, list[float]]) -> None:
+    """Moved, swapped, added and retyped cells are other values; the structure stays."""
+    one, other = hashes_of(one_row(**a)), hashes_of(one_row(**b))
+    assert one[0] == other[0]
+    assert one[1] != other[1]
+
+
+def test_marked_digests_go_into_a_chain_of_their_own() -> None:
+    """A marked row's digests are in the marked hash only, its numbers are values as ever."""
+    plain = hashes_of(one_row(integers=[4], digests=[7]))
+    marked = hashes_of(one_row(RowFlag.MARKED, integers=[4], digests=[7]))
+    other = hashes_of(one_row(RowFlag.MARKED, integers=[4], digests=[8]))
+    number = hashes_of(one_row(RowFlag.MARKED, integers=[5], digests=[7]))
+    assert plain[2] == [0]
+    assert marked[1] == other[1] == hashes_of(one_row(integers=[4]))[1]
+    assert marked[2] != other[2]
+    assert marked[1] != number[1]
+    assert marked[2] == number[2]
+
+
+MASK = (1 << 64) - 1
+
+
+def mix(x: int) -> int:
+    """SplitMix64's finaliser, as docs/reference/trace-format.md writes it."""
+    z = (x + 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def salt(section: int, place: int) -> int:
+    return mix(mix(place) ^ (section << 32))
+
+
+def slow_hashes(rows: Rows, i: int) -> tuple[int, int, int]:
+    """The three hashes of one row, straight from the definition."""
+    row = rows.columns[i].tolist()
+    known = tables()
+    structure = mix(row[Column.KIND] ^ salt(0, 0))
+    for column, name in ((1, "ops"), (2, "structures"), (3, "sites"), (4, "modules"), (5, "scalars")):
+        structure += mix(int(known[name].keys[row[column]]) ^ salt(column, 0))
+
+    def cells(values: np.ndarray, offsets: np.ndarray, section: int) -> int:
+        own = values.view(np.uint64)[offsets[i] : offsets[i + 1]].tolist()
+        return sum(mix(cell ^ salt(section, place)) for place, cell in enumerate(own))
+
+    values = cells(rows.integers, rows.integer_offsets, 101) + cells(rows.floats, rows.float_offsets, 102)
+    digests = cells(rows.digests, rows.digest_offsets, 103)
+    if row[Column.FLAGS] & RowFlag.MARKED:
+        return mix(structure & MASK), mix(values & MASK), mix(digests & MASK)
+    return mix(structure & MASK), mix((values + digests) & MASK), 0
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_hashes_are_those_of_the_definition(seed: int) -> None:
+    """The vectorised hashes equal a slow reading of the definition, row by row."""
+    rows = random_rows(np.random.default_rng(seed), 0, 12)
+    assert list(zip(*hashes_of(rows), strict=True)) == [slow_hashes(rows, i) for i in range(12)]
+
+
+def test_definition_is_frozen() -> None:
+    """Digests of a known row are part of format 1: a change here is a new major version."""
+    rows = one_row(integers=[1, -1], floats=[0.5], digests=[0xDEADBEEF])
+    assert chain_digests(row_hashes(rows, tables()), [0, 1]) == FROZEN
+
+
+def test_an_empty_step_has_the_digest_of_nothing() -> None:
+    """A step digest is of its own rows alone."""
+    chains = Chains()
+    empty = chains.end_step()
+    chains.hold(one_row(), tables(), [])
+    chains.advance_to(1)
+    assert chains.end_step() != empty
+    assert chains.end_step() == empty
+
+
+FROZEN = [
+    (3244421341483603138, 3244421341483603138, 3244421341483603138),
+    (16388383160675364905, 3385837892854381559, 14374147212387527897),
+]

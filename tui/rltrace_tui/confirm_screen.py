@@ -1,0 +1,140 @@
+"""The fourth screen: the experiment's arms as they finish, its outcome in one word, and the kinds of op it is about.
+
+Draws the object that ``rltrace.experiment.outcome`` reads; runs nothing.
+"""
+
+from __future__ import annotations
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.content import Content
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+from textual.widgets.option_list import Option
+from textual.worker import Worker, WorkerState
+
+from rltrace.experiment.outcome import ExperimentResult, OutcomeError
+from rltrace_tui import confirm_text, diff_text
+from rltrace_tui.app_protocol import KeyGuard, copy, host
+from rltrace_tui.confirm_text import Outcomes
+from rltrace_tui.data import DiffData
+from rltrace_tui.option_list import Choices
+from rltrace_tui.pane import Pane
+
+ARMS = (
+    "Confirm: an experiment on the first difference. A0 and B0 are controls: the runs again, unchanged. B←A is B "
+    "with A's values injected where B begins to differ, A←B the mirror. ✓ as expected of the cause, ✗ not."
+)
+CLASSES = "Kinds of op at which a difference begins, the likeliest to matter first. Enter goes to the first op of one."
+EVERY = 1.0
+"""Seconds between two looks at the file of an experiment that is not finished."""
+
+
+class OutcomeRead(Message):
+    """The file was looked at."""
+
+    def __init__(self, outcome: ExperimentResult | None, trouble: str) -> None:
+        super().__init__()
+        self.outcome, self.trouble = outcome, trouble
+
+
+class ConfirmScreen(KeyGuard, Screen[None]):
+    """The outcome of ``rltrace confirm``."""
+
+    explained = ARMS
+    AUTO_FOCUS = "#arms"
+    BINDINGS = [  # noqa: RUF012
+        Binding("r", "read", "Read again", id="replay.read", tooltip="Read the file of the experiment again"),
+        Binding("y", "copy", "Copy", id="replay.copy", tooltip="Copy the outcome as text (over OSC 52)"),
+    ]
+
+    def __init__(self, work: DiffData, outcomes: Outcomes) -> None:
+        super().__init__()
+        self._work, self._outcomes = work, outcomes
+        self._outcome: ExperimentResult | None = None
+        self._trouble = ""
+        self._looked = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        yield Pane("Confirm", ARMS, "arms", self._arms)
+        yield Choices(id="classes", markup=False)
+        yield Static("rltrace needs 60 columns and 16 lines", id="small")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.set_interval(EVERY, self._look_again)
+
+    def on_screen_resume(self) -> None:
+        self._read()
+
+    def _look_again(self) -> None:
+        """A file that may still be written is looked at while somebody looks at the screen."""
+        if self.is_current and (self._outcome is None or self._outcome.word is None):
+            self._read()
+
+    @work(thread=True, exclusive=True, group="outcome", exit_on_error=False)
+    def _read(self) -> None:
+        try:
+            self.post_message(OutcomeRead(self._outcomes.read(), ""))
+        except OutcomeError as error:
+            self.post_message(OutcomeRead(None, str(error)))
+
+    def on_outcome_read(self, message: OutcomeRead) -> None:
+        if self._looked and (message.outcome, message.trouble) == (self._outcome, self._trouble):
+            return
+        self._looked, self._outcome, self._trouble = True, message.outcome, message.trouble
+        self._redraw()
+
+    def _redraw(self) -> None:
+        outcome = self._outcome
+        self.query_one("#arms", Pane).redraw()
+        word, style = confirm_text.headline(outcome)
+        head = Content.assemble(f" {self._work.names}   ", (word, f"bold {style}"))
+        self.query_one("#head", Static).update(head)
+        classes = self.query_one("#classes", Choices)
+        classes.clear_options()
+        classes.border_title = "Kinds of op at which a difference begins"
+        classes.display = bool(outcome and outcome.classes)
+        if outcome is not None:
+            classes.add_options(Option(line) for line in confirm_text.class_lines(outcome))
+            classes.highlighted = 0 if outcome.classes else None
+        self.refresh_bindings()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.state == WorkerState.ERROR and event.worker.error is not None:
+            host(self).fail(event.worker.error)
+
+    def _arms(self, width: int) -> diff_text.Lines:
+        if not self._looked:
+            return [diff_text.plain("reading …", "$text-muted")]
+        if self._trouble:
+            return diff_text.labelled("trouble", self._trouble, width, "$text-warning")
+        if self._outcome is None:
+            return confirm_text.how_lines(self._outcomes.how(), str(self._outcomes.path), width)
+        return confirm_text.arm_lines(self._outcome, width)
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        return "no experiment has been run on these two traces" if action == "copy" and self._outcome is None else ""
+
+    def action_read(self) -> None:
+        self._looked = False
+        self._read()
+
+    def action_copy(self) -> None:
+        assert self._outcome is not None
+        lines = [*confirm_text.arm_lines(self._outcome, 100)]
+        told = [line.plain.rstrip() for line in lines] + confirm_text.class_lines(self._outcome)
+        copy(self.app, "\n".join(told), "the outcome is")
+
+    def on_option_list_option_selected(self, event: Choices.OptionSelected) -> None:
+        assert self._outcome is not None
+        kind = self._outcome.classes[event.option_index]
+        if kind.row_in_a is None or kind.stream not in self._work.streams:
+            self.notify("it is not recorded where its first op is in A", severity="warning")
+        else:
+            host(self).show_ops_at(kind.stream, kind.row_in_a, None)

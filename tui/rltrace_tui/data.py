@@ -1,0 +1,321 @@
+"""What the screens show, and how it is got: traces, their comparison, their streams.
+
+Owns everything that reads traces. Streams are read under their browser's lock, because workers and screens ask at the
+same time. Knows no widget.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from threading import RLock
+from time import sleep
+from typing import Any
+
+from rltrace.diff import Comparison, compare
+from rltrace.diff.base.bisect import Watch
+from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.model import Finding
+from rltrace.diff.base.view import StreamView
+from rltrace.diff.display.browser import Browser, PartnerLookup
+from rltrace.diff.display.single_trace import OwnSteps, own_curves, own_steps
+from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
+from rltrace.errors import SelectorError
+from rltrace.query.names import Words
+from rltrace.query.op_pair import OpPairs
+from rltrace.query.selector_mask import RowMask
+from rltrace.query.values import how_to_record
+from rltrace.report.info import describe
+from rltrace.selectors import Key, Selector, parse_selectors
+from rltrace.trace.format.schema import Step
+from rltrace.trace.read.reader import Trace, open_trace
+from rltrace_tui.row_cache import RowCache
+
+PAUSE = 0.01
+"""Seconds between two looks at whether somebody still waits."""
+
+
+class CancelledError(Exception):
+    """Somebody pressed Escape."""
+
+
+class StreamPairData:
+    """One pair of streams, ready to be looked at; or one stream by itself."""
+
+    def __init__(self, name: str, browser: Browser) -> None:
+        self.name = name
+        self.browser = browser
+        self.pairs = OpPairs(browser.a, browser.b, PartnerLookup(browser))
+        self.cells = RowCache(browser)
+        self.only = ""
+        """The selector of what is shown; "": everything is."""
+        self._selector: Selector | None = None
+
+    @property
+    def views(self) -> tuple[StreamView, StreamView]:
+        """A and B; one trace by itself is both."""
+        return self.browser.a, self.browser.b
+
+    def filter(self, text: str) -> None:
+        """Leave out what the selector does not find; "": show everything. Reads what is open. Raises SelectorError."""
+        if not text:
+            self.browser.set_filter(None)
+            self.only, self._selector = "", None
+            return
+        selector = parse_selectors([text])
+        if any(condition.key is Key.NTH for clause in selector.clauses for condition in clause):
+            raise SelectorError(
+                "nth= cannot be shown here, it counts from the beginning of a step; rltrace ops finds it"
+            )
+        a, b = (RowMask(selector, None, view.name, Words(view.process)) for view in self.views)
+        self.browser.set_filter((lambda stretch: a.of(stretch.rows), lambda stretch: b.of(stretch.rows)))
+        self.only, self._selector = text, selector
+
+    def within_filter(self, selector: Selector) -> Selector:
+        """What finds only ops that the filter shows."""
+        if self._selector is None:
+            return selector
+        both = product(selector.clauses, self._selector.clauses)
+        return Selector(tuple((*found, *shown) for found, shown in both))
+
+
+class DataSource(ABC):
+    """What the screens of ops are drawn from."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.values_lock = RLock()
+        """Held by whoever reads recorded values: they stand in files of their own, so nobody else waits for it."""
+        self._made: dict[str, StreamPairData] = {}
+        self._waiting = 0
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Somebody looks at the screen and waits for what is done within."""
+        with self.lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._waiting -= 1
+
+    def give_way(self, cancelled: Callable[[], bool]) -> bool:
+        """For work that nobody waits for: go on when nobody waits for anything else. Whether it was cancelled."""
+        while self._waiting and not cancelled():
+            sleep(PAUSE)
+        return cancelled()
+
+    @property
+    @abstractmethod
+    def names(self) -> str:
+        """``A a.zarr   B b.zarr``."""
+
+    @property
+    @abstractmethod
+    def no_ops(self) -> str:
+        """Why there are no ops to show; "" where there are."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> list[str]:
+        """Names of the streams of ops, the one to look at first at the beginning."""
+
+    @property
+    @abstractmethod
+    def shown(self) -> Finding | None:
+        """The finding that the verdict rests on."""
+
+    @abstractmethod
+    def traces(self) -> tuple[Trace, ...]:
+        """The open traces: A and B, or the one."""
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there are an A and a B."""
+        return len(self.traces()) > 1
+
+    def how(self, row: RowAt) -> tuple[str, ...]:
+        """Commands that would record the values of an op."""
+        return how_to_record(self.traces(), row)
+
+    @property
+    @abstractmethod
+    def is_finished(self) -> bool:
+        """Whether what is worked out at the beginning is there."""
+
+    def findings(self) -> list[Finding]:
+        return []
+
+    def stream(self, name: str) -> StreamPairData:
+        """The stream of that name, on both sides where there are two."""
+        with self.lock:
+            if name not in self._made:
+                views = [_view(trace, name) for trace in self.traces()]
+                browser = Browser(views[0], views[1] if len(views) > 1 else None, self.findings())
+                self._made[name] = StreamPairData(name, browser)
+            return self._made[name]
+
+    def sizes(self, name: str) -> str:
+        """How many ops a stream has."""
+        rows = [_view(trace, name).rows for trace in self.traces()]
+        return f"{rows[0]:,} ops" if len(rows) < 2 else f"A {rows[0]:,} ops   B {rows[1]:,} ops"
+
+    def first_row_of(self, browser: Browser, step: int) -> int | None:
+        """The first row of A's step of that number; None: there is no such step."""
+        steps = browser.a.steps
+        place = int(steps[:, Step.STEP].searchsorted(step))
+        if place == len(steps) and (not place or step > int(steps[-1, Step.STEP]) + 1):
+            return None
+        row = int(steps[place - 1, Step.END_ROW]) if place else 0
+        return row if row < browser.a.rows else None
+
+
+class DiffData(DataSource):
+    """One run of ``rltrace diff``."""
+
+    def __init__(self, path_a: Path, path_b: Path, strict: bool = False) -> None:
+        super().__init__()
+        self.path_a, self.path_b, self.strict = path_a, path_b, strict
+        self.comparison: Comparison | None = None
+        self.timelines: tuple[Timeline, ...] = ()
+        self._traces: tuple[Trace, Trace] | None = None
+
+    def search(self, probed: Watch, walked: Callable[[str, int, int], None]) -> Comparison:
+        """Compare the two. What a callback raises ends it."""
+        a, b = open_trace(self.path_a), open_trace(self.path_b)
+        comparison = compare(a, b, strict=self.strict, progress=walked, watch=probed)
+        self._traces = a, b
+        self.timelines = timelines(a, b, comparison)
+        self.comparison = comparison
+        return comparison
+
+    def curves(self, cancelled: Callable[[], bool]) -> tuple[Curve, ...]:
+        """The numbers that both read out; reads traces of its own, so that nobody waits for it."""
+        return curves(open_trace(self.path_a), open_trace(self.path_b), cancelled)
+
+    def prepare(self) -> None:
+        """What the ops of the finding need is read before somebody asks for it."""
+        shown = self.shown
+        if not self.streams:
+            return
+        stream = self.stream(self.streams[0])
+        if shown is not None and shown.stream == stream.name:
+            side, row = ("a", shown.a_index) if shown.a_index is not None else ("b", shown.b_index)
+            if row is not None:
+                stream.browser.reveal(side, row)
+
+    @property
+    def names(self) -> str:
+        return f"A {self.path_a.name}   B {self.path_b.name}"
+
+    @property
+    def no_ops(self) -> str:
+        if self.comparison is None:
+            return "there is no verdict yet"
+        if self.comparison.level != "op":
+            return "these traces hold no ops: they were compared by the digests of their steps"
+        return "" if self.streams else "no stream of ops is in both traces"
+
+    @property
+    def no_op(self) -> str:
+        """Why the op of the verdict cannot be shown; "" where it can."""
+        shown = self.shown
+        if self.no_ops or shown is None:
+            return self.no_ops or "the verdict names no op: nothing differs"
+        if shown.op is None or (shown.a_index is None and shown.b_index is None):
+            return "the verdict names a step, no op"
+        return "" if shown.stream in self.streams else f"only one trace has the stream {shown.stream}"
+
+    @property
+    def streams(self) -> list[str]:
+        if self._traces is None or self.comparison is None or self.comparison.level != "op":
+            return []
+        a, b = (_stream_names(trace) for trace in self._traces)
+        shown = self.shown
+        return sorted(a & b, key=lambda name: (shown is None or name != shown.stream, name))
+
+    @property
+    def shown(self) -> Finding | None:
+        found = self.comparison
+        return None if found is None else found.decisive or found.first_value or found.first
+
+    def findings(self) -> list[Finding]:
+        found = self.comparison
+        assert found is not None
+        return [f for f in (found.decisive, found.first_value, found.first, *found.unordered, *found.later) if f]
+
+    def traces(self) -> tuple[Trace, ...]:
+        assert self._traces is not None
+        return self._traces
+
+    @property
+    def is_finished(self) -> bool:
+        return self.comparison is not None
+
+
+class TraceData(DataSource):
+    """One run of ``rltrace show``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.info: dict[str, Any] | None = None
+        """What ``rltrace info`` tells; None: not read yet."""
+        self.steps: tuple[OwnSteps, ...] = ()
+        self._trace: Trace | None = None
+
+    def read(self) -> None:
+        """Everything but the ops."""
+        trace = open_trace(self.path)
+        info = describe(trace)
+        self._trace, self.steps = trace, own_steps(trace)
+        self.info = info
+
+    def curves(self, cancelled: Callable[[], bool]) -> tuple[Curve, ...]:
+        """The numbers that it read out; reads a trace of its own, so that nobody waits for it."""
+        return own_curves(open_trace(self.path), cancelled)
+
+    @property
+    def names(self) -> str:
+        return self.path.name
+
+    @property
+    def no_ops(self) -> str:
+        if self._trace is None:
+            return "the trace is being read"
+        if self.streams:
+            return ""
+        if self._trace.level == "step":
+            return "this trace holds no ops: it was recorded with --level step"
+        return "no op was recorded"
+
+    @property
+    def streams(self) -> list[str]:
+        if self._trace is None:
+            return []
+        sizes = {s.name: s.rows for p in self._trace.processes for s in p.streams if s.rows}
+        return sorted(sizes, key=lambda name: (-sizes[name], name))
+
+    @property
+    def shown(self) -> Finding | None:
+        return None
+
+    def traces(self) -> tuple[Trace, ...]:
+        assert self._trace is not None
+        return (self._trace,)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.info is not None
+
+
+def _stream_names(trace: Trace) -> set[str]:
+    return {s.name for p in trace.processes for s in p.streams if s.rows}
+
+
+def _view(trace: Trace, name: str) -> StreamView:
+    return next(StreamView(p, s) for p in trace.processes for s in p.streams if s.name == name)

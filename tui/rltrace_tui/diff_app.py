@@ -1,0 +1,152 @@
+"""``rltrace diff A B`` in a terminal.
+
+Owns the search's worker and its messages, and what the application ends with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+
+from textual import work
+from textual.message import Message
+from textual.worker import Worker, WorkerState, get_current_worker
+
+from rltrace.diff import Comparison
+from rltrace.diff.base.model import Probe
+from rltrace.diff.metrics.timeline import Curve
+from rltrace.report.diff_markdown import comparison_markdown
+from rltrace_tui.base import BaseApp, Failed
+from rltrace_tui.confirm_screen import ConfirmScreen
+from rltrace_tui.confirm_text import Outcomes
+from rltrace_tui.data import CancelledError, DiffData
+from rltrace_tui.overview_screen import OverviewScreen
+
+EVERY = 0.05
+"""Seconds between two reports of progress."""
+
+
+class ProbeMade(Message):
+    """The search compared two prefix digests."""
+
+    def __init__(self, stream: str, respect: str, probe: Probe, rows: int) -> None:
+        super().__init__()
+        self.stream, self.respect, self.probe, self.rows = stream, respect, probe, rows
+
+
+class Walked(Message):
+    """The comparison went on along a stream."""
+
+    def __init__(self, stream: str, done: int, rows: int) -> None:
+        super().__init__()
+        self.stream, self.done, self.rows = stream, done, rows
+
+
+class SearchDone(Message):
+    """There is a verdict."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__()
+        self.comparison = comparison
+
+
+class CurvesRead(Message):
+    """The numbers that both sides read out."""
+
+    def __init__(self, curves: tuple[Curve, ...]) -> None:
+        super().__init__()
+        self.curves = curves
+
+
+class DiffApp(BaseApp[Comparison]):
+    """Returns the comparison; None: there is none."""
+
+    overview: OverviewScreen
+
+    def __init__(self, a: Path, b: Path, *, strict: bool = False, confirm: Path | None = None) -> None:
+        self.work = DiffData(a, b, strict)
+        super().__init__(self.work, OverviewScreen(self.work))
+        self.replay = ConfirmScreen(self.work, Outcomes(a, b, confirm))
+        self.add_mode("replay", lambda: self.replay)
+        self._searching: Worker[None] | None = None
+        self._next_report = 0.0
+
+    def on_mount(self) -> None:
+        self.sub_title = f"A {self.work.path_a}   B {self.work.path_b}"
+        self._searching = self._search()
+
+    # --- the search ---------------------------------------------------------------------------------------------------
+
+    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
+    def _search(self) -> None:
+        worker = get_current_worker()
+
+        def stop_if_asked() -> None:
+            if worker.is_cancelled:
+                raise CancelledError
+
+        def probed(stream: str, respect: str, probe: Probe, rows: int) -> None:
+            stop_if_asked()
+            self.post_message(ProbeMade(stream, respect, probe, rows))
+
+        def walked(stream: str, done: int, rows: int) -> None:
+            stop_if_asked()
+            if monotonic() >= self._next_report:
+                self._next_report = monotonic() + EVERY
+                self.post_message(Walked(stream, done, rows))
+
+        try:
+            self.post_message(SearchDone(self.work.search(probed, walked)))
+            self.work.prepare()
+            self.post_message(CurvesRead(self.work.curves(lambda: self.work.give_way(lambda: worker.is_cancelled))))
+        except CancelledError:
+            return
+        except Exception as error:  # a worker's failure is told, never raised
+            self.post_message(Failed(error))
+
+    def on_probe_made(self, message: ProbeMade) -> None:
+        self.overview.probed(message.stream, message.respect, message.probe, message.rows)
+
+    def on_walked(self, message: Walked) -> None:
+        self.overview.walked(message.stream, message.done, message.rows)
+
+    def on_search_done(self, message: SearchDone) -> None:
+        self.overview.found(message.comparison)
+        self.refresh_bindings()
+
+    def on_curves_read(self, message: CurvesRead) -> None:
+        self.overview.curves_read(message.curves)
+
+    @property
+    def is_searching(self) -> bool:
+        searching = self._searching
+        return searching is not None and searching.state == WorkerState.RUNNING and self.work.comparison is None
+
+    def stop(self) -> bool:
+        if not self.is_searching:
+            return False
+        assert self._searching is not None
+        self.cancelled = True
+        self._searching.cancel()
+        self.overview.stopped("stopped")
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        self.overview.stopped("failed")
+        super().fail(error)
+
+    # --- going about --------------------------------------------------------------------------------------------------
+
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        return self.work.no_op if action == "op" else super().reason(action, parameters)
+
+    def action_replay(self) -> None:
+        self._go("replay")
+
+    def exported(self) -> str:
+        assert self.work.comparison is not None
+        return comparison_markdown(self.work.comparison)
+
+    async def action_quit(self) -> None:
+        self.workers.cancel_all()
+        self.exit(self.work.comparison)

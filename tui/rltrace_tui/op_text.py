@@ -1,0 +1,237 @@
+"""One op in lines of text: its inputs, what it was called with, what ran, where it stands; and its recorded values.
+
+Owns layout within a width. Pure functions; no widget, nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from textual.content import Content
+
+from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
+from rltrace.query.op_pair import OpPair, PairedInput
+from rltrace.query.ops import OpLine
+from rltrace.query.values import OpValues, ValuePair
+from rltrace.report.ops import value_json
+from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
+
+MATCHES = {
+    "read": ("=", "read: hashed here on both sides, equal"),
+    "linked": ("=", "inferred: matched ops of this step wrote it"),
+    "differ": ("≠", "differs"),
+    "unknown": ("?", "unknown whether equal"),
+    "": (" ", ""),
+}
+
+MOST_BINS = 8
+"""Lines of a histogram."""
+
+MOST_ELEMENTS = 12
+"""Elements that are shown of each of several tensors that differ; of a single one, all that are listed."""
+
+MOST_EQUAL = 8
+"""Elements that are shown of a tensor that is equal on both sides."""
+
+
+def input_text(entered: PairedInput) -> str:
+    """``= input 0  float32[4]  from op 12  read here on both sides, equal``."""
+    glyph, what = MATCHES.get(entered.match, ("?", entered.match))
+    shown = entered.a or entered.b
+    assert shown is not None
+    if shown.origin == "overwritten":
+        return f"  input {entered.place}  {shown.layout}  only written"
+    sides = [side for side in (entered.a, entered.b) if side is not None]
+    origins = list(dict.fromkeys(f"op {s.producer:,}" if s.producer is not None else s.origin for s in sides))
+    digests = list(dict.fromkeys(s.digest for s in sides if s.digest))
+    told = f"  {' | '.join(digests)}" if digests else ""
+    layouts = " | ".join(dict.fromkeys(s.layout for s in sides))
+    return f"{glyph} input {entered.place}  {layouts}  from {' | '.join(origins)}{told}  {what}".rstrip()
+
+
+def op_lines(pair: OpPair, width: int) -> Lines:
+    """Everything but the inputs."""
+    shown = pair.shown
+    both = pair.a is not None and pair.b is not None
+    facts = pair_lines if both else _own_lines
+    lines: Lines = []
+    if shown.event is not None:
+        lines += event_lines(pair, facts, width)
+    else:
+        for number in range(max(len(line.outputs) for line in (pair.a, pair.b) if line)):
+            outputs = Pair(*(_nth(line.outputs, number) if line else None for line in (pair.a, pair.b)))
+            lines += facts("output", outputs, width)
+        lines += facts("logged", _both(pair, lambda line: _value(line.value)), width)
+        if any((pair.numbers.a, pair.numbers.b)):
+            lines += facts("scalars", pair.numbers, width)
+        if both and pair.skeleton.a != pair.skeleton.b:
+            lines += facts("args", pair.skeleton, width)
+    lines += facts("rng", _both(pair, lambda line: line.rng), width)
+    lines += facts("kernel", _both(pair, lambda line: line.kernel or None), width)
+    lines += facts("module", _both(pair, lambda line: line.module or None), width)
+    lines += when_lines(pair, width)
+    lines += labelled("flags", ", ".join(shown.flags), width) if shown.flags else []
+    return lines + stack_lines(pair, width)
+
+
+def event_lines(pair: OpPair, facts: Callable[[str, Pair[str], int], Lines], width: int) -> Lines:
+    """What an event tells, cell by cell: what is compared first, then evidence."""
+    events = [None if line is None else line.event for line in (pair.a, pair.b)]
+    lines = facts("of", Pair(*(None if event is None else event.what for event in events)), width)
+    cells = [{} if event is None else {cell.name: cell for cell in event.cells} for event in events]
+    every = {**cells[1], **cells[0]}
+    for first, evidence in (("field", False), ("context", True)):
+        label = first
+        for name in [name for name, cell in every.items() if cell.is_evidence is evidence]:
+            texts = Pair(*(f"{name} {side[name].text}" if name in side else None for side in cells))
+            lines += facts(label, texts, width)
+            label = ""
+    return lines
+
+
+def when_lines(pair: OpPair, width: int) -> Lines:
+    """Step and phase, of both sides where they differ."""
+    when = _both(pair, lambda line: f"step {line.step:,}, {line.phase}")
+    if when.a and when.b and when.a != when.b:
+        return pair_lines("when", when, width)
+    return labelled("when", when.a or when.b or "", width)
+
+
+def stack_lines(pair: OpPair, width: int) -> Lines:
+    """The call stack with its source lines, innermost first; of both sides where they run other functions."""
+    stacks = [() if line is None else line.stack for line in (pair.a, pair.b)]
+    functions = [[(frame.file, frame.function) for frame in stack] for stack in stacks]
+    if all(stacks) and functions[0] != functions[1]:
+        return [*_frames("stack A", stacks[0], width), *_frames("stack B", stacks[1], width)]
+    return _frames("stack", pair.shown.stack, width)
+
+
+def _frames(label: str, stack: Sequence[Site], width: int) -> Lines:
+    lines: Lines = []
+    for number, frame in enumerate(stack):
+        lines += labelled(label if number == 0 else "", f"{frame.file}:{frame.line} {frame.function}", width)
+        lines += labelled("", "  " + " ".join(frame.source.split()), width, "$text-muted")
+    return lines
+
+
+def _own_lines(label: str, pair: Pair[str], width: int) -> Lines:
+    """A fact of the one side that has the op."""
+    told = pair.a if pair.a is not None else pair.b
+    return [] if told is None else labelled(label, told, width)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def values_lines(values: OpValues, how: Sequence[str], width: int) -> Lines:
+    """Recorded values side by side, tensors that differ first, and how to record them where there are none."""
+    lines: Lines = []
+    differing = sum(pair.distances is not None for pair in values.pairs)
+    most = MOST_ELEMENTS if differing > 1 else LISTED
+    for pair in sorted(values.pairs, key=lambda pair: pair.equal):
+        lines += [*_value_head(pair, width), *_value_body(pair, width, most)]
+    if not values.pairs:
+        missing = how and not values.asked
+        why = "Its values were not recorded." if missing else "It has no tensor with values."
+        lines.append(plain(why, "$text-muted"))
+    if not values.any_kept and (values.pairs or not values.asked):
+        for number, command in enumerate(how):
+            lines += labelled("to get" if number == 0 else "", command, width, "$text-accent")
+    return lines
+
+
+def _value_head(pair: ValuePair, width: int) -> Lines:
+    layout = pair.layout.a or pair.layout.b or ""
+    if pair.layout.a and pair.layout.b and pair.layout.a != pair.layout.b:
+        layout = f"A {pair.layout.a}   B {pair.layout.b}"
+    told = pair.distances
+    if told is not None:
+        return [Content.assemble(("≠ ", "$text-error"), (pair.what, "bold"), f"  {layout}"), *_summary(told, width)]
+    glyph = "=" if pair.equal else "≠"
+    head = Content.assemble(f"{glyph} ", (pair.what, "bold"), f"  {layout}")
+    return [head, *([plain(f"  {pair.why}", "$text-muted")] if pair.why else [])]
+
+
+def _summary(told: Distances, width: int) -> Lines:
+    unit = f" {told.unit}" if told.unit == "ULP" else ""
+    parts = [f"{told.differing:,} of {told.elements:,} differ"]
+    if told.largest is not None:
+        parts.append(f"by at most {told.largest:,}{unit}")
+    if told.largest_relative is not None:
+        parts.append(f"relative {told.largest_relative:.3g}")
+    if told.largest_absolute is not None:
+        parts.append(f"absolute {told.largest_absolute:.3g}")
+    counts = {"only in the sign of zero": told.zeros, "NaN on one side": told.nans}
+    counts |= {"another NaN": told.payloads, "infinite on a side": told.infinities}
+    parts += [f"{count:,} {what}" for what, count in counts.items() if count]
+    return labelled("", ", ".join(parts), width)
+
+
+def _value_body(pair: ValuePair, width: int, most: int) -> Iterator[Content]:
+    told = pair.distances
+    if told is not None:
+        yield from histogram_lines(told, width)
+        yield from element_lines(told.worst[:most], told.unit, width)
+    elif pair.elements:
+        yield from own_element_lines(pair.elements[:MOST_EQUAL], width)
+
+
+def histogram_lines(told: Distances, width: int) -> Iterator[Content]:
+    """A bar for each range of distances."""
+    bins = merged(told.histogram)
+    if not bins:
+        return
+    labels = [f"{x.low:,}" if x.low == x.high else f"{x.low:,}–{x.high:,}" for x in bins]
+    if len(max(labels, key=len)) > 20:
+        labels = [f"{x.low:.1e}–{x.high:.1e}" for x in bins]
+    column, most = max(map(len, labels)), max(x.count for x in bins)
+    room = max(4, min(40, width - column - 18))
+    for label, x in zip(labels, bins, strict=True):
+        bar = "█" * max(round(x.count / most * room), 1 if x.count else 0)
+        yield Content.assemble(f"  {label:>{column}} {told.unit:<4}", (bar, "$text-primary"), f" {x.count:,}")
+
+
+def merged(bins: Sequence[Bin]) -> list[Bin]:
+    """At most so many: neighbours added up, empty ones at the lower end left out."""
+    first = next((k for k, x in enumerate(bins) if x.count), len(bins))
+    kept = bins[first:]
+    size = -(-len(kept) // MOST_BINS) if kept else 1
+    groups = [kept[k : k + size] for k in range(0, len(kept), size)]
+    return [Bin(group[0].low, group[-1].high, sum(x.count for x in group)) for group in groups]
+
+
+def element_lines(elements: Sequence[ElementPair], unit: str, width: int) -> Iterator[Content]:
+    """Single elements on both sides, decimal and hex, those that differ most first."""
+    if not elements:
+        return
+    rows = [(_index(e), e.a, e.b, "–" if e.distance is None else f"{e.distance:,}", e.hex_a, e.hex_b) for e in elements]
+    yield from _table(("at", "A", "B", unit or "apart", "A, bits", "B, bits"), rows, width)
+
+
+def own_element_lines(elements: Sequence[ElementPair], width: int) -> Iterator[Content]:
+    """Single elements where there is one value only."""
+    yield from _table(("at", "value", "bits"), [(_index(e), e.a, e.hex_a) for e in elements], width)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Content]:
+    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
+    for number, row in enumerate([head, *rows]):
+        text = "  " + "  ".join(f"{cell:>{size}}" for cell, size in zip(row, widths, strict=True))
+        yield plain(text[:width], "$text-muted" if number == 0 else "")
+
+
+def _index(element: ElementPair) -> str:
+    return f"[{','.join(map(str, element.index))}]"
+
+
+def _both(pair: OpPair, ask: Callable[[OpLine], str | None]) -> Pair[str]:
+    return Pair(*(None if line is None else ask(line) for line in (pair.a, pair.b)))
+
+
+def _nth(outputs: tuple[str, ...], k: int) -> str | None:
+    return outputs[k] if k < len(outputs) else None
+
+
+def _value(value: bool | int | float | complex | None) -> str | None:
+    return None if value is None else str(value_json(value))

@@ -1,0 +1,188 @@
+"""The first screen: the search while it runs, then the verdict, its evidence, and every step at a glance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Footer, Static
+
+from rltrace.diff import Comparison
+from rltrace.diff.base.model import Probe
+from rltrace.diff.metrics.timeline import Curve
+from rltrace.report.diff_text import render_comparison
+from rltrace_tui import charts, diff_text
+from rltrace_tui.app_protocol import KeyGuard, copy, host
+from rltrace_tui.curves import Curves, CurveScreen
+from rltrace_tui.data import DiffData
+from rltrace_tui.pane import Pane
+from rltrace_tui.prompt import Prompt
+
+VERDICT = "Verdict: where the two runs first differ, the cause, and the evidence."
+ENVIRONMENT = "System and settings: facts of machine, process and sources that differ, the likeliest to matter first."
+TIMELINE = (
+    "Timeline: one character for each optimizer step, or for several where they do not fit (then the worst of "
+    "them). ± other ops were run; · only one side made the step. Below, a logged scalar of both runs (.item()), on "
+    "one scale, its last value next to it; [ and ] pick another one, c lists them."
+)
+SEARCH = (
+    "Search: prefix digests of both traces are compared at a few rows; each probe halves the rest. = before it all "
+    "is equal, ≠ differs, ? unknown."
+)
+
+SHOWN = {"structure": "same ops", "values": "same values"}
+"""What the search asks, in words; what it asks of memory that nobody wrote decides nothing."""
+
+EXPORT = "Export the verdict as Markdown to"
+
+
+class OverviewScreen(KeyGuard, CurveScreen):
+    """Verdict, environment, timeline, search."""
+
+    AUTO_FOCUS = "#verdict"
+    BINDINGS = [  # noqa: RUF012
+        Binding("enter", "inspect", "Inspect", id="overview.inspect", tooltip="The op that the verdict names, in full"),
+        Binding("right_square_bracket", "curve(1)", "Curve", key_display="]", show=False, id="overview.next",
+                tooltip="Next curve"),
+        Binding("left_square_bracket", "curve(-1)", "Curve", key_display="[", show=False, id="overview.previous",
+                tooltip="Previous curve"),
+        Binding("c", "curves", "Curves", show=False, id="overview.curves", tooltip="Choose a curve from a list"),
+        Binding("y", "copy", "Copy", id="overview.copy", tooltip="Copy the report as text (over OSC 52)"),
+        Binding("e", "export", "Export", id="overview.export", tooltip="Write the verdict as Markdown, for an issue"),
+    ]  # fmt: skip
+
+    def __init__(self, work: DiffData) -> None:
+        super().__init__()
+        self._work = work
+        self._probes: dict[str, dict[str, list[Probe]]] = {}
+        self._rows: dict[str, int] = {}
+        self._curves = Curves()
+        self._state = "searching"
+        self._done = ""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        with Horizontal(id="top"):
+            yield Pane("Verdict", VERDICT, "verdict", self._verdict)
+            yield Pane("System and settings", ENVIRONMENT, "environment", self._environment)
+        yield Pane("Timeline", TIMELINE, "timeline", self._timeline)
+        yield Pane("Search", SEARCH, "search", self._search)
+        yield Prompt(id="prompt")
+        yield Static("rltrace needs 60 columns and 16 lines", id="small")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self._draw_head()
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def probed(self, stream: str, respect: str, probe: Probe, rows: int) -> None:
+        self._probes.setdefault(stream, {}).setdefault(respect, []).append(probe)
+        self._rows[stream] = rows
+        self.query_one("#search", Pane).draw(self._search)
+
+    def walked(self, stream: str, done: int, rows: int) -> None:
+        self._done = f"comparing {stream}: {done:,} of {rows:,} ops"
+        self.query_one("#search", Pane).draw(self._search)
+
+    def found(self, comparison: Comparison) -> None:
+        self._state, self._done = "done", ""
+        environment = self.query_one("#environment", Pane)
+        environment.border_title = f"System and settings ({len(comparison.environment)})"
+        self._redraw()
+
+    def curves_read(self, curves: tuple[Curve, ...]) -> None:
+        self._curves.all = curves
+        self._redraw()
+
+    def stopped(self, how: str) -> None:
+        if self._work.comparison is None:
+            self._state = how
+            self._redraw()
+
+    def _redraw(self) -> None:
+        for pane in self.query(Pane):
+            pane.redraw()
+        self._draw_head()
+        self.refresh_bindings()
+
+    # --- drawing ------------------------------------------------------------------------------------------------------
+
+    def _draw_head(self) -> None:
+        found = self._work.comparison
+        word, style = diff_text.HEADLINES[found.verdict] if found else (self._state.upper(), "$text-muted")
+        self.query_one("#head", Static).update(
+            Content.assemble(f" rltrace   {self._work.names}   ", (word, f"bold {style}"))
+        )
+
+    def _verdict(self, width: int) -> diff_text.Lines:
+        found = self._work.comparison
+        if found is not None:
+            return diff_text.verdict_lines(found, self._work.shown, width)
+        if self._state == "searching":
+            return [Content("Looking for the first difference …  (Escape stops)")]
+        return [Content(f"The search was {self._state}: there is no verdict.")]
+
+    def _environment(self, width: int) -> diff_text.Lines:
+        found = self._work.comparison
+        return diff_text.environment_lines(found, width) if found else []
+
+    def _timeline(self, width: int) -> diff_text.Lines:
+        if self._work.comparison is None:
+            return []
+        lines: diff_text.Lines = []
+        shown = self._work.shown
+        for timeline in self._work.timelines:
+            mark = shown.step if shown is not None and shown.stream.startswith(timeline.process) else None
+            if len(self._work.timelines) > 1:
+                lines.append(diff_text.plain(timeline.process, "bold"))
+            bar = charts.state_bar(timeline, width - charts.ROOM)
+            axis = charts.axis(len(timeline.states), mark, width - charts.ROOM)
+            lines += [Content(f"  {axis}"), Content(f"  {bar}")]
+        if not lines:
+            lines.append(diff_text.plain("Neither program made an optimizer step.", "$text-muted"))
+        steps = max([len(t.states) for t in self._work.timelines], default=0)
+        height = self.query_one("#timeline", Pane).scrollable_content_region.height
+        return lines + self._curves.lines(steps, width, height - len(lines))
+
+    def _search(self, width: int) -> diff_text.Lines:
+        lines: diff_text.Lines = []
+        for stream, by_respect in self._probes.items():
+            if len(self._probes) > 1:
+                lines.append(diff_text.plain(stream, "bold"))
+            for respect, probes in by_respect.items():
+                if respect in SHOWN:
+                    lines.append(charts.search_line(SHOWN[respect], probes, self._rows[stream], width))
+        found = self._work.comparison
+        if found is not None and not lines:
+            what = "step digests" if found.level == "step" else "the ops themselves"
+            lines.append(diff_text.plain(f"Nothing to bisect: {what} were compared.", "$text-muted"))
+        return [*([Content(self._done)] if self._done else []), *lines]
+
+    # --- keys ---------------------------------------------------------------------------------------------------------
+
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        if self._work.comparison is None and action in ("inspect", "curve", "curves", "copy", "export"):
+            return "there is no verdict yet" if self._state == "searching" else f"the search was {self._state}"
+        if action == "inspect":
+            return self._work.no_op
+        return self._curves.why_not_pick if action in ("curve", "curves") else ""
+
+    def action_inspect(self) -> None:
+        host(self).show_verdict_op()
+
+    def action_copy(self) -> None:
+        found = self._work.comparison
+        assert found is not None
+        copy(self.app, render_comparison(found, color=False), "the report is")
+
+    def action_export(self) -> None:
+        name = "-".join(path.name.removesuffix(".zarr") for path in (self._work.path_a, self._work.path_b))
+        self.query_one(Prompt).ask(EXPORT, "a file; an existing one is kept", f"{name}.md")
+
+    def on_prompt_answered(self, message: Prompt.Answered) -> None:
+        if message.question == EXPORT and message.answer.strip():
+            host(self).export(Path(message.answer.strip()).expanduser())

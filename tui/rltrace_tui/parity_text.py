@@ -1,0 +1,203 @@
+"""Two programs compared by row, in lines of text: the verdict, a line for each module, one module in full.
+
+Owns glyphs and layout within a width. Pure functions; no widget, nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from rltrace.diff.base.model import Pair
+from rltrace.parity.model import (
+    ModuleOrigin,
+    ModuleResult,
+    Parity,
+    ParityOp,
+    ParitySide,
+    ParityVerdict,
+    Required,
+    TensorResult,
+)
+from rltrace.parity.report.text import CAUSES, HEADLINES, counted, distance_text
+from rltrace.report.phrases import sentence
+from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain, text_lines
+
+STYLES = {
+    ParityVerdict.BITWISE: "$text-success",
+    ParityVerdict.DIFFERS: "$text-error",
+    ParityVerdict.UNDECIDED: "$text-warning",
+}
+
+HOLDS = {True: "holds", False: "FAILS", None: "undecided"}
+
+NUMBERS = 30
+"""Columns of what stands beside a module's path."""
+
+
+def headline(parity: Parity) -> tuple[str, str]:
+    """The verdict in a word, and its style."""
+    return HEADLINES[parity.verdict], STYLES[parity.verdict]
+
+
+def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[str], width: int) -> Lines:
+    """The verdict, the first module that parts, what it amounts to, and what was compared with what.
+
+    ``more``: sections of the report, put in where it is told what it amounts to.
+    """
+    word, style = headline(parity)
+    first = parity.first
+    lines: Lines = [Content.assemble((word, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
+    if first is not None:
+        lines += labelled("from", str(first.path.b), width, "bold")
+        lines += [*_because(first, width), *_parts(first, width)]
+    else:
+        lines += labelled("", sentence(parity.why), width)
+    for one in required:
+        lines += labelled("asked", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
+    for section in more:
+        lines += [plain(""), *text_lines(section.splitlines(), width)]
+    lines += [plain("")] if more else []
+    for name, side in (("A", parity.a), ("B", parity.b)):
+        lines += labelled(name, _side(side), width)
+    lines += labelled("rows", sentence(parity.how), width)
+    for twice in parity.disagreements:
+        what = (
+            f"{counted(twice.rows, 'row')} of {twice.module} computed twice with different results, first in "
+            f"{twice.what}"
+        )
+        lines += labelled(f"{twice.side.upper()} twice", what, width, "$text-warning")
+    for hole in parity.holes:
+        lines += labelled("damage", sentence(hole), width, "$text-warning")
+    for note in parity.notes:
+        lines += labelled("note", sentence(note), width)
+    for command in parity.advice:
+        lines += labelled("next", command, width, "$text-accent")
+    return lines
+
+
+def _side(side: ParitySide) -> str:
+    lacks = f", {side.missing:,} of them only on this side" if side.missing else ""
+    passes = counted(side.passes, "forward pass", "forward passes")
+    return f"{side.path}: {side.what}, {passes}, {counted(side.rows, 'row')}{lacks}"
+
+
+def _because(origin: ModuleOrigin, width: int) -> Lines:
+    return labelled("cause", origin.because, width)
+
+
+def _parts(origin: ModuleOrigin, width: int) -> Lines:
+    rows = f"{origin.rows:,} of {origin.of:,} whose inputs agree; the first is {origin.row}"
+    return labelled("rows", rows, width)
+
+
+def origin_lines(origin: ModuleOrigin, width: int) -> Lines:
+    """The module whose inputs agree and whose outputs do not: why, rows, the op on both sides."""
+    lines = [*_because(origin, width), *_parts(origin, width)]
+    if origin.op.a is not None or origin.op.b is not None:
+        lines += pair_lines(
+            "op", Pair(*(None if op is None else op_text(op) for op in (origin.op.a, origin.op.b))), width
+        )
+    return lines
+
+
+def op_text(op: ParityOp) -> str:
+    """``aten.mm.default(float32[4,64], float32[64,64])  row 578``."""
+    return f"{op.op}({', '.join(op.layouts)})  row {op.row:,}"
+
+
+# --- modules --------------------------------------------------------------------------------------------------------
+
+
+def glyph(module: ModuleResult, origin: ModuleOrigin | None) -> str:
+    """``≠`` the module's own work parts, ``~`` it passes a difference on, ``?`` nothing of it could be compared."""
+    if origin is not None:
+        return "≠"
+    if not module.rows:
+        return "?"
+    return "~" if module.differing else "="
+
+
+def root_of(modules: Sequence[ModuleResult]) -> str:
+    """The module that all others of B lie in; "": there are several such."""
+    roots = {str(module.path.b).partition(".")[0] for module in modules}
+    return roots.pop() if len(roots) == 1 else ""
+
+
+def module_line(module: ModuleResult, origin: ModuleOrigin | None, root: str, width: int) -> str:
+    """One module of the list, on one line, without the ``root`` of its path; of a long one its end is the news."""
+    path = str(module.path.b).removeprefix(f"{root}.")
+    room = max(10, width - NUMBERS - 4)
+    shown = path if len(path) <= room else f"…{path[len(path) - room + 1 :]}"
+    return f"{glyph(module, origin)} {shown:<{room}}  {_numbers(module)}".rstrip()
+
+
+def _numbers(module: ModuleResult) -> str:
+    if not module.rows:
+        return "not compared"
+    told = f"{module.differing:>7,} of {module.rows:>7,}"
+    apart = module.distance.absolute if module.distance is not None else None
+    return told if apart is None else f"{told}  {apart:.1e}"
+
+
+def module_lines(module: ModuleResult, origin: ModuleOrigin | None, width: int) -> Lines:
+    """Everything that is known of one module."""
+    lines: Lines = list(pair_lines("module", module.path, width))
+    lines += pair_lines("class", module.kind, width)
+    lines += labelled("calls", f"A {module.calls.a:,}   B {module.calls.b:,}", width)
+    lines += labelled("rows", _rows(module), width)
+    if module.dtype is not None:
+        lines += pair_lines("dtype", module.dtype, width)
+    if origin is not None:
+        lines += [plain(""), *origin_lines(origin, width)]
+    elif module.differing:
+        what = "its inputs differ where its outputs do: propagated difference"
+        lines += labelled("cause", sentence(what), width)
+    for tensor in module.tensors:
+        lines += [plain(""), *_tensor_lines(tensor, width)]
+    for apart in module.apart:
+        where = f"{apart.part} {apart.name}".rstrip()
+        lines += [plain(""), plain(f"? {where}", "$text-muted"), *labelled("", sentence(apart.why), width)]
+    return lines
+
+
+def _rows(module: ModuleResult) -> str:
+    if not module.rows:
+        return "no output was computed by both"
+    parts = [f"{module.rows:,} computed by both, {module.equal:,} equal, {module.differing:,} differ"]
+    if module.inputs_differing:
+        parts.append(f"{module.inputs_differing:,} had inputs that differ")
+    alone = (("A", module.missing_b), ("B", module.missing_a))
+    parts += [f"{count:,} only by {side}" for side, count in alone if count]
+    return "; ".join(parts)
+
+
+def _tensor_lines(tensor: TensorResult, width: int) -> Lines:
+    mark, style = ("≠ ", "$text-error") if tensor.differing else ("= ", "$text-success")
+    name = _either(tensor.name)
+    what = f"{tensor.part} {name}".rstrip()
+    rows = f"  {_either(tensor.dtype)}  {tensor.differing:,} of {counted(tensor.rows, 'row')} differ"
+    lines: Lines = [Content.assemble((mark, style), (what, "bold"), rows)]
+    if tensor.differing:
+        lines += labelled("", sentence(distance_text(tensor.distance)), width)
+    return lines
+
+
+def _either(pair: Pair[str]) -> str:
+    names = dict.fromkeys(text for text in (pair.a, pair.b) if text)
+    return " | ".join(names)
+
+
+def ops_of(origin: ModuleOrigin | None) -> tuple[Pair[ParityOp], ...]:
+    """The op that parts, on both sides, or those that it is one of."""
+    pairs = () if origin is None else (origin.op, *origin.several)
+    return tuple(pair for pair in pairs if pair.a is not None or pair.b is not None)
+
+
+def op_choice(pair: Pair[ParityOp], width: int) -> str:
+    """An op of both sides on one line."""
+    sides: Sequence[ParityOp] = [op for op in (pair.a, pair.b) if op is not None]
+    names = " | ".join(dict.fromkeys(op.op for op in sides))
+    layouts = " | ".join(dict.fromkeys(", ".join(op.layouts) for op in sides))
+    return f"{names}  {layouts}"[:width]

@@ -1,0 +1,77 @@
+"""``rltrace show TRACE`` in a terminal: one trace in the same screens.
+
+Owns the worker that reads it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual import work
+from textual.message import Message
+from textual.worker import get_current_worker
+
+from rltrace.diff.metrics.timeline import Curve
+from rltrace_tui.base import BaseApp, Failed
+from rltrace_tui.data import TraceData
+from rltrace_tui.trace_screen import TraceScreen
+
+
+class TraceRead(Message):
+    """Everything but the curves is known."""
+
+
+class OwnCurvesRead(Message):
+    """The numbers that it read out."""
+
+    def __init__(self, curves: tuple[Curve, ...]) -> None:
+        super().__init__()
+        self.curves = curves
+
+
+class TraceApp(BaseApp[None]):
+    """Returns nothing: there is no verdict."""
+
+    overview: TraceScreen
+
+    def __init__(self, path: Path) -> None:
+        self.work = TraceData(path)
+        super().__init__(self.work, TraceScreen(self.work))
+
+    def on_mount(self) -> None:
+        self.sub_title = str(self.work.path)
+        self._open()
+
+    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
+    def _open(self) -> None:
+        worker = get_current_worker()
+        try:
+            self.work.read()
+            self.post_message(TraceRead())
+            for name in self.work.streams[:1]:
+                self.work.stream(name)  # so that it is there when it is asked for
+            self.post_message(OwnCurvesRead(self.work.curves(lambda: self.work.give_way(lambda: worker.is_cancelled))))
+        except Exception as error:  # a worker's failure is told, never raised
+            self.post_message(Failed(error))
+
+    def on_trace_read(self) -> None:
+        self.overview.read()
+        self.refresh_bindings()
+
+    def on_own_curves_read(self, message: OwnCurvesRead) -> None:
+        self.overview.curves_read(message.curves)
+
+    def fail(self, error: BaseException) -> None:
+        self.overview.stopped("failed")
+        super().fail(error)
+
+    def reason(self, action: str, parameters: tuple[object, ...]) -> str:
+        if action == "op":
+            return "one trace has no verdict: 2 lists all ops"
+        if action == "replay":
+            return "an experiment needs two traces: rltrace diff A B"
+        return super().reason(action, parameters)
+
+    async def action_quit(self) -> None:
+        self.workers.cancel_all()
+        self.exit(None)
