@@ -1,9 +1,9 @@
 """The folder that ``rltrace repro`` writes: a script that runs one op again, its inputs, and what the script needs.
 
 Owns which files stand in it. ``repro_main.py``, ``runner.py`` and ``torch_flags.py`` are this package's own,
-``digest.py`` the digest's slow and obvious implementation (``rltrace.digest.reference``), all as they are but for where
-they import from: shorter ones made for the folder would be second ones to keep right. Tensors are kept as the bytes of their storages, so
-dtypes that NumPy lacks and inputs that are each other's memory come through.
+``digest.py`` is the digest's slow and obvious implementation (``rltrace.digest.reference``), all unchanged but for
+where they import from: shorter ones made for the folder would be second ones to keep right. Tensors are kept as the
+bytes of their storages, so dtypes that NumPy lacks and inputs that share memory are reproduced.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from rltrace.trace.format.collectives import FUNCTIONAL
 #
 # What operators do that their schemas do not say: which make views, allocate, overwrite, or are written by others.
 #
-# Owns these tables, by schema name, and nothing else. Each entry is checked by running the operator (``tests/recorder``).
+# Owns these tables, by schema name. Each entry is checked by running the operator (``tests/recorder``).
 
 
 VIEWS = frozenset(
