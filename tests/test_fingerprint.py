@@ -88,7 +88,7 @@ assert not torch.cuda.is_initialized()
     assert found["torch.threads"] == 1
     assert found["flag.deterministic_algorithms"] is True
     assert found["flag.cuda.matmul.precision"] == "ieee"
-    assert found["flag.default_dtype"] == "torch.float32"
+    assert found["flag.default_dtype"] == "float32"
     assert str(found["torch.version"]).startswith("2.")
     assert found["numpy.blas"]
     assert found["package.torch"] == str(found["torch.version"])

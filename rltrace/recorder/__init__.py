@@ -29,7 +29,7 @@ def current_session() -> Session | None:
 def user_phase(name: str) -> Phase:
     """The phase of that name. Raises ValueError for one that a program cannot set."""
     if name not in USER_PHASES:
-        raise ValueError(f"{name!r} is no phase a program can set; there are {', '.join(USER_PHASES)}")
+        raise ValueError(f"{name!r} is not a phase that a program can set; those are {', '.join(USER_PHASES)}")
     return Phase[name.upper()]
 
 

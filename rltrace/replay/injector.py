@@ -127,7 +127,7 @@ class Injector:
             told = f"{here[0]}{list(here[1])} here and {value.dtype}{list(value.shape)} in A"
             raise NotInjectedError(f"a tensor is {told}")
         if torch._debug_has_internal_overlap(tensor) == 1:
-            raise NotInjectedError("several elements of a tensor lie in one place of memory")
+            raise NotInjectedError("several elements of a tensor share one place in memory")
         return value
 
     def _value(self, digest: int) -> Value:

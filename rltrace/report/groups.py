@@ -70,7 +70,7 @@ def _head(grouping: Grouping, style: Style) -> Iterator[str]:
     verdict = _VERDICTS[grouping.agrees]
     groups, runs = grouping.groups, len(grouping.tree.runs)
     if grouping.agrees is False:
-        yield style.verdict("PARTED", verdict) + f"  {len(groups)} groups of {runs} runs"
+        yield style.verdict("DIVERGED", verdict) + f"  {len(groups)} groups of {runs} runs"
     elif grouping.agrees:
         yield style.verdict("AGREE", verdict) + f"  {runs} runs computed the same"
     else:

@@ -39,7 +39,7 @@ WIDTH = 110
 _TEXT = '''\
 """{name}, run again on the inputs that it had in a recorded run.
 
-    python {file}           runs it 100 times: does it repeat itself, are these the recorded bits?
+    python {file}           runs it 100 times: is it deterministic, are these the recorded bits?
     python {file} --help    other threads, instruction sets, deterministic algorithms, TF32
 
 {told}

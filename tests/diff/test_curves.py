@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -207,10 +208,9 @@ def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
 
 def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search stays a search: of a long rest some segments are read, and a step is then told as "at the latest"."""
-    from rltrace.diff import compare
-
-    monkeypatch.setattr(compare, "LOOK_AHEAD", 4)
-    monkeypatch.setattr(compare, "MOST_SEGMENTS", 3)
+    module = import_module("rltrace.diff.compare")  # the package has a function of that name
+    monkeypatch.setattr(module, "LOOK_AHEAD", 4)
+    monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
     read: list[int] = []
     original = item_series
 

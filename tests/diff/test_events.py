@@ -301,7 +301,7 @@ def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(c
     for steps in (True, False):
         first = compared(program(seeds=None, steps=steps)).first_value
         assert first.op == ("environment-step" if steps else "aten.addmm.default")
-        said = "the action space of Walk was not seeded at test_boundaries.py:"
+        said = "the action space of Walk was not seeded at test_events.py:"
         assert said in first.because.replace("tests/diff/", "")
         assert "it seeded itself, differently in each run" in first.because
         first = compared(program(seeds=(3, 4), steps=steps)).first_value

@@ -121,7 +121,7 @@ def test_a_scan_that_is_seen_as_another_action(record: Record) -> None:
     )
     assert first.kernel_names.a == SCAN
     assert found.first == first and not found.unordered
-    said = [note for note in found.notes if "does not promise" in note]
+    said = [note for note in found.notes if "does not guarantee" in note]
     assert len(said) == 1 and "aten.cumsum.default" in said[0] and "no deterministic form" in said[0]
 
 

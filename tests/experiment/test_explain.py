@@ -113,7 +113,7 @@ def test_the_setting_that_gives_the_other_bits() -> None:
     """One sentence for each side."""
     found = [tried("", A), tried("threads=2", A), tried("MKL_CBWR=AVX2", B), tried("deterministic", C)]
     assert list(conclusions(["a", "b"], found)) == [
-        "This machine gives A's bits as it is.",
+        "This machine gives A's bits without any change.",
         "With MKL_CBWR=AVX2 this machine gives B's bits.",
     ]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1", "b": "x:2"}, ["a", "b"], found))
@@ -137,7 +137,7 @@ def test_a_setting_that_cannot_be_run() -> None:
     """It stands there with the reason, and is no evidence."""
     found = [tried("", A), Tried(KernelSetting("threads", "0"), 0, (), "RuntimeError: no")]
     assert "failed: RuntimeError: no" in "\n".join(explain_lines("op", {"a": "x:1"}, ["a"], found))
-    assert list(conclusions(["a"], found)) == ["This machine gives A's bits as it is."]
+    assert list(conclusions(["a"], found)) == ["This machine gives A's bits without any change."]
 
 
 def test_where_nothing_can_be_run_nothing_is_concluded() -> None:
@@ -196,7 +196,7 @@ def test_torch_itself_says_that_there_is_no_deterministic_form() -> None:
         torch.use_deterministic_algorithms(False)
     trouble = f"RuntimeError: {str(refused.value).splitlines()[0]}"
     found = [tried("", A), Tried(KernelSetting("deterministic"), 0, (), trouble)]
-    assert next(iter(conclusions(["a"], found))).startswith("PyTorch says that it has no deterministic form")
+    assert next(iter(conclusions(["a"], found))).startswith("PyTorch reports no deterministic implementation")
     assert (
         len(list(conclusions(["a"], [tried("", A), Tried(KernelSetting("threads", "0"), 0, (), "RuntimeError")]))) == 1
     )
@@ -208,7 +208,7 @@ def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
     found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
     assert lines[1:3] == [
-        "  as is  A's  [cutlass 128×64 tf32]",
+        "  as is      A's  [cutlass 128×64 tf32]",
         "  threads=1      A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
     told = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."

@@ -55,9 +55,9 @@ def test_home_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("launch", "message"),
     [
-        ({"cwd": "/"}, "does not say which command.*--cmd-a"),
-        ({"command": ["python", "train.py", "--token", "***"], "cwd": "/"}, "secret was not recorded.*--cmd-a"),
-        ({"command": ["python"], "cwd": "/nowhere/at/all"}, "/nowhere/at/all, which is not there.*--folder"),
+        ({"cwd": "/"}, "does not record its command.*--cmd-a"),
+        ({"command": ["python", "train.py", "--token", "***"], "cwd": "/"}, "secret was masked.*--cmd-a"),
+        ({"command": ["python"], "cwd": "/nowhere/at/all"}, "/nowhere/at/all, which does not exist here.*--folder"),
     ],
 )
 def test_what_a_trace_cannot_tell(tmp_path: Path, launch: dict[str, Any], message: str) -> None:

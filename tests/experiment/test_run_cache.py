@@ -91,7 +91,9 @@ def test_what_was_broken_off_or_settles_nothing_is_run_again(tmp_path: Path, mad
 def test_a_replay_that_was_refused_or_left_no_word(tmp_path: Path, made: Made) -> None:
     """Both are told, neither counts as made; a recording that could not begin is an error of the experiment."""
     made.tells = False
-    assert "without a word" in (bench(tmp_path, made).replay("lockstep", "b", tmp_path).refused or "")
+    assert "without a report on its injections" in (
+        bench(tmp_path, made).replay("lockstep", "b", tmp_path).refused or ""
+    )
     made.breaks = RecordError("no values")
     assert bench(tmp_path, made).replay("lockstep", "b", tmp_path).refused == "no values"
     with pytest.raises(RecordError):

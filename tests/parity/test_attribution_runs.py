@@ -173,7 +173,7 @@ def test_what_makes_no_sense_is_told_before_anything_runs(folder: Path, capsys: 
     """A command that nothing is to be done with, options for no runs, and a folder that holds something."""
     for options, why in (
         (["--", "python", "train.py"], "is for --contributions"),
-        (["--most", "3"], "are about the runs of --contributions"),
+        (["--most", "3"], "need --contributions"),
         (["--contributions", "--runs", ".", "--", sys.executable, "program.py"], "name a fresh folder"),
     ):
         assert compare(*options) == 2

@@ -252,7 +252,7 @@ def test_what_has_no_plain_bytes(record: Record, kind: str) -> None:
     """It is left out by name, and everything else is recorded and kept as ever."""
     found = record(lambda: (refused()[kind](), torch.ones(2) + 7), values=["op=mul", "op=quantize*", "op=add"])
     (entry,) = found.process.values.left_out
-    assert entry.why.startswith(("a tensor made of several", "the tensor has no memory"))
+    assert entry.why.startswith(("a tensor that consists of several", "the tensor has no memory"))
     assert [value is not None for value in values_of(found, found.one("add").index)] == [True]
 
 

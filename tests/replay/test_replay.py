@@ -460,11 +460,11 @@ def of_another_kind(is_b: bool) -> None:
     [
         (shape, "mul", "float32[4] here and float32[3] in A"),
         (dtype, "mul", "float64[3] here and float32[3] in A"),
-        (absent, "mul", "did not come to it"),
-        (later, "mul", "did not come to this step"),
+        (absent, "mul", "did not reach it"),
+        (later, "mul", "did not reach this step"),
         (raises, "mul", "the op raised an error"),
         (threadless, "mul", "no such stream"),
-        (made_of_several, "mul", "made of several"),
+        (made_of_several, "mul", "that consists of several"),
         (of_another_kind, "_local_scalar_dense", "a int here and a float in A"),
     ],
 )
@@ -486,7 +486,7 @@ def test_what_a_does_not_have_is_refused(tmp_path: Path) -> None:
         torch.ones(2) + 1
 
     run(rltrace.record(tmp_path / "a.zarr", values="op=mul"), program, False)
-    for inject, words in (("op=add", "lacks the values of 1 of the 1 ops"), ("op=nosuch", "finds no op")):
+    for inject, words in (("op=add", "lacks the values of 1 of the 1 selected ops"), ("op=nosuch", "finds no op")):
         with pytest.raises(UsageError, match=words), replay_block(tmp_path / "a.zarr", inject, tmp_path / "c.zarr"):
             pytest.fail("the program was run")
     assert not (tmp_path / "c.zarr").exists()

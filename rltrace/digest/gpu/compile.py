@@ -207,5 +207,5 @@ def _binary(kernel: Any, signature: tuple[str, ...]) -> Binary:
     if [kind for kind, _ in own] != [PARAMETERS[each] for each in signature] or not all(pointer for _, pointer in more):
         raise TypeError(f"this compiler gives a kernel other parameters: {parameters}")
     if any(getattr(metadata, name, 0) for name in ("global_scratch_size", "profile_scratch_size")):
-        raise TypeError("this compiler gives a kernel memory of its own")
+        raise TypeError("this compiler gives a kernel extra memory")
     return Binary(metadata.name, kernel.asm["cubin"], metadata.shared, len(more))

@@ -554,7 +554,8 @@ def verdict_of(outcome: ExperimentResult) -> tuple[Outcome | None, str]:
     needed = sum(found.matters is not False for found in outcome.classes)
     minimal = any(found.matters for found in outcome.classes)
     at = f"at {kinds_text(needed)}" if needed else "there"
-    all_it_takes = ", and none of them can be left out" if minimal else ""
+    enough = "it is all that is needed" if needed == 1 else "none of them can be left out"
+    all_it_takes = f", and {enough}" if minimal else ""
     if states[ArmName.B_FROM_A] is not ArmState.AS_EXPECTED:
         return None, "B's arms were not run here; rltrace confirm --join combines the outcomes of both machines"
     if states[ArmName.A_FROM_B] is ArmState.NOT_RUN:

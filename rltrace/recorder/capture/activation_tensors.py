@@ -145,8 +145,8 @@ SMALL: Final = 1 << 20
 COPIED: Final = 1 << 22
 """Bytes up to which a tensor is copied before it is read; a larger one is read twice."""
 
-CHANGED: Final = "something wrote to the tensor while its rows were being kept"
-WRAPPED: Final = "a tensor within a transform of functorch (vmap, grad) has no bytes of its own"
+CHANGED: Final = "something wrote to the tensor while its rows were recorded"
+WRAPPED: Final = "a tensor within a transform of functorch (vmap, grad) has no separate bytes"
 TRACED: Final = "the program was being traced"
 
 Tensor = torch.Tensor

@@ -144,10 +144,10 @@ class ValueQueue:
 # mode, like a digest; never changes the tensor or its version.
 
 
-COMPOUND = "a tensor made of several (sparse, nested, quantized, a subclass) has no plain bytes"
+COMPOUND = "a tensor that consists of several (sparse, nested, quantized, a subclass) has no plain bytes"
 NO_MEMORY = "the tensor has no memory (meta, or its storage was given back)"
 CAPTURED = "the program was being captured into a graph of a device"
-NO_DTYPE = "its dtype has no bytes of its own"
+NO_DTYPE = "its dtype has no separate bytes"
 
 
 KEPT = frozenset(
@@ -219,7 +219,7 @@ def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
 # --- keeping ----------------------------------------------------------------------------------------------------------
 
 
-CHANGED = "something wrote to the tensor while it was being kept"
+CHANGED = "something wrote to the tensor while it was recorded"
 
 OVERWRITTEN = pack_link(Origin.OVERWRITTEN)
 

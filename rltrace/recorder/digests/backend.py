@@ -84,7 +84,7 @@ def _by_kernel(device: torch.device) -> tuple[Condense, str]:
     binaries = compiled(10 * major + minor)
     condense = partial(condense_by_kernel, Launcher(device.index, constants(device), binaries))
     if not agrees(condense, device):
-        raise UnavailableError(f"{binaries.compiler} made kernels that come to something else")
+        raise UnavailableError(f"kernels of {binaries.compiler} give wrong results")
     return condense, binaries.compiler
 
 

@@ -112,9 +112,9 @@ class ProgramsOwn:
 # known gets the evidence that it was written with (what it ran on) and the launches; all others keep what they have.
 
 
-OTHER_THREADS = "they ran in other threads, which the profiler does not see"
-NOT_SEEN = "what they launched was not seen on the device: it was captured into a CUDA graph, or lost"
-BLIND = "the profiler saw nothing of the device: another tool may have its place (nsys, ncu), or it is not allowed to"
+OTHER_THREADS = "they ran in other threads, which the profiler does not record"
+NOT_SEEN = "their launches were not recorded on the device: they were captured into a CUDA graph, or lost"
+BLIND = "the profiler recorded nothing of the device: another tool may use it (nsys, ncu), or permission is missing"
 
 MOST_STRAYS: Final = 200
 """Of what was launched for no row, so many kinds are told of one stretch; the others together."""
@@ -295,11 +295,11 @@ SCOPES: Final = (("autograd/function.py", "apply"), ("_dynamo/eval_frame.py", "c
 
 ModuleCalled = Callable[[FrameType], None]
 
-NOT_BEGUN = "the profiler had not begun"
-ANOTHER = "a profiler of the program's own ran"
-NO_MOMENT = "no moment between two ops was met"
+NOT_BEGUN = "the profiler had not started"
+ANOTHER = "a profiler of the program ran"
+NO_MOMENT = "no point between two ops was reached"
 OVERRUN = "the profiler's memory for the device was full"
-STILL_OPEN = "a scope of the profiler's stayed open: {}"
+STILL_OPEN = "a scope of the profiler was not closed: {}"
 ELSEWHERE = "the recording ended in another thread"
 
 

@@ -152,12 +152,12 @@ def join(events: Iterable[ProfilerEvent], ops: Sequence[str], raised: Sequence[i
             lost = frozenset(row for row, call, _ in pairs if call.lost)
             return Joined(tuple(launched.get(row, ()) for row in range(len(ops))), "", lost, strays)
     if len(found) != len(rows):
-        why = f"the profile has {len(found):,} calls of the recorder, and there are {len(rows):,} rows"
+        why = f"the profile has {len(found):,} calls of the recorder, but there are {len(rows):,} rows"
         return Joined(why=why, strays=strays)
     at = _first_other(found, rows) or 0
     ran = ", ".join(name for name, _ in found[at].ran)
     row = rows[at][0]
-    return Joined(why=f"call {at:,} of the profile ran {ran or 'nothing'}, its row says {ops[row or 0]}", strays=strays)
+    return Joined(why=f"call {at:,} of the profile ran {ran or 'nothing'}, its row has {ops[row or 0]}", strays=strays)
 
 
 def _expected(ops: Sequence[str], raised: Sequence[int]) -> Iterator[tuple[int | None, str]]:

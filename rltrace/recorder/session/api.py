@@ -43,23 +43,23 @@ def record_block(
 ) -> Iterator[None]:
     """Record the block's ops, as ``rltrace.record`` says."""
     if sessions.current.session is not None:
-        raise UsageError("this process is being recorded already; a recording cannot lie inside another")
+        raise UsageError("this process is already being recorded; recordings cannot be nested")
     if level not in ("op", "step"):
         raise UsageError(f'level {level!r} is neither "op" nor "step"')
     if verify_inputs and (steps is None or level != "op"):
-        raise UsageError("verify_inputs reads every input of the ops of a window: give its steps, at level op")
+        raise UsageError("verify_inputs digests every input of the ops of a window: give its steps, at level op")
     if compile not in (None, EAGER):
         raise UsageError(f"compile {compile!r} is neither None nor {EAGER!r}")
     selectors = (values,) if isinstance(values, str) else tuple(values)
     parse_selectors(selectors)
     if selectors and level != "op":
-        raise UsageError("values are kept of ops: they need level op")
+        raise UsageError("values are of ops: they need level op")
     row_selectors = (rows,) if isinstance(rows, str) else tuple(rows)
     parse_selectors(row_selectors)
     if row_selectors and level != "op":
-        raise UsageError("rows are kept of ops and of calls of modules: they need level op")
+        raise UsageError("activation rows are of ops and modules: they need level op")
     if kernels is not None and level != "op":
-        raise UsageError("kernels are looked at op by op: they need level op")
+        raise UsageError("kernels are recorded op by op: they need level op")
     axes = None if row_axes is None else check_axes(row_axes)
     first, end = steps or (0, None)
     trace = Path(path).absolute()
@@ -106,7 +106,7 @@ def recording(
                 trouble = str(error)
     trouble = session.failure or trouble
     if trouble is not None:
-        raise RecordError(f"the recording in {trace} broke off: {trouble}")
+        raise RecordError(f"the recording in {trace} failed: {trouble}")
 
 
 def _launch(options: RecordOptions) -> dict[str, object]:

@@ -468,7 +468,7 @@ class Session(SessionSteps, SessionEvents):
     def _exec(self, program: str | None) -> None:
         """Another program is about to take this process over; None: it could not."""
         if self._cycles is not None and program is not None:
-            self._cycles.pause("another program was about to take the process over")
+            self._cycles.pause("another program was about to replace the process")
         self._end_for_now(None if program is None else "complete", {"exec": program})
 
     def _terminated(self) -> None:

@@ -250,7 +250,7 @@ def test_a_trainer_of_other_tokens_is_unresolved(replay: Replay, generated: Gene
         policy(ids, torch.ones_like(ids))
     found = replay("module=*router", a=other)
     assert not found.account.complete
-    assert all("no partner" in why for _, why in found.account.lacking)
+    assert all("unmatched in A" in why for _, why in found.account.lacking)
 
 
 def test_a_row_of_another_form_is_refused_with_its_reason(generated: Generated, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_what_a_trace_lacks_is_said_before_anything_runs(tmp_path: Path) -> None
     """Without rows, token ids, or values: each refused with the command that records them."""
     policy = mixture.make()
     kept: list[tuple[dict[str, Any], str, str]] = [
-        ({}, "all", "holds no rows"),
+        ({}, "all", "holds no activation rows"),
         ({"rows": "op=aten.topk"}, "op=aten.topk", "token ids, or observations"),
         ({"rows": "module=*"}, "module=Policy.head", "values of 3 of the 3 tensors"),
         ({"rows": "module=*"}, "op=aten.no_such", "finds nothing"),

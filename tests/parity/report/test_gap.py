@@ -55,7 +55,7 @@ def test_text() -> None:
         "  |A - B|  5.000e-01 mean, 1.000e+00 max",
         "  KL(A||B) k1 -1.667e-01, k3 2.749e-01; sampled by A (Schulman 2020)",
         "  not finite 1: NaN or infinite on one side",
-        "  share    67% by the 1, 67% by the 1 with the largest |A - B|:",
+        "  share    67% in the 1, 67% in the 1 with the largest |A - B|:",
         "    token 4 of sequence 1, id 9   A        -inf  B    -4.00000  apart        inf",
         "    token 3 of sequence 1         A    -3.00000  B    -2.00000  apart   1.00e+00",
         "    token 4 of sequence 0, id 8   A    -2.00000  B    -2.50000  apart  -5.00e-01",
