@@ -218,7 +218,7 @@ def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeyp
         read.append(len(segments))
         return original(view, segments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compare, "item_series", counting)
+    monkeypatch.setattr(module, "item_series", counting)
     paths = []
     for side in range(2):
         builder = TraceBuilder(tmp_path / f"{side}.zarr")
