@@ -118,7 +118,7 @@ class Injector:
     def _fitting(self, tensor: Tensor, digest: int) -> Value | None:
         """A's value for a tensor of B; None where B has it already. Raises NotInjectedError where it does not fit."""
         if is_compound(tensor):
-            raise NotInjectedError("the tensor is made of several here (sparse, nested, a subclass)")
+            raise NotInjectedError("the tensor consists of several here (sparse, nested, a subclass)")
         if self._digests.of(tensor) == digest:
             return None
         value = self._value(digest)

@@ -83,7 +83,7 @@ def test_two_traces(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A ▁▁▂▃▄▅▆▇██ 10: 0 … 9" in text and "differs from step 5; the difference stays below the threshold" in text
     assert "Equal return 10 numbers Only in B fps 10 numbers" in text
     visible = " ".join(run(capsys, "a.zarr", "b.zarr", "--tolerance", "0.00001").split())
-    assert "differs from step 5, and visibly" in visible
+    assert "differs from step 5; the difference exceeds the threshold" in visible
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 

@@ -117,7 +117,7 @@ def test_the_setting_that_gives_the_other_bits() -> None:
         "With MKL_CBWR=AVX2 this machine gives B's bits.",
     ]
     lines = list(explain_lines("aten.mm.default", {"a": "x:1", "b": "x:2"}, ["a", "b"], found))
-    assert lines[:3] == ["aten.mm.default  (x:1 in A, x:2 in B)", "  as is      A's", "  threads=2      A's"]
+    assert lines[:3] == ["aten.mm.default  (x:1 in A, x:2 in B)", "  as is          A's", "  threads=2      A's"]
     assert lines[4] == "  deterministic  neither: cccccccccccccccc"
 
 
@@ -209,7 +209,7 @@ def test_kernels_of_a_gpu_are_told_in_few_words() -> None:
     lines = list(explain_lines("aten.mm.default", {"a": "x:1"}, ["a"], found, ["cudnn.benchmark"]))
     assert lines[1:3] == [
         "  as is      A's  [cutlass 128×64 tf32]",
-        "  threads=1      A's  [MKL SGEMM(N,N,64,64,64)]",
+        "  threads=1  A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
     told = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
     assert lines[-1] == told

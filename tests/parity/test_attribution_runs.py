@@ -174,7 +174,7 @@ def test_what_makes_no_sense_is_told_before_anything_runs(folder: Path, capsys: 
     for options, why in (
         (["--", "python", "train.py"], "is for --contributions"),
         (["--most", "3"], "need --contributions"),
-        (["--contributions", "--runs", ".", "--", sys.executable, "program.py"], "name a fresh folder"),
+        (["--contributions", "--runs", ".", "--", sys.executable, "program.py"], "is not empty; name a new folder"),
     ):
         assert compare(*options) == 2
         assert why in capsys.readouterr().err

@@ -464,7 +464,7 @@ def of_another_kind(is_b: bool) -> None:
         (later, "mul", "did not reach this step"),
         (raises, "mul", "the op raised an error"),
         (threadless, "mul", "no such stream"),
-        (made_of_several, "mul", "that consists of several"),
+        (made_of_several, "mul", "consists of several"),
         (of_another_kind, "_local_scalar_dense", "a int here and a float in A"),
     ],
 )

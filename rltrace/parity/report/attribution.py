@@ -22,7 +22,7 @@ NAME = 36
 
 def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
     """The section of the text report."""
-    yield style.bold("Contribution of each module to the gap (mean absolute difference, A's rows injected)")
+    yield style.bold("Contribution of each module (mean absolute difference, A's rows injected)")
     yield f"    {'':<{NAME}}{'alone':>10} {'removes':>9} {'in turn':>10} {'removes':>9}"
     yield f"    {'nothing injected':<{NAME}}{_gap(found.control):>10}"
     for number, share in enumerate(found.shares):

@@ -281,7 +281,7 @@ def test_what_a_trace_lacks_is_said_before_anything_runs(tmp_path: Path) -> None
     policy = mixture.make()
     kept: list[tuple[dict[str, Any], str, str]] = [
         ({}, "all", "holds no activation rows"),
-        ({"rows": "op=aten.topk"}, "op=aten.topk", "token ids, or observations"),
+        ({"rows": "op=aten.topk"}, "op=aten.topk", "token ids or observations"),
         ({"rows": "module=*"}, "module=Policy.head", "values of 3 of the 3 tensors"),
         ({"rows": "module=*"}, "op=aten.no_such", "finds nothing"),
     ]

@@ -56,9 +56,9 @@ def test_text() -> None:
         "  KL(A||B) k1 -1.667e-01, k3 2.749e-01; sampled by A (Schulman 2020)",
         "  not finite 1: NaN or infinite on one side",
         "  share    67% in the 1, 67% in the 1 with the largest |A - B|:",
-        "    token 4 of sequence 1, id 9   A        -inf  B    -4.00000  apart        inf",
-        "    token 3 of sequence 1         A    -3.00000  B    -2.00000  apart   1.00e+00",
-        "    token 4 of sequence 0, id 8   A    -2.00000  B    -2.50000  apart  -5.00e-01",
+        "    token 4 of sequence 1, id 9   A        -inf  B    -4.00000  B - A        inf",
+        "    token 3 of sequence 1         A    -3.00000  B    -2.00000  B - A   1.00e+00",
+        "    token 4 of sequence 0, id 8   A    -2.00000  B    -2.50000  B - A  -5.00e-01",
         "  one side 2 of A",
         "  from     A log-softmax of the logits.",
     ]
@@ -72,22 +72,21 @@ def test_text() -> None:
         "  Layers.1.gate chose experts in A only.",
     ]
     assert parts.splitlines() == [
-        "Contribution of each module to the gap (mean absolute difference, A's rows injected)",
+        "Contribution of each module (mean absolute difference, A's rows injected)",
         "                                             alone   removes    in turn   removes",
-        "    nothing put in                        5.00e-01",
+        "    nothing injected                      5.00e-01",
         "    layers.0                              2.00e-01       60%   2.00e-01       60%",
         "    layers.1                              1.00e-01       80%   0.00e+00       40%",
         "    routing: experts only                 2.50e-01       50%",
         "    with weights                                 ?         ?",
-        "  alone: the rows of this module and of no other. in turn: those of all modules",
-        "  above it as well, so that what goes then is its own, and that of what runs",
-        "  between the two",
+        "  alone: rows of this module only. in turn: with those of all modules above it,",
+        "  so that the reduction is that of this module and of what runs between the two",
         "  Together they remove 100% of the gap; the shares alone add up to 140%, more:",
-        "  the rows of one carry what came in from those before it. They interact: only",
-        "  the parts in turn add up.",
+        "  the rows of one module include what came in from those before it. They",
+        "  interact: only the shares in turn add up.",
         "  Routing: not all rows could be injected: it was never called.",
-        "  Not tried (--most): head; what they bring counts, in turn, for the next one",
-        "  that was.",
+        "  Not tried (--most): head; their contribution counts, in turn, for the next",
+        "  module that was tried.",
     ]
 
 
