@@ -9,7 +9,7 @@ FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c xxhash click textual numpy pytest pytest-timeout hypothesis
 GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
 PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
-PYTEST = $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
 .PHONY: help set-up demo test check bench verdicts test-gpu carry clean
@@ -41,8 +41,9 @@ set-up: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
-# Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set. A file's tests share what
-# they record, so one worker has them all, in the order of the files: the longest come early.
+# Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set; nor does each worker of each
+# run then rewrite the assertions of all tests. A file's tests share what they record, so one worker has them all, in the
+# order of the files: the longest come early.
 #
 # Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
 # first with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
