@@ -5,6 +5,7 @@ Tests that need a CUDA device skip where there is none.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -60,6 +61,11 @@ def signals_as_in_a_shell() -> Iterator[None]:
     for number, handler in before.items():
         if handler is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported by now stays: the garbage collector goes through what tests make, and no more that."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
