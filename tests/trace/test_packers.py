@@ -149,7 +149,7 @@ def test_parts_out_of_order_are_refused() -> None:
     """Steps come in order, each once; chunks too."""
     parts = [StepPart(0, STEP_CHUNK, 0, None)]
     for wrong in (StepPart(STEP_CHUNK - 1, 3, None, None), StepPart(STEP_CHUNK, 3, 0, None)):
-        with pytest.raises(ValueError, match="exists? already"):
+        with pytest.raises(ValueError, match=r"exists? already"):
             add_part(parts, wrong)
     add_part(parts, StepPart(STEP_CHUNK, 3, None, None))
     add_part(parts, StepPart(STEP_CHUNK, STEP_CHUNK, 1, None))
