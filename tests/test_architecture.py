@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Container
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +68,47 @@ def test_writer_loads_neither_zarr_nor_torch() -> None:
 def test_leaves_load_no_torch(module: str) -> None:
     """Definitions are needed on both sides of a comparison, so they come without torch."""
     assert not {"torch", "zarr"} & modules_after(f"import {module}")
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules() -> dict[str, ast.Module]:
+    """The syntax tree of every module of the library and the interface, by its dotted name."""
+    found = {}
+    for top, base in ((ROOT / "rltrace", ROOT), (ROOT / "tui" / "rltrace_tui", ROOT / "tui")):
+        for path in sorted(top.rglob("*.py")):
+            name = ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imported(tree: ast.Module, known: Container[str]) -> set[str]:
+    """Modules that a module imports anywhere: at its top, for type checking alone, within functions."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in known else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not in a circle of any length, lazy imports and those for type checking counted."""
+    trees = modules()
+    arrows = {name: imported(tree, trees) & trees.keys() for name, tree in trees.items()}
+    TopologicalSorter({name: targets - {name} for name, targets in arrows.items()}).prepare()
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    """A name leads to one class, so a reader who meets it knows which is meant."""
+    places: dict[str, list[str]] = {}
+    for module, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

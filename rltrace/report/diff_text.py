@@ -223,7 +223,7 @@ def _environment(comparison: Comparison, style: Style) -> Iterator[str]:
     differences = comparison.environment
     if not differences:
         if comparison.verdict is Verdict.DIVERGED:
-            yield style.bold("Environment")
+            yield style.bold("System and settings")
             yield f"  {NO_FACT}"
         return
     yield style.bold(f"System and settings ({len(differences)} differ)")

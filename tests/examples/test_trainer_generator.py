@@ -26,7 +26,7 @@ def test_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         assert not differs(page, found), differs(page, found)
     assert now[comparing].status == 1
     printed = [float(mean) for mean in re.findall(r"difference\| (\S+)", now[recording].output)]
-    apart = re.search(r"apart +(\S+) in the mean", now[comparing].output)
+    apart = re.search(r"\|A - B\|  (\S+) mean", now[comparing].output)
     assert apart is not None and min(printed) <= float(apart[1]) <= max(printed)
     monkeypatch.chdir(folder)
     assert main(["compare", "grpo.zarr", "--require", "bitwise"]) == 1

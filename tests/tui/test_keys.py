@@ -111,7 +111,7 @@ def test_dimmed_keys_say_why(record: Record) -> None:
         assert "the verdict names no op" in told(app) and "there is only one curve" in told(app)
         assert "there is only one stream of ops" in told(app) and "there is no search yet" in told(app)
         await press(pilot, app, "question_mark")
-        assert any("not now: there is one stream" in line for line in screen_text(app))
+        assert any("not now: there is only one stream" in line for line in screen_text(app))
 
     play(a.path, b.path, scene, size=(140, 60))
 

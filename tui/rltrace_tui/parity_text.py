@@ -50,7 +50,7 @@ def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[s
     first = parity.first
     lines: Lines = [Content.assemble((word, f"bold {style}"), "" if first is None else f"  {CAUSES[first.reason]}")]
     if first is not None:
-        lines += labelled("from", str(first.path.b), width, "bold")
+        lines += labelled("module", str(first.path.b), width, "bold")
         lines += [*_because(first, width), *_parts(first, width)]
     else:
         lines += labelled("", sentence(parity.why), width)
