@@ -137,7 +137,7 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 tell("commit")
             return trace
 
-        monkeypatch.setattr("rltrace.trace.read.reader.open_trace", open_and_go_on)
+        monkeypatch.setattr("rltrace.trace.tools.verify.open_trace", open_and_go_on)
         found = verify(tmp_path / "t")
     assert found.damage == ()
     assert not [note for note in found.notes if "never committed" in note]

@@ -51,7 +51,7 @@ def test_screens_of_one_trace(
 ) -> None:
     """The same of one trace."""
     monkeypatch.chdir(record(training()).path.parent)
-    monkeypatch.setattr("rltrace.report.info.describe", lambda trace: {**describe(trace), **SETTLED})
+    monkeypatch.setattr("rltrace_tui.data.describe", lambda trace: {**describe(trace), **SETTLED})
     seen: dict[str, list[str]] = {}
 
     async def scene(pilot: Pilot[Any], app: TraceApp) -> None:

@@ -192,5 +192,5 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
             return
         self.post_message(FileWritten(path))
 
-    def on_written(self, message: FileWritten) -> None:
+    def on_file_written(self, message: FileWritten) -> None:
         self.notify(f"written: {message.path}")

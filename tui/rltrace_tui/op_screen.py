@@ -116,7 +116,7 @@ class OpScreen(KeyGuard, Screen[None]):
         if not worker.is_cancelled:
             self.post_message(ValuesRead(at, found, how))
 
-    def on_looked(self, message: OpRead) -> None:
+    def on_op_read(self, message: OpRead) -> None:
         if message.at == self._at:
             self._pair, self._trouble = message.pair, message.trouble
             self._redraw()
@@ -281,7 +281,7 @@ class Preview(Pane):
         if not get_current_worker().is_cancelled:
             self.post_message(OpRead((a, b), pair))
 
-    def on_looked(self, message: OpRead) -> None:
+    def on_op_read(self, message: OpRead) -> None:
         message.stop()
         if self._wanted is None or message.at != self._wanted[1:]:
             return

@@ -139,7 +139,7 @@ class OpsScreen(NavigationScreen):
             return
         self.post_message(OpRead((a, b), pair))
 
-    def on_looked(self, message: OpRead) -> None:
+    def on_op_read(self, message: OpRead) -> None:
         message.stop()
         if message.pair is None:
             self.notify(message.trouble, severity="warning")
