@@ -34,7 +34,7 @@ SWITCHES = frozenset(
     cuda.matmul.fp16_accumulation cuda.blas cuda.linalg cudnn.enabled cudnn.benchmark cudnn.deterministic cudnn.tf32
     cuda.conv.precision cudnn.depthwise_kernel mkldnn.enabled mkldnn.deterministic mkldnn.matmul.precision
     mkldnn.conv.precision sdp.flash sdp.mem_efficient sdp.math sdp.cudnn sdp.math_reduced
-    grad_mode inference_mode flush_denormal default_dtype
+    grad_mode inference_mode flush_denormal default_dtype deterministic_warn_only
     """.split()  # noqa: SIM905  twenty lines are not clearer
 )
 """Of torch, by the names of ``rltrace.rerun_op.torch_flags``, which needs torch."""

@@ -150,7 +150,7 @@ def _options(sides: Mapping[str, RecordedSide]) -> argparse.Namespace:
 
 def _switches(options: argparse.Namespace, as_: RecordedSide) -> dict[str, Any]:
     """All that are thrown, with what they are thrown to."""
-    wanted: dict[str, Any] = dict(as_.switches)
+    wanted: dict[str, Any] = {"deterministic_algorithms": "off", **as_.switches}
     if options.deterministic:
         wanted["deterministic_algorithms"] = "on"
     if options.tf32:

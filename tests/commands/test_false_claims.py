@@ -15,7 +15,7 @@ from samples import small_trace
 from tampering import Files, Record, encoded, load, records, replace_chunk, rewrite, store, tamper, with_journal
 
 from rltrace.commands import main as command
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import STEPS
 from rltrace.trace.format.schema import TABLE_CHUNK, Step
 
@@ -86,7 +86,7 @@ def absurd_id(files: Files) -> Files:
 
 def absurd_end(files: Files) -> Files:
     """A step that ends at a row of fifteen digits, after a record that is lost."""
-    stored = arrays.decode(STEPS, files["processes/0/steps/c.0.0"]).copy()
+    stored = chunk_codec.decode(STEPS, files["processes/0/steps/c.0.0"]).copy()
     stored[Step.END_ROW, 1] = 1 << 47
     files = replace_chunk(files, "processes/0/", "steps/c.0.0", stored)
     return rewrite(files, "processes/0/", lambda r: {"type": "commit"} if r.get("segment") == 1 else r)

@@ -56,7 +56,7 @@ def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
     """Every row that both have is put in, those without a partner are told, and the replay can be compared."""
     done = replay(folder, "--inject", "op=aten.topk,module=*router*", "--rows", "-o", "c.zarr", "--result", "r.json")
     assert done.returncode == 0, done.stderr
-    said = done.stderr.partition("rltrace: put in ")[2].splitlines()
+    said = done.stderr.partition("rltrace: injected ")[2].splitlines()
     result = json.loads((folder / "r.json").read_text())
     others = sum(module["put_in"] for module in result["rows"])
     assert said == [

@@ -50,15 +50,15 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     assert main(["repro", "a.zarr", "--at", "op=exp,nth=1", "-o", "out"]) == 0
     assert "python out/repro.py" in capsys.readouterr().err
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        "repro_main.py",
         "digest.py",
         "inputs.npz",
         "repro.py",
+        "repro_main.py",
         "runner.py",
         "torch_flags.py",
     ]
     text = Path("out/repro.py").read_text()
-    assert "Tensor('bfloat16', (4, 4), (4, 1), storage=0)" in text
+    assert "TensorSpec('bfloat16', (4, 4), (4, 1), storage=0)" in text
     assert "torch.ops.aten.exp.default(t[0])" in text
     assert "in softmax" in text
     more = ["--set", "cudnn.benchmark=on", "--set", "CUBLAS_WORKSPACE_CONFIG=:16:8", "--set", "sdp=math"]

@@ -103,7 +103,7 @@ def broken(**fields: Any) -> str:
         ("[]", "its schema is None"),
         ('{"schema": "rltrace.diff/1"}', "its schema is 'rltrace.diff/1'"),
         (broken(schema="rltrace.confirm/2"), "install a newer one"),
-        (broken(word="proven"), "'proven' is not a valid Word"),
+        (broken(word="proven"), "'proven' is not a valid Outcome"),
         (broken(arms=[{"name": "A0"}]), "'state'"),
         (broken(trials="3"), '"trials" is no int'),
         (broken(trials=True), '"trials" is no int'),

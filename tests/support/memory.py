@@ -15,7 +15,7 @@ import pytest
 from tampering import Files
 from xxhash import xxh3_128_digest
 
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import ArraySpec
 from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.read import reader
@@ -66,7 +66,7 @@ def in_memory(folders: dict[Path, Memory]) -> Iterator[None]:
 @contextmanager
 def coding_once() -> Iterator[None]:
     """The same chunk is encoded once and decoded once."""
-    encode, decode = arrays.encode, arrays.decode
+    encode, decode = chunk_codec.encode, chunk_codec.decode
     encoded: dict[object, bytes] = {}
     decoded: dict[object, np.ndarray] = {}
 
@@ -84,6 +84,6 @@ def coding_once() -> Iterator[None]:
         return decoded[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "encode", encode_once)
-        patch.setattr(arrays, "decode", decode_once)
+        patch.setattr(chunk_codec, "encode", encode_once)
+        patch.setattr(chunk_codec, "decode", decode_once)
         yield

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
     CELLS,
     KEPT_CALLS,
@@ -117,7 +117,7 @@ def bases(files: Files) -> list[str]:
 
 def replace_chunk(files: Files, base: str, key: str, stored: np.ndarray) -> Files:
     """The trace with another chunk at ``key`` below the process ``base``, and a journal that names it so."""
-    return replace_encoded(files, base, key, arrays.encode(_spec(key), np.ascontiguousarray(stored)))
+    return replace_encoded(files, base, key, chunk_codec.encode(_spec(key), np.ascontiguousarray(stored)))
 
 
 def replace_encoded(files: Files, base: str, key: str, data: bytes) -> Files:
@@ -210,17 +210,17 @@ def odd_value_somewhere(value: Any, random_: random.Random) -> Any:
 def _tamper_chunk(files: Files, base: str, key: str, random_: random.Random) -> Files:
     spec = _spec(key)
     try:
-        stored = arrays.decode(spec, files[base + key]).copy()
-    except arrays.CodecError:  # an earlier lie is in it already
+        stored = chunk_codec.decode(spec, files[base + key]).copy()
+    except chunk_codec.CodecError:  # an earlier lie is in it already
         return files
     if random_.random() < 0.1:
-        body = arrays.load()[0].compress(bytes(random_.choice([0, 1, 100, 1 << 20])), 1)
-        return replace_encoded(files, base, key, body + arrays.load()[1].value(body).to_bytes(4, "little"))
+        body = chunk_codec.load()[0].compress(bytes(random_.choice([0, 1, 100, 1 << 20])), 1)
+        return replace_encoded(files, base, key, body + chunk_codec.load()[1].value(body).to_bytes(4, "little"))
     if random_.random() < 0.1:  # a body that its own checksum confirms and that does not unpack
         body = bytearray(files[base + key][:-4])
         body[random_.randrange(len(body))] ^= 1 << random_.randrange(8)
         return replace_encoded(
-            files, base, key, bytes(body) + arrays.load()[1].value(bytes(body)).to_bytes(4, "little")
+            files, base, key, bytes(body) + chunk_codec.load()[1].value(bytes(body)).to_bytes(4, "little")
         )
     if spec is TABLES:
         return replace_chunk(files, base, key, _tampered_table(stored, random_))

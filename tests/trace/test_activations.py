@@ -19,7 +19,7 @@ from rltrace.digest import reference, seed_of
 from rltrace.digest.activation_rows import SHORT, row_digests
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
 from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, ModuleCallColumn
@@ -244,7 +244,7 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
     """Rows that every checksum confirms and that make no sense take no memory and are no call: all of them are told."""
     files = load(small)
     key = f"kept/{array}/c.0.0"
-    stored = arrays.decode(_spec(key), files[BASE + key]).copy()
+    stored = chunk_codec.decode(_spec(key), files[BASE + key]).copy()
     used = np.flatnonzero(stored[0])
     stored[column, used] = number
     store(replace_chunk(files, BASE, key, stored), small)

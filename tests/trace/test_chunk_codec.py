@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import zstd
 
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import CELLS, ROWS, STEPS, TABLES, ArraySpec
 
 
 def some_chunk(spec: ArraySpec, seed: int, used: int) -> np.ndarray:
     """A chunk of random content in its first ``used`` elements, padding after."""
-    chunk = np.zeros(arrays.stored_shape(spec), spec.dtype)
+    chunk = np.zeros(chunk_codec.stored_shape(spec), spec.dtype)
     generator = np.random.default_rng(seed)
     flat = chunk.reshape(-1)
     flat[:used] = generator.integers(0, 200, min(used, flat.size), dtype=np.uint8)
@@ -27,7 +27,7 @@ def some_chunk(spec: ArraySpec, seed: int, used: int) -> np.ndarray:
 def test_round_trip(spec: ArraySpec, used: int) -> None:
     """What is encoded comes back, padding included."""
     chunk = some_chunk(spec, used, used)
-    assert np.array_equal(arrays.decode(spec, arrays.encode(spec, chunk)), chunk)
+    assert np.array_equal(chunk_codec.decode(spec, chunk_codec.encode(spec, chunk)), chunk)
 
 
 @given(st.integers(0, 2**32), st.integers(0, 1 << 18))
@@ -36,45 +36,45 @@ def test_round_trip_of_any_table_chunk(seed: int, used: int) -> None:
     """Incompressible bytes come back too, and stay below the bound that readers allow."""
     chunk = np.zeros(TABLES.chunk, np.uint8)
     chunk[:used] = np.random.default_rng(seed).integers(0, 256, used, dtype=np.uint8)
-    encoded = arrays.encode(TABLES, chunk)
-    assert len(encoded) <= arrays.longest(TABLES)
-    assert np.array_equal(arrays.decode(TABLES, encoded), chunk)
+    encoded = chunk_codec.encode(TABLES, chunk)
+    assert len(encoded) <= chunk_codec.longest(TABLES)
+    assert np.array_equal(chunk_codec.decode(TABLES, encoded), chunk)
 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
     """No bit of a chunk can be flipped unnoticed."""
-    encoded = bytearray(arrays.encode(STEPS, some_chunk(STEPS, 1, 900)))
+    encoded = bytearray(chunk_codec.encode(STEPS, some_chunk(STEPS, 1, 900)))
     bit = data.draw(st.integers(0, len(encoded) * 8 - 1))
     encoded[bit // 8] ^= 1 << (bit % 8)
-    with pytest.raises(arrays.CodecError):
-        arrays.decode(STEPS, bytes(encoded))
+    with pytest.raises(chunk_codec.CodecError):
+        chunk_codec.decode(STEPS, bytes(encoded))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 4, 5, 20, -1])
 def test_truncated_chunk_is_refused(keep: int) -> None:
     """A chunk cut short is no chunk."""
-    encoded = arrays.encode(STEPS, some_chunk(STEPS, 1, 900))
-    with pytest.raises(arrays.CodecError):
-        arrays.decode(STEPS, encoded[:keep])
+    encoded = chunk_codec.encode(STEPS, some_chunk(STEPS, 1, 900))
+    with pytest.raises(chunk_codec.CodecError):
+        chunk_codec.decode(STEPS, encoded[:keep])
 
 
 def test_bomb_is_refused_before_it_unpacks() -> None:
     """A frame that unpacks to another size than a chunk has is refused by its header."""
     body = zstd.compress(bytes(1 << 26), 1)
     assert len(body) < 1 << 13
-    with pytest.raises(arrays.CodecError, match="size of a chunk"):
-        arrays.decode(TABLES, body + google_crc32c.value(body).to_bytes(4, "little"))
+    with pytest.raises(chunk_codec.CodecError, match="size of a chunk"):
+        chunk_codec.decode(TABLES, body + google_crc32c.value(body).to_bytes(4, "little"))
 
 
 @pytest.mark.parametrize("size", [1, 200, 300, 70_000, 1 << 20])
 def test_content_size_is_what_zstd_packed(size: int) -> None:
     """Every width of the size field is read right."""
-    assert arrays.content_size(zstd.compress(bytes(size), 1)) == size
+    assert chunk_codec.content_size(zstd.compress(bytes(size), 1)) == size
 
 
 def test_wrong_shape_is_refused() -> None:
     """A chunk is written whole or not at all."""
     with pytest.raises(ValueError, match="a chunk of tables"):
-        arrays.encode(TABLES, np.zeros(10, np.uint8))
+        chunk_codec.encode(TABLES, np.zeros(10, np.uint8))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.trace.format.arrays import CodecError
+from rltrace.trace.format.chunk_codec import CodecError
 from rltrace.trace.format.journal import JournalWriter, parse_journal
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import StepRecord

@@ -15,7 +15,7 @@ from tampering import Files, load, replace_chunk, rewrite, store
 from rltrace.digest import reference, seed_of
 from rltrace.errors import HoleError, LeftOutError
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import VALUE_INDEX
 from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import VALUE_CHUNK, ValueIndex, ValueKind
@@ -217,7 +217,7 @@ def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: V
     path, kept = small
     files: Files = load(path)
     key = "values/index/c.0.0"
-    stored = arrays.decode(VALUE_INDEX, files[f"processes/0/{key}"]).copy()
+    stored = chunk_codec.decode(VALUE_INDEX, files[f"processes/0/{key}"]).copy()
     stored[column, :6] = number
     store(replace_chunk(files, "processes/0/", key, stored), path)
     if column is ValueIndex.DIGEST:

@@ -20,7 +20,7 @@ from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.streams.threads import observer_of
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.process_start import note_failure, write_birth
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Forks:
         """In the parent, before any fork: what its child is called must not hang on whether others are forked."""
         if _is_forked_by("subprocess"):
             return
-        arrays.load()  # else every child would import it
+        chunk_codec.load()  # else every child would import it
         if not _is_forked_by("multiprocessing"):
             self.number += 1
 

@@ -209,7 +209,9 @@ def _environment(comparison: Comparison) -> Element | None:
     found = comparison.environment
     if not found:
         return (
-            section("environment", "System and settings", el("p", NO_FACT)) if comparison.verdict is Verdict.DIVERGED else None
+            section("environment", "System and settings", el("p", NO_FACT))
+            if comparison.verdict is Verdict.DIVERGED
+            else None
         )
     rows = [
         row(code(fact.name), *(code(v) if v else muted("(unset)") for v in (fact.a, fact.b))) for fact in found[:MOST]

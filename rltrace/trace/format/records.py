@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
     CELLS,
     KEPT_CALLS,
@@ -142,7 +142,7 @@ def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
     found, length, digest = entry
     if found != key:
         raise ValueError(f"it names the file {found!r} instead of {key}")
-    size = number({"length": length}, "length", arrays.longest(spec))
+    size = number({"length": length}, "length", chunk_codec.longest(spec))
     return ChunkFile(key, size, f"{_digest(digest):016x}")
 
 

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.format.arrays import ArraySpec, CodecError, rows_from_text, rows_to_text
+from rltrace.trace.format.arrays import ArraySpec
+from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to_text
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.records import MOST, MOST_STREAMS, check_fields, number
 from rltrace.trace.format.rows import Rows

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from rltrace.trace.format import arrays
-from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec, CodecError, rows_from_text
+from rltrace.trace.format import chunk_codec
+from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
+from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
 from rltrace.trace.format.files import Folder, UnreadableError
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.records import MOST
@@ -35,15 +36,15 @@ def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, coun
     """One chunk, verified. Raises UnreadableError saying what is wrong with it."""
     key = f"{base}/{file.key}"
     try:
-        encoded = folder.read(key, arrays.longest(spec))
+        encoded = folder.read(key, chunk_codec.longest(spec))
         counter.chunks += 1
         counter.bytes += len(encoded)
         if len(encoded) != file.length:
             raise UnreadableError(_other_size(len(encoded), file))
         if xxh3_64_hexdigest(encoded) != file.digest:
             raise UnreadableError("is not what was written")
-        return arrays.decode(spec, encoded)
-    except arrays.CodecError as error:
+        return chunk_codec.decode(spec, encoded)
+    except chunk_codec.CodecError as error:
         raise UnreadableError(f"cannot be used: {error}") from None
 
 

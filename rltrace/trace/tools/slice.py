@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import DamagedTraceError, HoleError, UsageError
-from rltrace.trace.format import arrays as codec
+from rltrace.trace.format import chunk_codec as codec
 from rltrace.trace.format.arrays import (
     CELLS,
     KEPT_CALLS,

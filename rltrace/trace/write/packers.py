@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.trace.format import arrays
+from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.arrays import (
     KEPT_CALLS,
@@ -25,9 +25,8 @@ from rltrace.trace.format.arrays import (
     VALUE_BYTES,
     VALUE_INDEX,
     ArraySpec,
-    rows_from_text,
-    rows_to_text,
 )
+from rltrace.trace.format.chunk_codec import rows_from_text, rows_to_text
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.records import (
     ActivationPart,
@@ -78,7 +77,7 @@ class StepPacker:
         if len(self._tail) < STEP_CHUNK and not (last and self._tail):
             return None
         part, self._tail = self._tail[:STEP_CHUNK], self._tail[STEP_CHUNK:]
-        stored = np.zeros(arrays.stored_shape(STEPS), np.uint64)
+        stored = np.zeros(chunk_codec.stored_shape(STEPS), np.uint64)
         stored[:, : len(part)] = np.array(part, np.uint64).T
         self.packed += len(part)
         self.chunks += 1
@@ -264,7 +263,7 @@ class SamplePacker:
         records: list[Record] = []
         while len(waiting) >= SAMPLE_CHUNK or (last and len(waiting)):
             part, waiting = waiting[:SAMPLE_CHUNK], waiting[SAMPLE_CHUNK:]
-            stored = np.zeros(arrays.stored_shape(SERIES), np.uint64)
+            stored = np.zeros(chunk_codec.stored_shape(SERIES), np.uint64)
             stored[:, : len(part)] = part.T
             file = write_chunk(SERIES.name, SERIES, self._chunks, stored)
             records.append({"type": "series", "first": first, "samples": len(part), "chunk": self._chunks})
@@ -363,7 +362,7 @@ class ValuePacker:
             row[:] = (value.kind, value.digest, *place, value.layout, offset, len(value.data))
             at += len(value.data)
         for first in range(0, len(rows), INDEX_CHUNK):
-            stored = np.zeros(arrays.stored_shape(VALUE_INDEX), np.uint64)
+            stored = np.zeros(chunk_codec.stored_shape(VALUE_INDEX), np.uint64)
             part = rows[first : first + INDEX_CHUNK]
             stored[:, : len(part)] = part.T
             yield self.index_chunks, stored
@@ -487,7 +486,7 @@ def _chunks(spec: ArraySpec, rows: NDArray[np.uint64]) -> Iterator[NDArray[np.ui
     """The rows of an array in chunks as they are stored, the last one padded."""
     for at in range(0, len(rows), spec.chunk[0]):
         part = rows[at : at + spec.chunk[0]].T
-        stored = np.zeros(arrays.stored_shape(spec), np.uint64)
+        stored = np.zeros(chunk_codec.stored_shape(spec), np.uint64)
         stored[..., : part.shape[-1]] = part
         yield stored
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import RecordError
-from rltrace.trace.format import arrays as codec
+from rltrace.trace.format import chunk_codec as codec
 from rltrace.trace.format.arrays import (
     CELLS,
     JOURNAL_FOLDER,
