@@ -139,7 +139,7 @@ def test_another_kernel_with_the_same_bits_is_no_difference(asked: Any) -> None:
     found = asked.diff("a.zarr", "b.zarr")[1]
     convolutions = [other for other in found["other_kernels"] if other["op"] == "aten.convolution.default"]
     assert convolutions[0]["same_bits"] is True and convolutions[0]["a"] != convolutions[0]["b"]
-    (note,) = [note for note in found["notes"] if note.startswith("other kernel, same bits")]
+    (note,) = [note for note in found["notes"] if note.startswith("different kernels, same bits")]
     assert "1 kind of call (aten.convolution.default: kernels oneDNN" in note
     assert "rltrace kernels a.zarr b.zarr" in note
     assert ": same bits" in asked.rltrace("kernels", "a.zarr", "b.zarr").stdout

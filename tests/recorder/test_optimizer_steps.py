@@ -226,7 +226,7 @@ def test_step_and_phase_do_nothing_unrecorded() -> None:
     rltrace.step()
     with rltrace.phase("rollout"):
         pass
-    with pytest.raises(ValueError, match="no phase"):
+    with pytest.raises(ValueError, match="not a phase"):
         rltrace.phase("backward")
 
 

@@ -247,7 +247,7 @@ def test_leftovers_are_named_and_harmless(sample: Path, whole: Content) -> None:
     assert sorted(note.split("/")[-1].split(" does ")[0].split(" was ")[0] for note in found.notes) == [
         "c.3.0",
         "c.4.0.partial",
-        "notes.txt does not belong to the trace",
+        "notes.txt",
     ]
 
 

@@ -161,7 +161,7 @@ with rltrace.record("{path}"):
     env.reset(seed=0)
     env.step(0)
     from stable_baselines3.common.vec_env import VecEnv
-    assert type(vars(VecEnv)["step"]).__name__ == "StandIn"
+    assert type(vars(VecEnv)["step"]).__name__ == "MethodPatch"
 assert type(vars(VecEnv)["step"]).__name__ == "function"
 from rltrace.trace.read.reader import open_trace
 trace = open_trace("{path}")
