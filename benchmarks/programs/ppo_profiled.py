@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
         agent.learn(steps, callback=note)
         thread, process = time.thread_time() - thread, time.process_time() - process
     told = open_trace(trace).processes[0]
-    records = [record for record in told.journal.records if record["type"] == "launched"]
+    records = [record for record in told.journal.records if record["type"] == "launches"]
     report = {
         "thread": thread,
         "process": process,

@@ -555,7 +555,7 @@ class _Comparing:
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:
         """What would settle a verdict for which not every input was read on both sides, or no kernel was seen."""
-        rests = {InputsMatch.LINKED: FROM_INPUTS, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(decisive.inputs_match, ())
+        rests = {InputsMatch.INFERRED: FROM_INPUTS, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(decisive.inputs_match, ())
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
         if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()

@@ -175,7 +175,7 @@ def _linked(pair: _Pair, place: int, a: Link, b: Link) -> LiveClassification | I
     """Whether an input matches that was not read on both sides, by who wrote it or read it before."""
     read_a, read_b = pair.digest_a(a), pair.digest_b(b)
     if read_a is not None and read_b is not None:
-        return InputsMatch.LINKED if read_a == read_b else _other_bytes(place, a, b)
+        return InputsMatch.INFERRED if read_a == read_b else _other_bytes(place, a, b)
     if a.distance <= 0 or b.distance <= 0 or a.known or b.known:
         return InputsMatch.UNKNOWN
     row_a, row_b = pair.rows.first + pair.i - a.distance, pair.here.row - b.distance
@@ -185,7 +185,7 @@ def _linked(pair: _Pair, place: int, a: Link, b: Link) -> LiveClassification | I
     if pair.around.partner(row_b) != row_a:
         why = f"input {place} was last written by another op than in A (row {row_b:,} here, {row_a:,} in A)"
         return LiveClassification(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
-    return InputsMatch.LINKED
+    return InputsMatch.INFERRED
 
 
 def _numbers(rows: Rows, i: int) -> tuple[bytes, bytes]:

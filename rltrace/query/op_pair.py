@@ -40,7 +40,7 @@ class PairedInput:
     a: OpInput | None
     b: OpInput | None
     match: str
-    """"read", "linked", "differ", "unknown"; "" where only one side has it, it is only written, or nobody asked."""
+    """"read", "inferred", "differ", "unknown"; "" where only one side has it, it is only written, or nobody asked."""
 
 
 @dataclass(frozen=True)

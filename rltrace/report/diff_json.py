@@ -26,7 +26,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "agrees": comparison.agrees,
         "a": _side(comparison.a),
         "b": _side(comparison.b),
-        "environment": [{"name": d.name, "a": d.a, "b": d.b} for d in comparison.environment],
+        "system": [{"name": d.name, "a": d.a, "b": d.b} for d in comparison.environment],
         "first": finding_json(comparison.first),
         "first_value": finding_json(comparison.first_value),
         "decisive": finding_json(comparison.decisive),
@@ -47,7 +47,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         },
         "holes": [vars(hole) for hole in comparison.holes],
         "marked": vars(marked),
-        "told": vars(comparison.told),
+        "events": vars(comparison.told),
         "curves": [
             {"name": point.name, "step": point.step, "a": number_json(point.a), "b": number_json(point.b)}
             for point in comparison.curves

@@ -208,7 +208,7 @@ def _line(view: StreamView, words: Words, index: int) -> OpLine:
 
 def shown_inputs(pair: OpPair) -> list[PairedInput]:
     """In order: all inputs where they are few, else those that are not known to match, and the first of the others."""
-    first = sorted(pair.inputs, key=lambda given: given.match in ("read", "linked", ""))[:MOST_INPUTS]
+    first = sorted(pair.inputs, key=lambda given: given.match in ("read", "inferred", ""))[:MOST_INPUTS]
     return sorted(first, key=lambda given: given.place)
 
 

@@ -19,7 +19,7 @@ HEADLINES = {
 
 INPUTS = {
     InputsMatch.READ: "read: hashed at this op on both sides",
-    InputsMatch.LINKED: "inferred: matched ops of this step wrote them; not hashed again here",
+    InputsMatch.INFERRED: "inferred: matched ops of this step wrote them; not hashed again here",
     InputsMatch.DIFFER: "differ",
     InputsMatch.UNKNOWN: "unknown",
 }

@@ -174,23 +174,25 @@ class Process:
         self.attempts: dict[int, int] = {}
         self._level, self._engine = level, engine
         self._keeps = False
-        self._keeps_rows = False
+        self._requested_activations = False
         self.row_axes: tuple[int, ...] | None = None
         self.writer.facts(level, engine, {"testing": True})
 
-    def keeps(self, *selectors: str, inputs: bool = True, limit: int = 1 << 30, only_with_rows: bool = False) -> None:
+    def request_values(
+        self, *selectors: str, inputs: bool = True, limit: int = 1 << 30, only_with_rows: bool = False
+    ) -> None:
         """Values are kept of what these select (default: all); only the first call counts."""
         if not self._keeps:
             self._keeps = True
             asked = () if only_with_rows else selectors or ("all",)
-            self.writer.keeps(ValueRequest(asked, inputs and not only_with_rows, limit))
+            self.writer.request_values(ValueRequest(asked, inputs and not only_with_rows, limit))
 
-    def keeps_rows(self, *selectors: str, axes: tuple[int, ...] | None = None, limit: int = 1 << 30) -> None:
+    def request_activations(self, *selectors: str, axes: tuple[int, ...] | None = None, limit: int = 1 << 30) -> None:
         """Rows of tensors are kept of what these select (default: all); only the first call counts."""
-        if not self._keeps_rows:
-            self._keeps_rows = True
+        if not self._requested_activations:
+            self._requested_activations = True
             self.row_axes = axes
-            self.writer.keeps_rows(ActivationRequest(selectors or ("all",), axes, limit))
+            self.writer.request_activations(ActivationRequest(selectors or ("all",), axes, limit))
 
     def fact(self, name: str, value: str | int | float | bool | None) -> None:
         self.writer.facts(self._level, self._engine, {name: value})
@@ -225,7 +227,7 @@ class Keeping:
 
         A generator's state is an array of bytes of kind GENERATOR.
         """
-        self.process.keeps()
+        self.process.request_values()
         data, dtype = np.ascontiguousarray(array).tobytes(), dtype or str(array.dtype)
         if kind is ValueKind.GENERATOR:
             layout, seed = 0, 0
@@ -238,7 +240,7 @@ class Keeping:
 
     def left_out(self, why: str, values: int = 1, size: int = 0) -> None:
         """Values of the next row were asked for and not kept."""
-        self.process.keeps()
+        self.process.request_values()
         self._left_out.append(LeftOut(why, self.index, self.rows, self.rows, values, size))
 
     @contextmanager
@@ -287,18 +289,18 @@ class Keeping:
 
     def rows_left_out(self, why: str, rows: int = 1) -> None:
         """Rows of a tensor were asked for at the next row of the stream and not kept."""
-        self.process.keeps_rows()
+        self.process.request_activations()
         self._kept_left_out.append(LeftOut(why, self.index, self.rows, self.rows, 1, 8 * rows))
 
     def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, told_by: bool = True) -> NewTensor:
-        self.process.keeps_rows()
+        self.process.request_activations()
         array, dtype = tensor if isinstance(tensor, tuple) else (tensor, str(tensor.dtype))
         data, shape = np.ascontiguousarray(array).tobytes(), array.shape
         axes = axes_of(self.process.row_axes, array.ndim)
         layout = self.process.tables.plain("layouts", [dtype, list(shape), [], "cpu"])
         whole = digest_buffer(data, seed_of(dtype, shape))
         if values or (told_by and array.dtype.kind in "iub"):
-            self.process.keeps(only_with_rows=True)
+            self.process.request_values(only_with_rows=True)
             self._values.append(NewValue(ValueKind.WITH_ROWS, whole, self.index, self.rows, 0, layout, data))
         block = DigestBlock(row_digests(data, dtype, shape, array.itemsize, axes))
         return NewTensor(part, self.process.tables.plain("names", name), layout, axes, whole, block)

@@ -242,7 +242,7 @@ def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
     assert [run(folder, "sh", "-c", line, PATH=path).returncode for line in record] == [0, 0]
     found["after"] = json.loads(run(folder, "sh", "-c", f"{diff} --format json", PATH=path).stdout)["first"]
     assert {when: (f["op"], f["inputs_match"], f["cause"] == "untracked-write") for when, f in found.items()} == {
-        "before": ("aten.mul.Tensor", "linked", False),
+        "before": ("aten.mul.Tensor", "inferred", False),
         "after": ("aten.mul.Tensor", "differ", True),
     }
 

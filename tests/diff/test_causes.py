@@ -50,7 +50,7 @@ def test_kernel(record: Record) -> None:
     a, b = record(program), record(changed(program, place, kernel=OTHER_KERNEL))
     found = value_of(compare(a.path, b.path))
     assert (found.cause, found.a_index, found.b_index) == (Cause.KERNEL, a.rows[place], b.rows[place])
-    assert found.inputs_match is InputsMatch.LINKED
+    assert found.inputs_match is InputsMatch.INFERRED
     assert "AVX2 against AVX512" in found.because
     assert (found.kernel.a, found.kernel.b) == ("ATen AVX2, 4 threads", "ATen AVX512, 4 threads")
     assert found.identical_before == a.rows[place]
@@ -362,7 +362,7 @@ def test_a_view_read_before_stands_for_the_bytes(tmp_path: Path) -> None:
         first = trace.op("aten.mm.default", inputs=[("outside", "w")], outputs=["y"])
         trace.op("aten.mul.Tensor", inputs=[In(first, slot=0, known=True)], outputs=[f"z {side}"])
 
-    assert value_of(pair_of(tmp_path, build)).inputs_match is InputsMatch.LINKED
+    assert value_of(pair_of(tmp_path, build)).inputs_match is InputsMatch.INFERRED
 
 
 def test_reads_of_one_side_only_are_no_difference(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def test_other_kernels_are_named(
     lines = cli.rltrace("ops", "b.zarr", "op=*", "--format", "json").stdout.splitlines()  # the oracle knows no events
     assert (first["op"], [json.loads(line)["row"] for line in lines].index(first["b_index"])) == (right.op, right.row)
     assert first["cause"] == "kernel"
-    assert first["inputs_match"] in ("read", "linked")
+    assert first["inputs_match"] in ("read", "inferred")
     assert first["kernel"]["a"] != first["kernel"]["b"]
-    assert kernel_setting.partition("=")[0] in str(found["environment"])
+    assert kernel_setting.partition("=")[0] in str(found["system"])
 
 
 def test_unchanged_runs_are_identical(cli: Any, as_it_is: Callable[[str], Any]) -> None:
@@ -61,14 +61,14 @@ def test_the_critic_drifts_first(cli: Any, needs_change: Needs) -> None:
     status, found = cli.diff("a.zarr", "b.zarr")
     first = found["first_value"]
     assert (status, first["cause"], first["op"]) == (1, "kernel", "aten.softplus.default")
-    assert first["inputs_match"] in ("read", "linked")
+    assert first["inputs_match"] in ("read", "inferred")
     assert first["module"] == "Agent.critic"
     line = "features = nn.functional.softplus(self.body(observations))"
     assert first["site"] == cli.place("critic.py", "Critic.forward", line)
     assert (first["optimizer"]["owner"], first["optimizer"]["name"]) == ("Agent.critic", "SGD")
     assert first["step"] == 2 * first["optimizer"]["count"] > 0
     assert found["first"] == first
-    assert {d["name"] for d in found["environment"]} == {"cpu.capability", "env.ATEN_CPU_CAPABILITY"}
+    assert {d["name"] for d in found["system"]} == {"cpu.capability", "env.ATEN_CPU_CAPABILITY"}
     seen = found["curves"][0]
     assert seen["name"].startswith('print(f"critic') and seen["step"] > first["step"]
     assert seen["a"] != seen["b"]
@@ -98,12 +98,12 @@ def test_another_number_of_threads(cli: Any, needs_change: Needs) -> None:
     first = found["first_value"]
     assert (first["cause"], first["op"], first["step"]) == ("kernel", "aten.native_batch_norm.default", 0)
     assert first["module"] == "Sequential.1"
-    assert first["inputs_match"] == "linked"
+    assert first["inputs_match"] == "inferred"
     library, _, threads = first["kernel"]["a"].rpartition(", ")
     assert (threads, first["kernel"]["b"]) == ("1 thread", f"{library}, 2 threads")
     assert library.startswith("ATen ") and len(library.split()) == 2
     assert "threads 1 against 2" in first["because"]
-    assert {d["name"] for d in found["environment"]} == {"env.OMP_NUM_THREADS", "torch.threads"}
+    assert {d["name"] for d in found["system"]} == {"env.OMP_NUM_THREADS", "torch.threads"}
 
 
 def test_a_copy_over_its_own_source(cli: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_copy_over_its_own_source(cli: Any) -> None:
     first = cli.diff("a.zarr", "b.zarr")[1]["first_value"]
     assert (first["cause"], first["op"]) == ("kernel", "aten.copy_.default")
     assert first["site"] == cli.place("thinned.py", "<module>", "frames[FRAMES:].copy_(frames[:-1:2])")
-    assert first["inputs_match"] == "linked"
+    assert first["inputs_match"] == "inferred"
     assert "source and destination overlap" in first["because"]
 
 

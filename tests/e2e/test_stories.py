@@ -75,13 +75,13 @@ def test_logging_in_another_checkout(cli: Any, unchanged: Path) -> None:
     after = ("only-b", "aten.mean.default", 4)  # mean, item, norm, item
     assert hunks == [between, after] * 6
     assert structure["only_b"] == 6 * (3 + 4)
-    assert [d["name"] for d in found["environment"]] == ["source.train.py"]
+    assert [d["name"] for d in found["system"]] == ["source.train.py"]
 
 
 def test_another_checkout(cli: Any, unchanged: Path) -> None:
     """Where the program lies on the disk is not part of what it computes."""
     status, found = compare(cli, unchanged, training())
-    assert (status, found["verdict"], found["environment"]) == (0, "identical", [])
+    assert (status, found["verdict"], found["system"]) == (0, "identical", [])
 
 
 def test_an_extra_random_draw(cli: Any, unchanged: Path) -> None:
@@ -115,7 +115,7 @@ def test_an_action_space_that_nobody_seeded(cli: Any) -> None:
     assert first["site"] == cli.place("batched_actions.py", "<module>", source)
     assert "input 1 (int64[8]) came from outside" in first["because"]
     assert "the torch, Python and NumPy generator states are equal" in first["because"]
-    assert found["environment"] == []
+    assert found["system"] == []
 
 
 def test_weights_changed_through_numpy(cli: Any, unchanged: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_set_of_strings(cli: Any) -> None:
     assert structure["reordered"] > 0
     assert {hunk["kind"] for hunk in structure["hunks"]} == {"reordered"}
     assert all(hunk["first"].startswith("aten.mul.Tensor at agents.py:") for hunk in structure["hunks"])
-    assert [d["name"] for d in found["environment"]] == ["env.PYTHONHASHSEED"]
+    assert [d["name"] for d in found["system"]] == ["env.PYTHONHASHSEED"]
 
 
 def test_memory_nobody_wrote(cli: Any) -> None:

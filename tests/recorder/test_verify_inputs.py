@@ -67,7 +67,7 @@ def test_every_verdict_rests_on_what_was_read(record: Record) -> None:
         first = compare(*paths).first
         assert first is not None and first.op == "verify_inputs.scaled.default"
         found[verify] = first.inputs_match
-    assert found == {False: InputsMatch.LINKED, True: InputsMatch.READ}
+    assert found == {False: InputsMatch.INFERRED, True: InputsMatch.READ}
 
 
 def test_a_window_is_needed(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_stale_link_is_said_to_be_one_and_settled(record: Record) -> None:
     linked = compare(*(record(stale(noise)).path for noise in (5, 6)))
     first = linked.first
     assert first is not None
-    assert (first.op, first.inputs_match) == ("aten.mul.Tensor", InputsMatch.LINKED)
+    assert (first.op, first.inputs_match) == ("aten.mul.Tensor", InputsMatch.INFERRED)
     assert all("--steps 0:1 --verify-inputs" in command for command in linked.advice[:2])
     assert linked.advice[2].startswith("rltrace diff ")
     verified = compare(*(record(stale(noise), steps=(0, 1), verify_inputs=True).path for noise in (5, 6)))

@@ -66,7 +66,7 @@ def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> N
     """Names that others read by; fields are added, never renamed."""
     report = comparison_json(case[1])
     assert report["schema"] == SCHEMA == "rltrace.diff/1"
-    top = "verdict a b environment first first_value unordered structure search holes"
+    top = "verdict a b system first first_value unordered structure search holes"
     assert set(top.split()) <= set(report)
     side = "path level engine ops steps processes"
     assert set(side.split()) <= set(report["a"])

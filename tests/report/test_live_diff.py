@@ -42,7 +42,7 @@ def test_nothing_compared() -> None:
 def test_the_first_difference() -> None:
     """Where, on both sides, what and why; and what to look at next."""
     again = Repetition(100, False, ((("aa",), 60), (("bb",), 40)), 60, 40)
-    first = LiveFinding(*PLACE, Cause.SAME_KERNEL, InputsMatch.LINKED, "because", NONE, (Pair("aa", "bb"),), again)
+    first = LiveFinding(*PLACE, Cause.SAME_KERNEL, InputsMatch.INFERRED, "because", NONE, (Pair("aa", "bb"),), again)
     assert lines(LiveCounts(matched=1290), first) == [
         "differs from a.zarr at op 1,300 of rank0/main (1,234 in A), step 7: aten.mm.default",
         "  train.py:12 in update: loss = f(x)",
@@ -54,7 +54,7 @@ def test_the_first_difference() -> None:
         "rltrace repro b.zarr --at rank0/main:1300 --against a.zarr",
     ]
     told = against_json(found, {"a": "a.zarr", "trace": "b.zarr"})["processes"][0]["first"]
-    assert (told["a_index"], told["b_index"], told["inputs_match"]) == (1234, 1300, "linked")
+    assert (told["a_index"], told["b_index"], told["inputs_match"]) == (1234, 1300, "inferred")
     assert told["again"]["gave"] == [{"digests": ["aa"], "count": 60}, {"digests": ["bb"], "count": 40}]
 
 

@@ -126,7 +126,7 @@ def replace_encoded(files: Files, base: str, key: str, data: bytes) -> Files:
         for name in {"files", "bytes_files"} & set(record):
             own = [key, len(data), xxh3_64_hexdigest(data)]
             changed[name] = [own if file[0] == key else file for file in record[name]]
-        for name in {"calls", "tensors", "digests"} & set(record):  # arrays of a record "kept"
+        for name in {"calls", "tensors", "digests"} & set(record):  # arrays of a record "activations"
             changed[name] = renamed(record[name]) if isinstance(record[name], dict) else record[name]
         return {**record, **changed}
 

@@ -163,7 +163,7 @@ def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
     assert np.array_equal(first.tensors[0].digests, own)
     assert np.array_equal(first.tensors[1].digests, own[:3])
     assert np.array_equal(second.tensors[0].digests, own[:3])
-    assert len([file for file in load(builder.path) if "kept/digests/c." in file]) == 4
+    assert len([file for file in load(builder.path) if "activations/digests/c." in file]) == 4
     assert verify(builder.path).ok
 
 
@@ -178,7 +178,7 @@ def reads_right(trace: Trace, whole: Told, what: str) -> int:
 def test_every_byte(small: Path) -> None:
     """Each byte of each file of kept rows changed, each file cut: told, and nothing reads wrong."""
     memory = Memory(load(small))
-    files = [key for key in memory.files if "/kept/" in key and "/c." in key]
+    files = [key for key in memory.files if "/activations/" in key and "/c." in key]
     assert len(files) == 3 * 3
     with in_memory({small: memory}):
         whole = told(open_trace(small))
@@ -197,7 +197,7 @@ def test_every_byte(small: Path) -> None:
 def test_a_file_missing_or_another_one(small: Path) -> None:
     """``verify`` tells of it; the calls and ops of the other commit are read."""
     whole = told(open_trace(small))
-    files = [key for key in load(small) if "/kept/" in key and "/c." in key]
+    files = [key for key in load(small) if "/activations/" in key and "/c." in key]
     for key in files:
         data = (small / key).read_bytes()
         (small / key).unlink()
@@ -243,7 +243,7 @@ def test_a_file_missing_or_another_one(small: Path) -> None:
 def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -> None:
     """Rows that every checksum confirms and that make no sense take no memory and are no call: all of them are told."""
     files = load(small)
-    key = f"kept/{array}/c.0.0"
+    key = f"activations/{array}/c.0.0"
     stored = chunk_codec.decode(_spec(key), files[BASE + key]).copy()
     used = np.flatnonzero(stored[0])
     stored[column, used] = number
@@ -258,7 +258,7 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
 def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     """Is damage with a name, not an error of somebody else's."""
     builder = TraceBuilder(tmp_path / "a.zarr")
-    builder.main.keeps_rows()
+    builder.main.request_activations()
     row = builder.op("aten.mm.default", outputs=["x"])
     layout = builder.main.tables.plain("layouts", ["float32", shape, [], "cpu"])
     name = builder.main.tables.plain("names", "self")
@@ -287,14 +287,14 @@ def test_records_that_make_no_sense(small: Path) -> None:
     """A record of rows of tensors that cannot be true is damage of the journal, named; the other one is read."""
     files = load(small)
     for kind, change in (
-        ("kept", {"calls": {"count": 5_000, "chunk": 0, "files": []}}),
-        ("kept", {"digests": {"count": -1, "chunk": 0, "files": []}}),
-        ("kept", {"tensors": 5}),
-        ("kept", {"left_out": [{}]}),
-        ("keeps_rows", {"axes": [1, 0]}),
-        ("keeps_rows", {"axes": [64]}),
-        ("keeps_rows", {"selectors": [1]}),
-        ("keeps_rows", {"limit": -1}),
+        ("activations", {"calls": {"count": 5_000, "chunk": 0, "files": []}}),
+        ("activations", {"digests": {"count": -1, "chunk": 0, "files": []}}),
+        ("activations", {"tensors": 5}),
+        ("activations", {"left_out": [{}]}),
+        ("activation_request", {"axes": [1, 0]}),
+        ("activation_request", {"axes": [64]}),
+        ("activation_request", {"selectors": [1]}),
+        ("activation_request", {"limit": -1}),
     ):
         first = True
 
@@ -316,7 +316,7 @@ def test_killed_between_data_and_journal(small: Path) -> None:
     whole = told(open_trace(small))
     log = small / BASE / "journal/log"
     journal = parse_journal(log.read_bytes())
-    at = [i for i, record in enumerate(journal.records) if record["type"] == "kept"][1]
+    at = [i for i, record in enumerate(journal.records) if record["type"] == "activations"][1]
     log.write_bytes(log.read_bytes()[: sorted(journal.ends)[at - 2]])
     launch = (small / "journal/log").read_bytes()
     (small / "journal/log").write_bytes(launch[: min(parse_journal(launch).ends)])
@@ -354,7 +354,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
 def test_zarr_reads_rows(small: Path) -> None:
     """Without rltrace: three plain arrays, as docs/reference/trace-format.md says."""
     process = zarr.open_group(str(small), mode="r")["processes/0"]
-    tensors, digests = process["kept/tensors"], process["kept/digests"]
+    tensors, digests = process["activations/tensors"], process["activations/digests"]
     names = tensors.attrs["columns"]
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     own = None
@@ -363,4 +363,4 @@ def test_zarr_reads_rows(small: Path) -> None:
         if entry["owner"] == 2 and entry["number"] == 1 and entry["part"] == 0:
             own = digests[entry["offset"] : entry["offset"] + entry["count"]].tolist()
     assert own == row_digests(x.tobytes(), "float32", x.shape, 4, (0,)).tolist()
-    assert process["kept/calls"].attrs["columns"] == [column.name.lower() for column in ModuleCallColumn]
+    assert process["activations/calls"].attrs["columns"] == [column.name.lower() for column in ModuleCallColumn]

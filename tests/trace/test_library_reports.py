@@ -117,7 +117,7 @@ def test_nothing_is_added_to_a_damaged_journal(tmp_path: Path) -> None:
     data[20] ^= 1
     log.write_bytes(data)
     with pytest.raises(Exception, match="damaged"):
-        add_to_launch(path, [{"type": "ran"}])
+        add_to_launch(path, [{"type": "library_reports"}])
     assert log.read_bytes() == data
 
 
@@ -127,4 +127,4 @@ def test_what_is_added_is_chained_to_what_was_there(tmp_path: Path) -> None:
     add_to_launch(path, [ran_record(0, {}, [], [])])
     journal = parse_journal((path / JOURNAL).read_bytes())
     assert (journal.damage, journal.torn) == ([], None)
-    assert [record["type"] for record in journal.records][-2:] == ["exit", "ran"]
+    assert [record["type"] for record in journal.records][-2:] == ["exit", "library_reports"]

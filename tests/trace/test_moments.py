@@ -105,7 +105,7 @@ class Program:
         birth = {**self.birth, "token": write_birth(self.path, self.birth)}
         writer = ProcessWriter.open(self.path, birth)
         writer.facts("op", "testing", {"cpu": "x"})
-        writer.keeps(ValueRequest(("all",), False, 1 << 20))
+        writer.request_values(ValueRequest(("all",), False, 1 << 20))
         stream = writer.stream("rank0/main")
         for number, size in enumerate(BATCHES):
             self.at_most = self.rows + size

@@ -19,7 +19,7 @@ from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 
 MATCHES = {
     "read": ("=", "read: hashed here on both sides, equal"),
-    "linked": ("=", "inferred: matched ops of this step wrote it"),
+    "inferred": ("=", "inferred: matched ops of this step wrote it"),
     "differ": ("≠", "differs"),
     "unknown": ("?", "unknown whether equal"),
     "": (" ", ""),

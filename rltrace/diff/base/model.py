@@ -39,7 +39,7 @@ class InputsMatch(StrEnum):
     """How it is known whether the inputs of an op were equal on both sides."""
 
     READ = "read"  # digested at this op on both sides
-    LINKED = "linked"  # written by a matching op of the same step and not seen to change
+    INFERRED = "inferred"  # written by a matching op of the same step and not seen to change
     DIFFER = "differ"
     UNKNOWN = "unknown"
 

@@ -50,7 +50,7 @@ def match_inputs(scene: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
 def combined(inputs: list[Input]) -> InputsMatch:
     """What is known of all inputs together: as much as of the least known one."""
     found = {entered.match for entered in inputs}
-    for weakest in (InputsMatch.DIFFER, InputsMatch.UNKNOWN, InputsMatch.LINKED):
+    for weakest in (InputsMatch.DIFFER, InputsMatch.UNKNOWN, InputsMatch.INFERRED):
         if weakest in found:
             return weakest
     return InputsMatch.READ
@@ -61,7 +61,7 @@ def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMa
     if read_a is not None and read_b is not None:
         if read_a != read_b:
             return InputsMatch.DIFFER
-        return InputsMatch.READ if x.digest is not None and y.digest is not None else InputsMatch.LINKED
+        return InputsMatch.READ if x.digest is not None and y.digest is not None else InputsMatch.INFERRED
     if x.distance <= 0 or y.distance <= 0 or x.known or y.known:
         return InputsMatch.UNKNOWN
     matched = scene.matching.partner(a.index - x.distance) == b.index - y.distance
@@ -74,7 +74,7 @@ def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMa
     proven = matched or bool(
         target_a.rows.outputs(target_a.place)
     )  # equal bytes, whichever of two equal ops wrote them
-    return InputsMatch.LINKED if proven and same_step else InputsMatch.UNKNOWN
+    return InputsMatch.INFERRED if proven and same_step else InputsMatch.UNKNOWN
 
 
 def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:

@@ -13,7 +13,7 @@ from rltrace.parity.patching.row_table import RowTable
 from rltrace.token_keys import Numbers
 from rltrace.trace.read.reader import Trace
 
-TYPE = "replay_rows"
+TYPE = "patching"
 """Of the journal record."""
 
 NAMED = 5

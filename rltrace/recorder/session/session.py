@@ -410,9 +410,9 @@ class Session(SessionSteps, SessionEvents):
         self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
         if self._keepers.values is not None:
-            self._writer.keeps(self._keepers.values.asked)
+            self._writer.request_values(self._keepers.values.asked)
         if self._keepers.rows is not None:
-            self._writer.keeps_rows(self._keepers.rows.asked)
+            self._writer.request_activations(self._keepers.rows.asked)
         self._streams.open_main()
         self._committer.start()
         self._steps.install()
@@ -483,7 +483,7 @@ class Session(SessionSteps, SessionEvents):
             return
         try:
             self._committer.flush()
-            self._writer.say({"type": "last", "state": state, "exit": dict(ending)})
+            self._writer.say({"type": "provisional_end", "state": state, "exit": dict(ending)})
         except Exception as error:
             self.fail(error)
 

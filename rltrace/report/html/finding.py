@@ -273,7 +273,7 @@ def _input(pair: OpPair, given: PairedInput, source: InputSource | None) -> tupl
 def _match(match: str) -> Content:
     return el(
         "span",
-        "inferred" if match == "linked" else match or "–",
+        match or "–",
         class_="badge differ" if match == "differ" else "badge",
     )
 

@@ -108,7 +108,7 @@ VALUE_INDEX: Final = ArraySpec(
     attributes={"columns": _names(ValueIndex)},
 )
 KEPT_CALLS: Final = ArraySpec(
-    "kept/calls",
+    "activations/calls",
     "uint64",
     (CALL_CHUNK, len(ModuleCallColumn)),
     level=1,
@@ -116,14 +116,14 @@ KEPT_CALLS: Final = ArraySpec(
     attributes={"columns": _names(ModuleCallColumn)},
 )
 KEPT_TENSORS: Final = ArraySpec(
-    "kept/tensors",
+    "activations/tensors",
     "uint64",
     (KEPT_CHUNK, len(ActivationColumn)),
     level=1,
     order=(1, 0),
     attributes={"columns": _names(ActivationColumn)},
 )
-KEPT_DIGESTS: Final = ArraySpec("kept/digests", "uint64", (DIGEST_CHUNK,), level=1)
+KEPT_DIGESTS: Final = ArraySpec("activations/digests", "uint64", (DIGEST_CHUNK,), level=1)
 
 
 def _document(**fields: object) -> bytes:

@@ -150,7 +150,7 @@ def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
 #
 # What a journal says of values: which were asked for, where they stand, and which of them were left out.
 #
-# Owns the records ``keeps`` and ``values``, as they are written and as they are checked; reads no file.
+# Owns the records ``keeps`` and ``values``, written and checked; reads no file.
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class ValuePart:
 
 
 def asked_record(asked: ValueRequest) -> dict[str, object]:
-    return {"type": "keeps", **asdict(asked)}
+    return {"type": "value_request", **asdict(asked)}
 
 
 def parse_asked(record: Record) -> ValueRequest:
@@ -279,7 +279,7 @@ def _entry(file: ChunkFile | None) -> list[object] | None:
 #
 # What a journal says of tensors' rows: of which they were asked for, where they stand, what was left out.
 #
-# Owns the records ``keeps_rows`` and ``kept``, as they are written and as they are checked; reads no file.
+# Owns the records ``activation_request`` and ``activations``, written and checked; reads no file.
 
 
 MOST_AXES = 64
@@ -331,7 +331,7 @@ def axes_of(asked: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
 
 
 def asked_rows_record(asked: ActivationRequest) -> dict[str, object]:
-    return {"type": "keeps_rows", **asdict(asked)}
+    return {"type": "activation_request", **asdict(asked)}
 
 
 def parse_asked_rows(record: Record) -> ActivationRequest:
@@ -349,7 +349,7 @@ def parse_asked_rows(record: Record) -> ActivationRequest:
 def kept_record(part: ActivationPart) -> dict[str, object]:
     """The journal's record of one commit's rows of tensors."""
     arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
-    return {"type": "kept", **arrays, "left_out": [asdict(entry) for entry in part.left_out]}
+    return {"type": "activations", **arrays, "left_out": [asdict(entry) for entry in part.left_out]}
 
 
 def parse_kept(record: Record, *, sliced: bool) -> ActivationPart:

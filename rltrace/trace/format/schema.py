@@ -5,7 +5,7 @@ beyond packing and unpacking one link. Knows nothing of torch.
 
     TRACE.zarr/
       zarr.json                     a zarr v3 group; attributes {"rltrace": {"format": [major, minor]}}
-      journal/log                   framed, checksummed records of the launch: "launch" first, then "exit", "ran"
+      journal/log                   framed, checksummed records of the launch (see LAUNCH_RECORD_TYPES)
       births/TOKEN.json             one for every process that started; births/KEY.name: one for every name taken
       processes/zarr.json
       processes/N/zarr.json         one group per process, N claimed by exclusive mkdir
@@ -17,11 +17,11 @@ beyond packing and unpacking one link. Knows nothing of torch.
       processes/N/streams/K/cells/  uint64 [segments * SEGMENT_CELLS]
       processes/N/values/           a group, where tensor values were asked for
       processes/N/values/bytes/     uint8  [chunks * VALUE_CHUNK]              the values, one after the other
-      processes/N/values/index/     uint64 [chunks * INDEX_CHUNK, len(Held)]   what stands where in them
-      processes/N/kept/             a group, where tensors' rows were asked for
-      processes/N/kept/calls/       uint64 [chunks * CALL_CHUNK, len(Called)]  one row per call of a module
-      processes/N/kept/tensors/     uint64 [chunks * KEPT_CHUNK, len(Kept)]    one row per tensor of a call or an op
-      processes/N/kept/digests/     uint64 [chunks * DIGEST_CHUNK]             digests of tensors' rows
+      processes/N/values/index/     uint64 [chunks * INDEX_CHUNK, len(ValueIndex)]   what stands where in them
+      processes/N/activations/      a group, where tensors' rows were asked for
+      processes/N/activations/calls/    uint64 [chunks * CALL_CHUNK, len(ModuleCallColumn)]  one per call of a module
+      processes/N/activations/tensors/  uint64 [chunks * KEPT_CHUNK, len(ActivationColumn)]  one per tensor
+      processes/N/activations/digests/  uint64 [chunks * DIGEST_CHUNK]                 digests of activation rows
 
 A *segment* is what one commit writes of one stream: at most SEGMENT_ROWS rows, one chunk of ``rows`` and one of
 ``cells``. A commit that comes early (by time, at the end) leaves the rest of its chunk as padding: KIND is 0 there, and
@@ -310,7 +310,7 @@ LIMIT: Final = "the limit was reached"
 
 
 class ModuleCallColumn(IntEnum):
-    """Columns of ``kept/calls`` (uint64): one row per call of an ``nn.Module``, in the order of their ending."""
+    """Columns of ``activations/calls`` (uint64): one row per call of an ``nn.Module``, in the order of their ending."""
 
     FLAGS = 0  # CallFlag
     STREAM = 1  # K of the stream whose thread made it
@@ -322,7 +322,7 @@ class ModuleCallColumn(IntEnum):
     PHASE = 7  # Phase
     FIRST_ROW = 8  # rows that the stream had when it began
     END_ROW = 9  # rows that it had when it ended
-    TENSORS = 10  # how many rows of ``kept/tensors`` are its own
+    TENSORS = 10  # how many rows of ``activations/tensors`` are its own
 
 
 class CallFlag(IntFlag):
@@ -332,7 +332,7 @@ class CallFlag(IntFlag):
 
 
 class ActivationColumn(IntEnum):
-    """Columns of ``kept/tensors`` (uint64): one row per tensor; those of one call, or op, follow each other."""
+    """Columns of ``activations/tensors`` (uint64): one row per tensor; those of one call, or op, follow each other."""
 
     OWNER = 0  # Owner
     STREAM = 1  # K of the stream
@@ -343,12 +343,12 @@ class ActivationColumn(IntEnum):
     LAYOUT = 6  # id in table "layouts", for dtype and shape
     AXES = 7  # along which activation rows are counted, a bit each
     WHOLE = 8  # digest of the whole tensor, by which its value is found where that was recorded
-    OFFSET = 9  # of its rows' digests in ``kept/digests``; tensors with equal WHOLE and AXES may share them
+    OFFSET = 9  # of its rows' digests in ``activations/digests``; tensors with equal WHOLE and AXES may share them
     COUNT = 10  # number of its rows, in row-major order along those axes
 
 
 class TensorOwner(IntEnum):
-    """Whose tensor a row of ``kept/tensors`` tells of. 0 never occurs in a visible row."""
+    """Whose tensor a row of ``activations/tensors`` tells of. 0 never occurs in a visible row."""
 
     PADDING = 0
     CALL = 1
@@ -366,9 +366,10 @@ LAUNCH_RECORD_TYPES: Final = {
     "journals": "before exit; heads: [[process, size, digest], …], where the last frame of each process's journal ends"
     " and its digest (0 where there is none yet)",
     "exit": "time, and how the command ended",
-    "ran": "after exit, any number of times: what libraries reported for process number process. libraries: {name: what"
-    " it says of itself}; said: [[names, lines], …]; calls: [[key of a call, id in table kernels that its rows were"
-    " written with, stream, first row, rows, entry of said], …]; unknown: [[why, kinds of call], …]. Of two records the"
+    "library_reports": "after exit, any number of times: what libraries reported for process number process."
+    " libraries: {name: what it says of itself}; said: [[names, lines], …]; calls: [[key of a call, id in table kernels"
+    " that its rows were written with, stream, first row, rows, entry of said], …]; unknown: [[why,"
+    " kinds of call], …]. Of two records the"
     " later counts for a call that both name",
 }
 """The launch's journal: type to fields."""
@@ -386,23 +387,24 @@ RECORD_TYPES: Final = {
     " where the rows were left out",
     "steps": "first, steps (number of them), and either chunk and files, or rows: base64 of a chunk of just these",
     "series": "first, samples (number of them), and either chunk and files, or rows, as of steps",
-    "keeps": "before the first of values: selectors, inputs (whether inputs were asked for), limit in bytes",
+    "value_request": "before the first of values: selectors, inputs (whether inputs were asked for), limit in bytes",
     "values": "before the commit of its rows: count rows of values/index, from chunk chunk on, in files; chunks of"
     " values/bytes from bytes_chunk on in bytes_files, in a slice null for each that was left out; left_out: [{why,"
     " stream, first, last, values, bytes}, …]",
-    "keeps_rows": "before the first of kept: selectors, axes (null: all but the last), limit in bytes",
-    "kept": "before the commit of its rows: calls, tensors, digests: of each of the three arrays count rows, from chunk"
-    " chunk on, in files, in a slice null for each file of digests that was left out; left_out: as of values",
-    "launched": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
+    "activation_request": "before the first of activations: selectors, axes (null: all but the last), limit in bytes",
+    "activations": "before the commit of its rows: calls, tensors, digests: of each of the three arrays count rows,"
+    " from chunk chunk on, in files, in a slice null for each file of digests that was left out;"
+    " left_out: as of values",
+    "launches": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
     "replay": "in a process of a replay: asked, done, missed, other: the counts of its injections",
-    "replay_rows": "in a process of a replay of activation rows: modules, the counts for each module and op",
+    "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
     "against": "in a live comparison: tally (ops matched, on one side only, marked, not compared), first: the first op"
     " that differed, or null",
     "state": "tensors: number of them, digest: over parameters, buffers and optimizer state as the process ends",
-    "last": "state and exit as of end: how the process ends unless commit or steps follow; written before an exec and"
-    " before its parent terminates it. state null takes the one before back",
+    "provisional_end": "state and exit as of end: how the process ends unless commit or steps follow; written before an"
+    " exec and before its parent terminates it. state null takes the one before back",
     "end": "state: complete, stopped or damaged (the recorder failed), exit: what is known of the process's ending,"
     " generators: RNG digests as in columns 14 to 17 of steps, parameters: [[ordinal of an optimizer, digest], …]",
 }

@@ -26,7 +26,7 @@ from rltrace.trace.format.tables import Table
 MOST_ROWS: Final = 1 << 24
 """Of one record."""
 
-IDS: Final = ArraySpec("launched", "uint32", (MOST_ROWS, 1), level=3, order=(1, 0))
+IDS: Final = ArraySpec("launches", "uint32", (MOST_ROWS, 1), level=3, order=(1, 0))
 """How ids are packed: as a chunk of so many rows would be."""
 
 
@@ -58,7 +58,7 @@ def launched_record(new: NewLaunched) -> Record:
     """The journal's record; its table entries are in records before it."""
     packed = rows_to_text(IDS, new.ids.reshape(-1, 1)) if len(new.ids) else ""
     return {
-        "type": "launched",
+        "type": "launches",
         "stream": new.stream,
         "first": new.first,
         "rows": len(new.ids),

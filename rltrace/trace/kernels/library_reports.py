@@ -77,7 +77,7 @@ def ran_record(
         [f"{c.key:016x}", c.kernel, c.stream, c.row, c.times, said.setdefault((c.names, c.reported), len(said))]
         for c in calls
     ]
-    told: Record = {"type": "ran", "process": process, "libraries": dict(libraries)}
+    told: Record = {"type": "library_reports", "process": process, "libraries": dict(libraries)}
     return told | {"said": [list(map(list, one)) for one in said], "calls": entries, "unknown": list(unknown)}
 
 

@@ -39,7 +39,7 @@ class NotThereError(Exception):
 
 
 class ActivationArrays:
-    """What stands in ``kept`` of one process, as far as it can be read."""
+    """What stands in ``activations`` of one process, as far as it can be read."""
 
     def __init__(self, folder: Folder, base: str, parts: Sequence[ActivationPart], miss: Callable[[str], None]) -> None:
         """``miss`` is told of damage."""
@@ -127,7 +127,7 @@ class ActivationArrays:
 
     @cached_property
     def _digest_files(self) -> Mapping[int, tuple[ChunkFile | None, int]]:
-        """Chunks of ``kept/digests`` by number (None where a slice left one out), with how many digests are in each."""
+        """Chunks of ``activations/digests`` by number (None: left out by a slice), and how many digests are in each."""
         return {
             part.digests.chunk + i: (file, min(DIGEST_CHUNK, part.digests.count - i * DIGEST_CHUNK))
             for part in self._parts
@@ -253,7 +253,7 @@ class Activations:
         return sum(len(self.calls(stream)) + len(self.ops(stream)) for stream in streams)
 
     def digest_chunks_of(self, wanted: Callable[[int, int, int], bool]) -> tuple[set[int], NDArray[np.uint64]]:
-        """What a part of the trace needs: numbers of chunks of ``kept/digests``, and the digests of the tensors.
+        """What a part of the trace needs: numbers of chunks of ``activations/digests``, and the digests of the tensors.
 
         ``wanted(stream, first row, stop)``: whether calls and ops there belong to it.
         """

@@ -167,22 +167,22 @@ class JournalContent:
     def _take_series(self, record: Record) -> None:
         self.samples.take(record)
 
-    def _take_keeps(self, record: Record) -> None:
+    def _take_value_request(self, record: Record) -> None:
         self.asked = parse_asked(record)
 
     def _take_values(self, record: Record) -> None:
         add_values(self.value_parts, parse_values(record, sliced=self._sliced))
 
-    def _take_keeps_rows(self, record: Record) -> None:
+    def _take_activation_request(self, record: Record) -> None:
         self.asked_rows = parse_asked_rows(record)
 
-    def _take_kept(self, record: Record) -> None:
+    def _take_activations(self, record: Record) -> None:
         add_kept(self.kept_parts, parse_kept(record, sliced=self._sliced))
 
-    def _take_launched(self, record: Record) -> None:
+    def _take_launches(self, record: Record) -> None:
         self.launched.take(record)
 
-    def _take_last(self, record: Record) -> None:
+    def _take_provisional_end(self, record: Record) -> None:
         self.state = self.exit = None
         self._for_now = record["state"] is not None
         if self._for_now:

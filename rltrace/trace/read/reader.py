@@ -143,7 +143,7 @@ class Trace:
                     self._heads = parse_heads(record)
                 case "exit":
                     self.exit = record
-                case "ran":
+                case "library_reports":
                     self._ran.setdefault(number(record, "process"), LibraryReports()).take(record)
         except (ValueError, KeyError, TypeError) as error:
             self.other_holes.append(f"the {record['type']} record of {JOURNAL} is inconsistent: {error}")

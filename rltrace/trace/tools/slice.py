@@ -194,7 +194,7 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
 
 
 def _thinned(record: Record, chosen: Chosen, value_chunks: set[int], kept_chunks: set[int]) -> Record:
-    if record["type"] == "kept":
+    if record["type"] == "activations":
         digests = record["digests"]
         files = enumerate(digests["files"], digests["chunk"])
         carried = [file if chunk in kept_chunks else None for chunk, file in files]
@@ -217,7 +217,7 @@ def _copy_kept(
     kept = process.kept_rows
     if not kept:
         return set(), np.zeros(0, np.uint64)
-    _copy_folders(trace, process, building, "kept", KEPT_CALLS.name, KEPT_TENSORS.name, KEPT_DIGESTS.name)
+    _copy_folders(trace, process, building, "activations", KEPT_CALLS.name, KEPT_TENSORS.name, KEPT_DIGESTS.name)
     segments = {
         stream.index: [(s.first, s.stop) for s in stream.segments if (stream.index, s.index) in chosen]
         for stream in process.streams

@@ -286,7 +286,7 @@ class _Work:
             chunks = last.first_chunk + len(last.files) if last else 0
             yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
         if process.kept_rows:
-            yield f"{base}/kept/", [group_document()]
+            yield f"{base}/activations/", [group_document()]
             for spec in KEPT:
                 parts = (array for part in process.kept_parts for own, array in part.arrays if own is spec)
                 chunks = max((array.chunk + len(array.files) for array in parts), default=0)

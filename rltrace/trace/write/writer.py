@@ -195,7 +195,7 @@ class ProcessWriter:
 
         return ActivationPacker()
 
-    def keeps(self, asked: ValueRequest) -> None:
+    def request_values(self, asked: ValueRequest) -> None:
         """Values are going to be kept; called before the first of them."""
         from rltrace.trace.format.records import asked_record
 
@@ -203,12 +203,12 @@ class ProcessWriter:
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
             self._journal.append([asked_record(asked)])
 
-    def keeps_rows(self, asked: ActivationRequest) -> None:
+    def request_activations(self, asked: ActivationRequest) -> None:
         """Rows of tensors are going to be kept; called before the first of them."""
         from rltrace.trace.format.records import asked_rows_record
 
         with self._lock, self._writing("activation rows cannot be recorded"):
-            self._make_group("kept", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
+            self._make_group("activations", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
             self._journal.append([asked_rows_record(asked)])
 
     def stream(self, name: str) -> int:
@@ -239,7 +239,7 @@ class ProcessWriter:
 
         ``samples``: what was added to series since, shape [n, len(Sample)]; their series are among the entries so far.
 
-        ``kept``: calls that have ended and ops among the rows so far, and the rows of their tensors.
+        ``activations``: calls that have ended and ops among the rows so far, and the rows of their tensors.
 
         ``launched``: what is known of rows that are committed already.
 
