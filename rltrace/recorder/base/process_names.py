@@ -6,7 +6,6 @@ Owns where a rank is read from, which programs merely start ranks, and how a pro
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ from typing import Any
 
 from rltrace.portable_keys import portable_path
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
+from rltrace.recorder.base.patching import Patches
 from rltrace.trace.format.process_start import FOLDER, process_start
 
 # --- ray workers ------------------------------------------------------------------------------------------------------
@@ -79,31 +79,19 @@ class Children:
         self._list = Path(trace, FOLDER, f"{token}{ENDING}")
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        self._undo: Callable[[], None] | None = None
+        self._patches = Patches()
 
     def watch(self) -> None:
-        if self._undo is not None:
-            return
-        original = subprocess.Popen.__init__
-
-        @functools.wraps(original)
-        def started(*given: Any, **named: Any) -> None:
-            number = self._number(_what_runs(given[1] if len(given) > 1 else named.get("args")))
-            original(*given, **named)
-            self._write(given[0].pid, number)
-
-        subprocess.Popen.__init__ = started  # type: ignore[method-assign]
-
-        def undo() -> None:
-            if subprocess.Popen.__init__ is started:  # else the program has put something of its own there
-                subprocess.Popen.__init__ = original  # type: ignore[method-assign]
-
-        self._undo = undo
+        if not self._patches:
+            self._patches.wrap(subprocess.Popen, "__init__", self._started)
 
     def ignore(self) -> None:
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
+        self._patches.undo_all()
+
+    def _started(self, original: Callable[..., None], *given: Any, **named: Any) -> None:
+        number = self._number(_what_runs(given[1] if len(given) > 1 else named.get("args")))
+        original(*given, **named)
+        self._write(given[0].pid, number)
 
     def _number(self, what: str) -> int:
         """Taken before the start, so that of two threads the one that is first in the program's order stays it."""

@@ -21,6 +21,7 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.recorder.base.dispatch_mode import as_if_dispatched, observer_here, under
 from rltrace.recorder.base.import_hook import Imported
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import BRACKET, Region, RegionInputs, RegionName
@@ -105,7 +106,7 @@ class CompiledCalls:
     def __init__(self, process: ProcessState) -> None:
         self._regions = Regions(process)
         self._imported: Imported | None = None
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         self._fail = process.fail
 
     def watch(self) -> None:
@@ -117,8 +118,7 @@ class CompiledCalls:
         if self._imported is not None:
             self._imported.ignore()
             self._imported = None
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
     def _put(self, module: Any) -> None:
         graphs = module.CompiledFxGraph
@@ -145,12 +145,7 @@ class CompiledCalls:
                 with _RecordFunctionFast(BRACKET):
                     return observer.observe(None, region, (), (given,))  # type: ignore[arg-type]  # called like one
 
-        def undo() -> None:
-            if graphs.__call__ is __call__:
-                graphs.__call__ = original
-
-        graphs.__call__ = __call__
-        self._undo.append(undo)
+        self._patches.replace(graphs, "__call__", __call__)
 
 
 class Regions:
@@ -233,7 +228,7 @@ class CompiledSteps:
     def __init__(self, around: Around, fail: Callable[[Exception], None]) -> None:
         self._around = around
         self._imported = Imported({OPTIMIZER_MODULE: self._put}, fail)
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         self._on = False
 
     def watch(self) -> None:
@@ -243,8 +238,7 @@ class CompiledSteps:
     def ignore(self) -> None:
         self._on = False
         self._imported.ignore()
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
     def _put(self, module: Any) -> None:
         graphs = module.OutputGraph
@@ -256,12 +250,7 @@ class CompiledSteps:
             optimizers = _read.get(graph.tracing_context)
             return made if not optimizers else self._counted(made, optimizers)
 
-        def undo() -> None:
-            if graphs.call_user_compiler is call_user_compiler:
-                graphs.call_user_compiler = original
-
-        graphs.call_user_compiler = call_user_compiler
-        self._undo.append(undo)
+        self._patches.replace(graphs, "call_user_compiler", call_user_compiler)
 
     def _counted(self, made: Call, references: list[weakref.ref[Any]]) -> Call:
         @functools.wraps(made)

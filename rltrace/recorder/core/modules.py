@@ -23,6 +23,7 @@ from torch.nn.modules import module as torch_module
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.dispatch_mode import observer_here
 from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.call_sites import Anchor
@@ -404,7 +405,7 @@ class ModuleCalls:
         self._stack_of_thread = stack_of_thread
         self._stand_in = _watched_closely if closely else _watched
         self._stop_hooks = tell(names)
-        self._original: Any = None
+        self._patches = Patches()
 
     def roots(self) -> list[tuple[str, torch.nn.Module]]:
         return self._names.roots()
@@ -413,15 +414,13 @@ class ModuleCalls:
         return self._names.owner_of(parameters)
 
     def watch(self) -> None:
-        if self._original is None:
-            self._original = torch.nn.Module.__call__
+        if not self._patches:
             _watching.stack_of_thread, _watching.failed = self._stack_of_thread, self._names.failed
-            torch.nn.Module.__call__ = self._stand_in(self._original)  # type: ignore[method-assign]
+            self._patches.replace(torch.nn.Module, "__call__", self._stand_in(torch.nn.Module.__call__))
 
     def ignore(self) -> None:
-        if self._original is not None:
-            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
-            self._original = None
+        if self._patches:
+            self._patches.undo_all()
             _watching.stack_of_thread, _watching.failed = _no_stack, _no_failure  # keeps no recording alive
 
     def remove(self) -> None:

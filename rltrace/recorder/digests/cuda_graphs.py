@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from rltrace.recorder.base.patching import Patches
+
 SECONDS = 60.0
 """A capture begins after so long at the latest, whoever is inside: it may fail then, but the program does not hang."""
 
@@ -105,33 +107,21 @@ class Graphs:
         """By graph that was captured from beginning to end: what it writes."""
         self._capturing: dict[int, set[int]] = {}
         """The same of those that are being captured, by ``id``."""
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
-        if self._undo:
+        if self._patches:
             return
         for name, around in (("capture_begin", self._begin), ("capture_end", self._end), ("replay", self._replay)):
-            original = getattr(self._graph, name, None)
-            if original is not None:
-                self._put(name, original, around)
+            self._patches.wrap(self._graph, name, _of_a_graph(around))
 
     def ignore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
     def wrote(self, address: int) -> None:
         """An op that is being captured writes the storage there, whenever its graph is replayed."""
         for written in list(self._capturing.values()):  # of several at a time it may be either's
             written.add(address)
-
-    def _put(self, name: str, original: Any, around: Callable[..., Any]) -> None:
-        @functools.wraps(original)
-        def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            return around(functools.partial(original, graph, *args, **kwargs), graph)
-
-        own, holder = name in vars(self._graph), self._graph
-        setattr(holder, name, method)
-        self._undo.append(lambda: setattr(holder, name, original) if own else delattr(holder, name))
 
     def _begin(self, call: Callable[[], Any], graph: Any) -> Any:
         self._gate.shut()
@@ -168,3 +158,10 @@ class Graphs:
             return call()
         finally:
             self._unseen(self._written.get(graph))
+
+
+def _of_a_graph(around: Callable[..., Any]) -> Callable[..., Any]:
+    def method(original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(functools.partial(original, graph, *args, **kwargs), graph)
+
+    return method

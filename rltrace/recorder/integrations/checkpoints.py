@@ -7,7 +7,6 @@ read for it.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, ModuleType
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.modules import tensors_of
@@ -33,7 +33,7 @@ class Checkpoints:
     def __init__(self, contents: ValueDigests, teller: Teller) -> None:
         self._contents = contents
         self._teller = teller
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
         self._stand_in_for("torch.load", "load", (torch, torch.serialization))
@@ -44,28 +44,22 @@ class Checkpoints:
             self._stand_in_for(f"safetensors.torch.{name}", name, (module,))
 
     def _stand_in_for(self, what: str, name: str, holders: Sequence[Any]) -> None:
-        original = getattr(holders[0], name)
         told = EventForm(Kind.CHECKPOINT, what, counts=_COUNTS, digests=("content",))
         untold = EventForm(Kind.CHECKPOINT, what, counts=_COUNTS)
 
-        @functools.wraps(original)
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
+        def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             loaded = original(*args, **kwargs)
             try:
                 with unasked():
-                    self._loaded(told, untold, loaded, sys._getframe(1))
+                    self._loaded(told, untold, loaded, sys._getframe(2))  # below the patch
             except Exception as error:
                 self._teller.fail(error)
             return loaded
 
-        for holder in holders:
-            if getattr(holder, name, None) is original:
-                setattr(holder, name, stand_in)
-                self._undo.append(functools.partial(_put_back, holder, name, stand_in, original))
+        self._patches.wrap_all(tuple(holders), name, load)
 
     def ignore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
     def _loaded(self, told: EventForm, untold: EventForm, loaded: Any, frame: FrameType) -> None:
         if not self._teller.is_told():
@@ -82,11 +76,6 @@ class Checkpoints:
             floats=(),
             frame=frame,
         )
-
-
-def _put_back(holder: Any, name: str, stand_in: Any, original: Any) -> None:
-    if getattr(holder, name, None) is stand_in:  # else the program has put in something of its own
-        setattr(holder, name, original)
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:

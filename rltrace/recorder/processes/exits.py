@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.patching import Patches
 
 EXIT_SECONDS = 3.0
 """How long such an ending may be held up."""
@@ -40,31 +41,15 @@ class Endings:
         """``finish`` ends the recording; ``last`` is told of the program that takes over, None: it did not."""
         self._finish = finish
         self._last = last
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
-        self._replace("_exit", self._exit)
+        self._patches.wrap(os, "_exit", self._exit)
         for name in ("execv", "execve"):  # the others call these
-            self._replace(name, self._exec)
+            self._patches.wrap(os, name, self._exec)
 
     def ignore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
-
-    def _replace(self, name: str, around: Callable[..., Any]) -> None:
-        original = getattr(os, name)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around(original, *args, **kwargs)
-
-        setattr(os, name, wrapper)
-
-        def undo() -> None:
-            if getattr(os, name) is wrapper:  # else the program has put something of its own there
-                setattr(os, name, original)
-
-        self._undo.append(undo)
+        self._patches.undo_all()
 
     def _exit(self, original: Callable[..., NoReturn], *args: Any, **kwargs: Any) -> NoReturn:
         bounded(self._finish)
@@ -117,26 +102,19 @@ class Terminations:
 
     def __init__(self, trace: str) -> None:
         self._trace = trace
-        self._original: Any = None
+        self._patches = Patches()
 
     def watch(self) -> None:
-        if self._original is not None or sys.platform != "linux":
-            return
-        original = self._original = popen_fork.Popen.terminate
-        trace = self._trace
-
-        @functools.wraps(original)
-        def terminate(popen: Any) -> None:
-            if popen.returncode is None:
-                ask_to_commit(trace, popen.pid)
-            original(popen)
-
-        popen_fork.Popen.terminate = terminate  # type: ignore[assignment, method-assign]
+        if not self._patches and sys.platform == "linux":
+            self._patches.wrap(popen_fork.Popen, "terminate", self._terminate)
 
     def ignore(self) -> None:
-        original, self._original = self._original, None
-        if original is not None:
-            popen_fork.Popen.terminate = original  # type: ignore[method-assign]
+        self._patches.undo_all()
+
+    def _terminate(self, original: Callable[[Any], None], popen: Any) -> None:
+        if popen.returncode is None:
+            ask_to_commit(self._trace, popen.pid)
+        original(popen)
 
 
 class Answering:

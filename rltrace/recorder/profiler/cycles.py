@@ -12,7 +12,6 @@ failure of it is one of the recording: it costs the names.
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from rltrace.portable_keys import portable_key
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.core.row_buffer import NO_LIMIT
 from rltrace.recorder.profiler import kineto
 from rltrace.recorder.profiler.launch_matching import Joined, Launch, ProfilerEvent, join
@@ -66,42 +66,28 @@ class ProgramsOwn:
         self.running = False
         """One has been prepared, or started, and has not ended."""
         self._begins = begins
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
         for name in (*BEGIN, *END):
-            original: Callable[..., Any] = getattr(torch._C._autograd, name)
-            stand_in = self._around(original, begins=name in BEGIN)
-            for module in (sys.modules.get(module) for module in MODULES):
-                if getattr(module, name, None) is original:
-                    self._put(module, name, original, stand_in)
+            modules = (sys.modules.get(module) for module in MODULES)
+            around = self._before if name in BEGIN else self._after
+            self._patches.wrap_all((torch._C._autograd, *modules), name, around)
 
     def ignore(self) -> None:
         self.running = False
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
-    def _around(self, original: Callable[..., Any], *, begins: bool) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
-            if begins:
-                self.running = True
-                self._begins()
-                return original(*args, **kwargs)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.running = False
+    def _before(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.running = True
+        self._begins()
+        return original(*args, **kwargs)
 
-        return stand_in
-
-    def _put(self, module: Any, name: str, original: Callable[..., Any], stand_in: Callable[..., Any]) -> None:
-        def undo() -> None:
-            if getattr(module, name, None) is stand_in:
-                setattr(module, name, original)
-
-        setattr(module, name, stand_in)
-        self._undo.append(undo)
+    def _after(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.running = False
 
 
 # --- seen -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ process is recorded; ``remove`` puts everything back. Reads what a scaler holds,
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
 from rltrace.recorder.streams.series import OnDevice, SeriesSampler, number_of
@@ -43,31 +43,24 @@ class Scalers:
         self._known: WeakIdDict[Any, _Known] = WeakIdDict()
         self._born = 0
         self._local = threading.local()
-        self._wrapped: dict[type[Any], Any] = {}
-        """By class: its own ``update``."""
-        self._init: Any = None
+        self._wrapped: set[type[Any]] = set()
+        """Classes whose own ``update`` is replaced."""
+        self._patches = Patches()
 
     def install(self) -> None:
         for class_ in _all_classes(GradScaler):
             self._wrap(class_)
-        self._init = init = GradScaler.__init__
-
-        @functools.wraps(init)
-        def created(scaler: Any, *args: Any, **kwargs: Any) -> None:
-            init(scaler, *args, **kwargs)
-            for class_ in type(scaler).__mro__:  # one that was defined since
-                self._wrap(class_)
-            self._of(scaler)
-
-        GradScaler.__init__ = created  # type: ignore[assignment,method-assign]
+        self._patches.wrap(GradScaler, "__init__", self._created)
 
     def remove(self) -> None:
-        if self._init is not None:
-            GradScaler.__init__ = self._init  # type: ignore[method-assign]
-            self._init = None
-        while self._wrapped:
-            class_, update = self._wrapped.popitem()
-            setattr(class_, "update", update)  # noqa: B010
+        self._patches.undo_all()
+        self._wrapped.clear()
+
+    def _created(self, init: Callable[..., None], scaler: Any, *args: Any, **kwargs: Any) -> None:
+        init(scaler, *args, **kwargs)
+        for class_ in type(scaler).__mro__:  # one that was defined since
+            self._wrap(class_)
+        self._of(scaler)
 
     def attempted(self, scaler: Any, optimizer: Any, ordinal: int, step: int, skipped: int) -> None:
         """A scaler has made attempt ``step``, of optimizer ``ordinal``; ``skipped`` as in an ``Attempt``."""
@@ -89,16 +82,9 @@ class Scalers:
         return known
 
     def _wrap(self, class_: type[Any]) -> None:
-        original = vars(class_).get("update")
-        if class_ in self._wrapped or original is None or not issubclass(class_, GradScaler):
-            return
-
-        @functools.wraps(original)
-        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._around(original, scaler, *args, **kwargs)
-
-        self._wrapped[class_] = original
-        setattr(class_, "update", update)  # noqa: B010 (mypy knows that a method is not to be assigned)
+        if class_ not in self._wrapped and "update" in vars(class_) and issubclass(class_, GradScaler):
+            self._wrapped.add(class_)
+            self._patches.wrap(class_, "update", self._around)
 
     def _around(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(self._local, "inside", False) or not scaler.is_enabled():

@@ -9,7 +9,6 @@ skips, around ``GradScaler.step``; counts backward passes around the autograd en
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import threading
 import weakref
@@ -26,6 +25,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.digests import rng_state
@@ -178,22 +178,20 @@ class StepCounter:
         self.attempts = 0
         """Attempts finished, skipped ones included."""
         self._backwards = 0
-        self._undo: list[Callable[[], None]] = []
+        self._stop_hooks: Callable[[], None] = lambda: None
+        self._patches = Patches()
         self._compiled = CompiledSteps(self._around_compiled, listener.fail)
 
     def install(self) -> None:
-        self._undo.append(tell(self))
-        self._wrap(grad_scaler.GradScaler, "step", self._around_scaler)
+        self._stop_hooks = tell(self)
+        self._patches.wrap(grad_scaler.GradScaler, "step", self._around_scaler)
+        self._patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
         self._compiled.watch()
-        self._undo.append(self._compiled.ignore)
-        engine = graph._engine_run_backward
-        for holder in (graph, torch.autograd):
-            if getattr(holder, "_engine_run_backward", None) is engine:
-                self._wrap(holder, "_engine_run_backward", self._around_backward)
 
     def remove(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._compiled.ignore()
+        self._patches.undo_all()
+        self._stop_hooks()
 
     def count_manual(self) -> None:
         """A step that the program marks by itself (``rltrace.step()``), as an attempt of an optimizer of that name."""
@@ -203,16 +201,6 @@ class StepCounter:
     def optimizers(self) -> list[tuple[int, Any]]:
         """(ordinal, optimizer) of those that have made an attempt and still live, in order."""
         return sorted(((state.ordinal, optimizer) for optimizer, state in self._states.items()), key=lambda o: o[0])
-
-    def _wrap(self, holder: Any, name: str, around: Callable[..., Any]) -> None:
-        original = getattr(holder, name)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around(original, *args, **kwargs)
-
-        setattr(holder, name, wrapper)
-        self._undo.append(lambda: setattr(holder, name, original))
 
     def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._backwards += 1

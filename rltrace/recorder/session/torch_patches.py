@@ -5,7 +5,6 @@ Owns that these begin and end together, and in which order. Knows no steps and n
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from rltrace.recorder.base.dispatch_mode import out_of_the_way, recorder_is_next
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
@@ -37,27 +37,19 @@ class Composites:
     """Hands these operators on as a whole, from ``watch`` to ``ignore``."""
 
     def __init__(self) -> None:
-        self._originals: dict[str, Any] = {}
+        self._patches = Patches()
 
     def watch(self) -> None:
-        for name in NAMES:
-            original = getattr(torch, name, None)
-            if original is not None and name not in self._originals:
-                self._originals[name] = original
-                setattr(torch, name, _as_one(original))
+        for name in () if self._patches else NAMES:
+            self._patches.wrap(torch, name, _as_one)
 
     def ignore(self) -> None:
-        while self._originals:
-            setattr(torch, *self._originals.popitem())
+        self._patches.undo_all()
 
 
-def _as_one(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def as_one(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            return original(*args, **kwargs)
-
-    return as_one
+def _as_one(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return original(*args, **kwargs)
 
 
 # --- subclasses -------------------------------------------------------------------------------------------------------
@@ -130,10 +122,10 @@ class Aliases:
     def __init__(self, storages: Storages, fail: Fail) -> None:
         self._storages = storages
         self._fail = fail
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
-        if self._undo:
+        if self._patches:
             return
         self._after(torch.Tensor, "numpy", self._to_array)
         self._after(torch.Tensor, "__dlpack__", self._for_good)
@@ -143,19 +135,13 @@ class Aliases:
             self._after(torch.UntypedStorage, name, self._shared)
 
     def ignore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
     def _after(self, holder: Any, name: str, note: Callable[..., None]) -> None:
         """Call ``note`` with what ``holder.name`` returned and what it was called on."""
-        original = getattr(holder, name, None)
-        if original is None:  # another version of torch
-            return
-        own = name in vars(holder)
         fail = self._fail
 
-        @functools.wraps(original)
-        def handing_out(*args: Any, **kwargs: Any) -> Any:
+        def handing_out(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
                 with unasked():
@@ -164,8 +150,7 @@ class Aliases:
                 fail(error)
             return result
 
-        setattr(holder, name, handing_out)
-        self._undo.append(lambda: setattr(holder, name, original) if own else delattr(holder, name))
+        self._patches.wrap(holder, name, handing_out)
 
     def _to_array(self, array: Any, tensor: torch.Tensor) -> None:
         address = address_of(tensor)

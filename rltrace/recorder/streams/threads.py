@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import Engine, Observer
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.process_names import tell_children
 from rltrace.recorder.base.settings import NOT_ASKED
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
@@ -110,30 +111,22 @@ class Callbacks:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
 
     def watch(self) -> None:
-        future: Any = torch._C.Future
-        for name in () if self._undo else _TAKING_CALLBACKS:
-            original = getattr(future, name)
-            setattr(future, name, self._around(original))
-            self._undo.append(functools.partial(setattr, future, name, original))
+        for name in () if self._patches else _TAKING_CALLBACKS:
+            self._patches.wrap(torch._C.Future, name, self._take)
 
     def ignore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo_all()
 
-    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _take(self, original: Callable[..., Any], future: Any, callback: Callable[[Any], Any], *more: Any) -> Any:
         run = self._run
 
-        @functools.wraps(original)
-        def take(future: Any, callback: Callable[[Any], Any], *more: Any) -> Any:
-            def called_back(done: Any) -> Any:
-                return run(callback, done)
+        def called_back(done: Any) -> Any:
+            return run(callback, done)
 
-            return original(future, called_back if callable(callback) else callback, *more)
-
-        return take
+        return original(future, called_back if callable(callback) else callback, *more)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -182,7 +175,7 @@ class Streams:
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
         self._threads = ThreadNames()
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         self._callbacks = Callbacks(self._call_back)
         self._idle: list[OpRecorder] = []
         """Streams of callbacks, as many as ran at once: Python knows a thread that is not its own anew each time."""
@@ -250,11 +243,10 @@ class Streams:
         self._on = True
         engine = self._engines.setdefault(threading.get_ident(), self._make_engine())
         engine.enter(self._observer_of(self.here()))
-        if not self._undo:
-            self._around("start", self._start_named)
-            self._around("_bootstrap_inner", self._run_recorded)
+        if not self._patches:
+            self._patches.wrap(threading.Thread, "start", self._start_named)  # of classes of the program's, too
+            self._patches.wrap(threading.Thread, "_bootstrap_inner", self._run_recorded)
             self._callbacks.watch()
-            self._undo.append(self._callbacks.ignore)
 
     def leave(self) -> None:
         """Ops no longer become rows. Threads that are in the middle of their work merely pass theirs through."""
@@ -269,8 +261,8 @@ class Streams:
     def close(self) -> None:
         """Leave for good."""
         self.leave()
-        while self._undo:
-            self._undo.pop()()
+        self._callbacks.ignore()
+        self._patches.undo_all()
 
     def silence(self) -> None:
         """Ops pass through from now on; callable from any thread, and in a forked child."""
@@ -292,17 +284,6 @@ class Streams:
         stream = self.here()
         if stream is not None:
             stream.phase = phase_bits(phase)
-
-    def _around(self, name: str, around: Callable[[Start, threading.Thread], None]) -> None:
-        """Call ``around`` in place of a method of every thread, whatever class of the program's it is of."""
-        original = getattr(threading.Thread, name)
-
-        @functools.wraps(original)
-        def wrapper(thread: threading.Thread) -> None:
-            around(original, thread)
-
-        setattr(threading.Thread, name, wrapper)
-        self._undo.append(lambda: setattr(threading.Thread, name, original))
 
     def _start_named(self, start: Start, thread: threading.Thread) -> None:
         self._threads.starts(thread)

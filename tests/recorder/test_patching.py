@@ -1,0 +1,149 @@
+"""Functions of other libraries that are replaced while a process is recorded, and put back where they still stand."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.autograd import graph
+
+import rltrace
+from rltrace.recorder.base.patching import Patches
+
+
+class Base:
+    def act(self, times: int = 1) -> str:
+        return "act " * times
+
+
+class Derived(Base):
+    pass
+
+
+def loudly(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+    return original(*args, **kwargs).upper()
+
+
+@pytest.mark.parametrize("cls", [Base, Derived])
+def test_wrapped_and_put_back(cls: type[Base]) -> None:
+    """Arguments and result pass through; a method of the class is put back, an inherited one is inherited again."""
+    before = dict(vars(cls))
+    patches = Patches()
+    assert not patches
+    patches.wrap(cls, "act", loudly)
+    assert patches
+    assert cls().act(times=2) == "ACT ACT "
+    assert cls.act.__name__ == "act"
+    patches.undo_all()
+    assert not patches
+    assert dict(vars(cls)) == before
+    assert cls().act() == "act "
+
+
+def test_what_there_is_not_is_left_alone() -> None:
+    """Another version of a library may lack a function."""
+    patches = Patches()
+    patches.wrap(Base, "nothing", loudly)
+    assert not patches and not hasattr(Base, "nothing")
+
+
+def test_one_function_in_several_places() -> None:
+    """It is one function there afterwards, too; another one of that name is not touched."""
+    one, other = Base().act, str
+    places = SimpleNamespace(act=one), SimpleNamespace(act=one), SimpleNamespace(act=other), None
+    patches = Patches()
+    patches.wrap_all(places, "act", loudly)
+    assert places[0].act is places[1].act is not one
+    assert places[1].act() == "ACT "
+    assert places[2].act is other
+    patches.undo_all()
+    assert places[0].act is places[1].act is one
+
+
+def test_a_later_patch_of_somebody_else_stays() -> None:
+    """It is not overwritten, and what it calls in turn is the original again."""
+    patches = Patches()
+    holder = SimpleNamespace(act=Base().act)
+    patches.wrap(holder, "act", loudly)
+    ours = holder.act
+    holder.act = theirs = lambda: f"<{ours()}>"
+    assert holder.act() == "<ACT >"
+    patches.undo_all()
+    assert holder.act is theirs
+    assert holder.act() == "<act >"
+
+
+# --- all that a recording replaces ------------------------------------------------------------------------------------
+
+REPLACED = [
+    (torch.nn.Module, "__call__"),
+    (torch.Tensor, "numpy"),
+    (torch, "load"),
+    (torch, "_sobol_engine_draw"),
+    (GradScaler, "__init__"),
+    (GradScaler, "update"),
+    (GradScaler, "step"),
+    (graph, "_engine_run_backward"),
+    (threading.Thread, "start"),
+    (subprocess.Popen, "__init__"),
+    (torch._C.Future, "then"),
+    (os, "execv"),
+]
+
+
+@pytest.fixture
+def before() -> Iterator[list[Any]]:
+    """The functions as they are; they are so again after the test."""
+    found = [getattr(*place) for place in REPLACED]
+    yield found
+    for (holder, name), function in zip(REPLACED, found, strict=True):
+        setattr(holder, name, function)
+
+
+def test_all_are_replaced_and_put_back(before: list[Any], tmp_path: Path) -> None:
+    """While a recording runs, and not after it."""
+    with rltrace.record(tmp_path / "a.zarr"):
+        within = [getattr(*place) for place in REPLACED]
+    assert [name for (_, name), a, b in zip(REPLACED, before, within, strict=True) if a is b] == []
+    assert [getattr(*place) for place in REPLACED] == before
+
+
+def test_the_programs_own_patches_stay(before: list[Any], tmp_path: Path) -> None:
+    """A program that patches the same functions while it is recorded keeps its patches when the recording ends."""
+    theirs = []
+    with rltrace.record(tmp_path / "a.zarr"):
+        for holder, name in REPLACED:
+            theirs.append(functools.wraps(getattr(holder, name))(functools.partial(getattr(holder, name))))
+            setattr(holder, name, theirs[-1])
+    assert [getattr(*place) for place in REPLACED] == theirs
+
+
+def test_what_is_called_through_a_later_patch_is_the_original(tmp_path: Path) -> None:
+    """After the recording: modules, threads and conversions work as ever, and a second recording records them."""
+    calls = []
+    with rltrace.record(tmp_path / "a.zarr"):
+        recorders = torch.nn.Module.__call__
+
+        def counted(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            calls.append(module)
+            return recorders(module, *args, **kwargs)
+
+        torch.nn.Module.__call__ = counted  # type: ignore[method-assign]
+    try:
+        layer = torch.nn.Linear(2, 1)
+        assert layer(torch.ones(1, 2)).shape == (1, 1)
+        with rltrace.record(tmp_path / "b.zarr"):
+            layer(torch.ones(1, 2))
+        assert calls == [layer, layer]
+        assert torch.nn.Module.__call__ is counted
+    finally:
+        torch.nn.Module.__call__ = torch.nn.Module._wrapped_call_impl  # type: ignore[method-assign]
