@@ -79,10 +79,7 @@ def _launched(a: ProcessTrace, b: ProcessTrace, equal: Equal) -> Iterator[OtherK
 
 def evidence_of(process: ProcessTrace, call: ReportedCall) -> Evidence:
     """What is known of a call: what was written of its rows, and what was said."""
-    payloads = process.tables["kernels"].payloads
-    written = payloads[call.kernel] if call.kernel < len(payloads) else None
-    known = written if isinstance(written, dict) else {}
-    return {**known, "names": list(call.names), "reported": list(call.reported)}
+    return {**process.words.evidence(call.kernel), "names": list(call.names), "reported": list(call.reported)}
 
 
 def _first_of(process: ProcessTrace, index: int, row: int) -> tuple[str, bool]:
@@ -94,8 +91,7 @@ def _first_of(process: ProcessTrace, index: int, row: int) -> tuple[str, bool]:
         rows = stream.read(row, row + 1)
     except HoleError:
         return "", True
-    op = process.tables["ops"].payloads[rows.columns[0, Column.OP]]
-    return str(op), bool(rows.flags(0) & RowFlag.MARKED)
+    return process.words.op(int(rows.columns[0, Column.OP])), bool(rows.flags(0) & RowFlag.MARKED)
 
 
 def equal_in(results: Sequence[StreamResult]) -> Equal:

@@ -45,7 +45,7 @@ class InjectionFollower:
         self._came: set[tuple[str, Attempt]] = set()
         self._done = 0
         self._missed: list[Missed] = []
-        self._kinds = OpKinds({name: table.payloads for name, table in process.tables.items()})
+        self._kinds = OpKinds(process.words)
         self._other = Tallies()
         self._raised: set[tuple[str, int]] = set()
 
@@ -105,7 +105,7 @@ class InjectionRecorder(OpRecorder):
         super().__init__(process, number, name, committer)
         self._follower = follower
         self._injector = Injector(process.digests, process.layouts, follower.fetch)
-        self._kinds = OpKinds(process.tables.remembered)
+        self._kinds = OpKinds(process.tables.words)
         self._stand_ins: dict[int, StandIn] = {}
         self._step = -1
         self._due: dict[Place, Injection] | None = None

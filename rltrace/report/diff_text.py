@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from textwrap import wrap
 
-from rltrace.diff.base.model import Comparison, Finding, Hunk, Pair, Side, Site, Verdict
+from rltrace.diff.base.model import Comparison, Finding, Hunk, Pair, Side, Verdict
 from rltrace.report.curves import account, growing, story
 from rltrace.report.phrases import (
     HEADLINES,
@@ -37,6 +37,7 @@ from rltrace.report.phrases import (
     when,
 )
 from rltrace.report.style import Style
+from rltrace.trace.read.names import Site
 
 # --- finding ----------------------------------------------------------------------------------------------------------
 #

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpLine
 from rltrace.query.values import OpValues, ValuePair
 from rltrace.report.ops import value_json
+from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 
 MATCHES = {

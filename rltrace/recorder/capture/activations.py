@@ -32,7 +32,7 @@ from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.row_buffer import OVERWRITTEN
 from rltrace.recorder.core.storages import address_of
-from rltrace.selectors import Condition, Key, Range, Selector
+from rltrace.selectors import Key, Selector
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
 from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
@@ -45,62 +45,7 @@ from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
 # begins, since it may overwrite it.
 
 
-OF_CALLS = frozenset((Key.MODULE, Key.PHASE, Key.STEP, Key.STREAM))
-"""What can be asked of a call; a selector that asks for anything else means ops."""
-
 TOO_MANY = f"a call has more than {MAX_TENSORS:,} tensors, or too many things to look through"
-
-Clause = tuple[Condition, ...]
-
-
-def of_calls(selector: Selector) -> Selector:
-    """What of a selector finds calls of modules."""
-    return Selector(tuple(c for c in selector.clauses if all(condition.key in OF_CALLS for condition in c)))
-
-
-def of_ops(selector: Selector) -> Selector:
-    """What of a selector finds ops: not what asks for modules and nothing that only an op has, which means calls."""
-    return Selector(tuple(c for c in selector.clauses if not _means_calls({condition.key for condition in c})))
-
-
-def _means_calls(keys: set[Key]) -> bool:
-    return Key.MODULE in keys and keys <= OF_CALLS
-
-
-class SelectorContext:
-    """What a selector asks of everything but the op itself, made ready for one stream."""
-
-    def __init__(self, selector: Selector, stream: OpRecorder) -> None:
-        self._stream = stream
-        self._clauses = [
-            clause
-            for clause in selector.clauses
-            if all(condition.matches_name(stream.name) for condition in clause if condition.key is Key.STREAM)
-        ]
-        self._asks_step = any(condition.key is Key.STEP for clause in self._clauses for condition in clause)
-        self._by_names: dict[tuple[int, Phase], list[Clause]] = {}
-
-    def find(self, module: int, phase: Phase) -> bool:
-        """Whether what happens now, in a module and a phase, can be found."""
-        if not self._clauses:
-            return False
-        clauses = self._by_names.get((module, phase))
-        if clauses is None:
-            path: Any = self._stream.process.tables.remembered["modules"][module]
-            names = {Key.MODULE: path, Key.PHASE: phase.name.lower()}
-            clauses = self._by_names[module, phase] = [
-                clause
-                for clause in self._clauses
-                if all(condition.matches_name(names[condition.key]) for condition in clause if condition.key in names)
-            ]
-        if not clauses or not self._asks_step:
-            return bool(clauses)
-        step = self._stream.process.step
-        return any(all(_holds(condition, step) for condition in clause) for clause in clauses)
-
-
-def _holds(condition: Condition, step: int) -> bool:
-    return condition.key is not Key.STEP or (isinstance(condition.value, Range) and condition.value.matches(step))
 
 
 @dataclass(slots=True)
@@ -128,8 +73,8 @@ class CallRows:
         stream: OpRecorder,
         keeper: ActivationQueue,
         digests: RowDigests,
-        wanted: SelectorContext,
-        with_values: SelectorContext,
+        wanted: Wanted,
+        with_values: Wanted,
         names: ForwardNames,
     ) -> None:
         self._stream = stream
@@ -183,7 +128,7 @@ class CallRows:
         parent = open_calls[-1].number if open_calls else None
         current = stream.modules.current
         phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
-        kept = self._wanted.find(current, phase)
+        kept = self._wanted.may_find_in(current, phase)
         call = OpenCall(self._begun, parent, depth, stream.row, current, phase, kept)
         self._begun += 1
         open_calls.append(call)
@@ -196,7 +141,7 @@ class CallRows:
 
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
         row = self._stream.row
-        keep_value = self._with_values.find(call.module, call.phase)
+        keep_value = self._with_values.may_find_in(call.module, call.phase)
         budget, found = WalkBudget(), 0
         for name, value in values:
             for place, tensor in named_tensors(value, name, budget):
@@ -314,19 +259,17 @@ class ActivationRecorder(OpRecorder):
         super().__init__(process, number, name, committer, **others)
         self._row_keeper = row_plan.keeper
         self._row_digests = RowDigests(process, number, row_plan.keeper, row_plan.values)
-        rows_of_ops = of_ops(row_plan.selector)
-        self._wanted_rows = Wanted(rows_of_ops, self)
+        self._wanted_rows = Wanted(row_plan.selector.of_ops, self)
         self._wanted_values = Wanted(row_plan.with_values, self)
-        self._surroundings = SelectorContext(rows_of_ops, self)
-        self._counts = any(c.key is Key.NTH for s in (rows_of_ops, row_plan.with_values) for k in s.clauses for c in k)
+        self._counts = Key.NTH in row_plan.selector.keys | row_plan.with_values.keys
         """Whether it matters how manieth an op is: then those are to be counted, too, that cannot be found."""
         self._op: _Op | None = None
         self.modules.calls = CallRows(
             self,
             row_plan.keeper,
             self._row_digests,
-            SelectorContext(of_calls(row_plan.selector), self),
-            SelectorContext(of_calls(row_plan.with_values), self),
+            Wanted(row_plan.selector.of_calls, self),
+            Wanted(row_plan.with_values.of_calls, self),
             row_plan.names,
         )
         self._finish_below = self._add_fixed
@@ -354,7 +297,7 @@ class ActivationRecorder(OpRecorder):
             values = self._wanted_values.may_find(plan.id, plan.name)
             if not rows and not (values and self._counts):
                 return None
-            here = rows and self._surroundings.find(*self._surrounded_by())
+            here = rows and self._wanted_rows.may_find_in(*self._surrounded_by())
             if not here and not self._counts:
                 return None
             op = _Op(plan, _inputs_of(plan, args, kwargs), rows, values)
