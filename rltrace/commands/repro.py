@@ -155,10 +155,10 @@ def told(a: Located, b: Located | None) -> list[str]:
 
 def _how_to_record(at: Located, selector: str) -> str:
     """The commands that keep what is missing."""
-    from rltrace.diff.suggested_commands import record_window
+    from rltrace.command_lines import file_name, line, record_step
     from rltrace.query.ops import op_line
 
     step = op_line(at.rows, 0, at.stream.name, at.process.words).step
-    name = at.trace.path.name.removesuffix(".zarr") + "-values.zarr"
-    record = record_window(at.trace, step, name, (), "--until", str(step), "--values", selector, "--values-inputs")
-    return f"  hint: {record}\n        {shlex.join(['rltrace', 'repro', name, '--at', selector])}"
+    name = file_name(at.trace, "values")
+    record = record_step(at.trace, step, name, "--until", step, "--values", selector, "--values-inputs")
+    return f"  hint: {record}\n        {line('repro', name, '--at', selector)}"

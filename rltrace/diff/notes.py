@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
@@ -117,7 +118,7 @@ def same_bits_note(found: Sequence[OtherKernel], a: str, b: str) -> str | None:
         return None
     examples = "; ".join(dict.fromkeys(f"{one.op}: {', '.join(one.differences)}" for one in same[:SHOWN]))
     kinds = "1 kind of call" if len(same) == 1 else f"{len(same):,} kinds of call"
-    return f"different kernels, same bits: {kinds} ({examples}); rltrace kernels {a} {b} lists them"
+    return f"different kernels, same bits: {kinds} ({examples}); {line('kernels', a, b)} lists them"
 
 
 # --- tried ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of
@@ -286,10 +287,9 @@ def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
 
 
 def _record_command(texts: Sequence[str]) -> str:
-    asked = " ".join(f"--rows '{text}'" for text in texts if text != "all")
-    values = " ".join(f"--values '{text}'" for text in texts)
-    rows = "--rows all" if "all" in texts else f"--rows 'module=*' {asked}"
-    return f"rltrace record {rows} {values} -- CMD"
+    rows = ["all"] if "all" in texts else ["module=*", *texts]
+    given = [("--rows", text) for text in rows], [("--values", text) for text in texts]
+    return line("record", *(word for pairs in given for pair in pairs for word in pair), "--", "CMD")
 
 
 def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
