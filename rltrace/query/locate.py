@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rltrace.errors import HoleError, SelectorError, UsageError
-from rltrace.query.ops import op_line
+from rltrace.query.ops import op_line, row_bounds
 from rltrace.replay.plan import following
-from rltrace.selectors import Key, Selector, escape, parse_selectors
+from rltrace.selectors import Key, Range, Selector, escape, parse_selectors
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, RowFlag, Step
+from rltrace.trace.format.schema import Column, Kind, RowFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
@@ -175,7 +175,7 @@ def _occurrences(process: ProcessTrace, stream: StreamTrace, step: int, op: str,
     """Rows of one operator from one call site within a step, in order. Raises HoleError."""
     tables = process.tables
     found: list[int] = []
-    start, stop = _extent(process, stream, step)
+    start, stop = row_bounds(process, stream, Range(step, step + 1))
     for segment in stream.segments:
         if segment.stop <= start or segment.first >= stop:
             continue
@@ -186,14 +186,6 @@ def _occurrences(process: ProcessTrace, stream: StreamTrace, step: int, op: str,
         same &= (rows.column(Column.STEP) == step) & (rows.column(Column.KIND) == Kind.OP)
         found += [segment.first + int(i) for i in np.flatnonzero(same)]
     return found
-
-
-def _extent(process: ProcessTrace, stream: StreamTrace, step: int) -> tuple[int, int]:
-    """Rows outside of which the stream has none of that step."""
-    ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
-    before = ended[ended[:, Step.STEP] < step][:, Step.END_ROW]
-    upto = ended[ended[:, Step.STEP] >= step][:, Step.END_ROW]
-    return int(before.max()) if len(before) else 0, int(upto.min()) if len(upto) else stream.rows
 
 
 # --- seek -------------------------------------------------------------------------------------------------------------

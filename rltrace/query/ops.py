@@ -104,7 +104,7 @@ def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector) 
     mask = RowMask(selector, stream.name, process.words)
     if not mask.possible:
         return
-    start, stop = _row_bounds(process, stream, selector.steps)
+    start, stop = row_bounds(process, stream, selector.steps)
     for first, end in _pieces(stream, start, stop):
         try:
             rows = stream.read(first, end)
@@ -116,7 +116,7 @@ def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector) 
             yield op_line(rows, i, stream.name, process.words)
 
 
-def _row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tuple[int, int]:
+def row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tuple[int, int]:
     """Rows outside of which no row of the stream can have a step in ``steps``."""
     ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
     before = ended[ended[:, Step.STEP] < steps.start]

@@ -32,8 +32,23 @@ TABLES: dict[str, Any] = {
 }
 
 CONDITIONS = st.sampled_from(
-    "op=add op=*m* module=policy.* site=ppo.py site=train.py:main kernel=*gemm* kernel=MKL* phase=backward stream=rank0/* "
-    "stream=x step=2 step=1:3 step=3: nth=0 nth=1:".split(" ")  # noqa: SIM905  one a line says no more
+    [
+        "op=add",
+        "op=*m*",
+        "module=policy.*",
+        "site=ppo.py",
+        "site=train.py:main",
+        "kernel=*gemm*",
+        "kernel=MKL*",
+        "phase=backward",
+        "stream=rank0/*",
+        "stream=x",
+        "step=2",
+        "step=1:3",
+        "step=3:",
+        "nth=0",
+        "nth=1:",
+    ]
 )
 SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join), max_size=3)
 

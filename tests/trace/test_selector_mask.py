@@ -33,9 +33,31 @@ WORDS = Words(
 )
 
 CONDITIONS = st.sampled_from(
-    "op=add op=aten.add* op=*m* op=mylib.attention op=environment-step op=* module=policy.* module=[!p]* site=ppo.py "
-    "site=train.py:main site=*:train kernel=*gemm* kernel=MKL* phase=backward phase=f* stream=rank0/* stream=x step=2 "
-    "step=1:3 step=3: nth=0 nth=1: nth=:2".split(" ")  # noqa: SIM905  one a line says no more
+    [
+        "op=add",
+        "op=aten.add*",
+        "op=*m*",
+        "op=mylib.attention",
+        "op=environment-step",
+        "op=*",
+        "module=policy.*",
+        "module=[!p]*",
+        "site=ppo.py",
+        "site=train.py:main",
+        "site=*:train",
+        "kernel=*gemm*",
+        "kernel=MKL*",
+        "phase=backward",
+        "phase=f*",
+        "stream=rank0/*",
+        "stream=x",
+        "step=2",
+        "step=1:3",
+        "step=3:",
+        "nth=0",
+        "nth=1:",
+        "nth=:2",
+    ]
 )
 SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join) | st.just("all"), max_size=3)
 
