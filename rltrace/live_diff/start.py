@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
-from rltrace.live_diff.recorder import LiveDiffRecorder, LiveState
+from rltrace.live_diff.recorder import LiveDiffHook, LiveState
 from rltrace.live_diff.result import LiveResult, found_in, record_of
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.capture.values import ValueQueue
-from rltrace.recorder.core.events import RowTaker
-from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
@@ -29,8 +27,8 @@ from rltrace.replay.plan import window_of
 from rltrace.trace.format.records import ValueRequest
 from rltrace.trace.read.reader import Trace, open_trace
 
-KEPT = "the first op that differs"
-"""In place of a selector, in the trace: which values are kept."""
+RECORDED = "the first op that differs"
+"""In place of a selector, in the trace: which values are recorded."""
 
 
 class LiveDiffExtension:
@@ -39,20 +37,16 @@ class LiveDiffExtension:
     def __init__(self, trace: Trace, name: str, options: RecordOptions) -> None:
         self._name = name
         process = next(process for process in trace.processes if process.name == name)
-        keeper = ValueQueue(ValueRequest((KEPT,), True, options.values_limit))
-        self._keeper = keeper
-        self._watch = LiveState(process, keeper, stop=options.stop)
+        values = ValueQueue(ValueRequest((RECORDED,), True, options.values_limit))
+        self._state = LiveState(process, values, stop=options.stop)
 
-    def joined(self, keepers: Captures) -> Captures:
-        return keepers._replace(make_stream=self._make_stream, values=self._keeper)
-
-    def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> OpRecorder:
-        if not process.tables.remembered:
-            process.tables.remember("frames", "kernels", "modules", "sites")
-        return LiveDiffRecorder(process, number, name, committer, watch=self._watch, stop=_stop)
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        process.tables.remember("frames", "kernels", "modules", "sites")
+        hooks = lambda stream: LiveDiffHook(stream, self._state, _stop), *captures.hooks
+        return replace(captures, hooks=hooks, values=self._state.values)
 
     def records(self) -> list[dict[str, Any]]:
-        return [record_of(self._watch.found(self._name))]
+        return [record_of(self._state.found(self._name))]
 
 
 def _stop() -> None:

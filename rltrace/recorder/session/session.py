@@ -274,7 +274,7 @@ class SessionEvents(SessionParts):
             stream = self._streams.between_ops() if self._recording else None
             if stream is None:
                 return False
-            stream.happened(form, evidence, digests, integers, floats, frame or sys._getframe(1))
+            stream.write_event(form, evidence, digests, integers, floats, frame or sys._getframe(1))
         except Exception as error:
             self.fail(error)
             return False
@@ -363,15 +363,15 @@ class Session(SessionSteps, SessionEvents):
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._process.missing = self._note_missing
         self._companion = companion and companion(self._writer.name)
-        self._keepers = make_captures(options, self._process)
+        self._captures = make_captures(options, self._process)
         if self._companion is not None:
-            self._keepers = self._companion.joined(self._keepers)
-        self._committer = Committer(self._process, self._writer, self.fail, self._keepers)
-        make_stream = self._keepers.make_stream
-        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
+            self._captures = self._companion.join(self._captures, self._process)
+        self._committer = Committer(self._process, self._writer, self.fail, self._captures)
+        hooks = self._captures.hooks
+        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, hooks)
         if engine is not None:
             self._streams.adopt(engine)
-        closely = self._keepers.rows is not None
+        closely = self._captures.activations is not None
         self._instruments = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
         self._modules = self._instruments.modules
         self._compiler = compiler_kept_out(self.fail)
@@ -409,10 +409,10 @@ class Session(SessionSteps, SessionEvents):
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
-        if self._keepers.values is not None:
-            self._writer.request_values(self._keepers.values.asked)
-        if self._keepers.rows is not None:
-            self._writer.request_activations(self._keepers.rows.asked)
+        if self._captures.values is not None:
+            self._writer.request_values(self._captures.values.asked)
+        if self._captures.activations is not None:
+            self._writer.request_activations(self._captures.activations.asked)
         self._streams.open_main()
         self._committer.start()
         self._steps.install()
@@ -547,7 +547,7 @@ class Session(SessionSteps, SessionEvents):
             traceback.print_exception(error)
         self._streams.silence()
         self._series.stop()
-        self._keepers.stop()
+        self._captures.stop()
         self._committer.give_up()
         why = f"the recorder failed: {self._failure}"
         with contextlib.suppress(Exception):
@@ -567,7 +567,7 @@ class Session(SessionSteps, SessionEvents):
         engine = self._streams.engine_here() or DispatchEngine()
         if self._cycles is not None:
             self._cycles.abandon()
-        self._keepers.stop()
+        self._captures.stop()
         self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
         self._answering.end()
         name = fork_name(self._writer.name, number)

@@ -31,9 +31,9 @@ def write_state(
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
     with unasked(), torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
-            stream.found(bits, name, owner, tensor)
+            stream.write_window_tensor(bits, name, owner, tensor)
         for name, state in states._asdict().items():
-            stream.opening(bits, f"generator {name}", "", [state], None)
+            stream.write_window_row(bits, f"generator {name}", "", [state], None)
 
 
 def last_state(
