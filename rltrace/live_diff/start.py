@@ -1,6 +1,6 @@
 """The recorder with A at its side to be held against: how a process of ``record --against`` starts.
 
-Owns the companion of such a recording. A process that A does not have is recorded as any other, and nothing is said of
+Owns the extension of such a recording. A process that A does not have is recorded as any other, and nothing is said of
 it.
 """
 
@@ -58,10 +58,10 @@ def _stop() -> None:
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process and to hold it against A; called once, by the bootstrap."""
     trace = open_trace(options.against)
-    return sessions.start(options, token, lambda name: companion(trace, options, name))
+    return sessions.start(options, token, lambda name: extension(trace, options, name))
 
 
-def companion(trace: Trace, options: RecordOptions, name: str) -> LiveDiffExtension | None:
+def extension(trace: Trace, options: RecordOptions, name: str) -> LiveDiffExtension | None:
     """What goes along with the process of that name; None where A has none."""
     return LiveDiffExtension(trace, name, options) if any(process.name == name for process in trace.processes) else None
 
@@ -87,7 +87,7 @@ def against_block(
     options = RecordOptions(str(Path(path).absolute()), *window_of(trace), against=str(Path(a).absolute()), stop=stop)
     held = LiveRecording()
     try:
-        with recording(options, force=force, companion=lambda name: companion(trace, options, name)):
+        with recording(options, force=force, extend=lambda name: extension(trace, options, name)):
             yield held
     finally:
         held.found = found_in(open_trace(path))

@@ -1,6 +1,6 @@
 """The recorder with A's values at its side: how a process of a replay starts.
 
-Owns the companion of a recording that is a replay. A process that A does not have is recorded as any other.
+Owns the extension of a recording that is a replay. A process that A does not have is recorded as any other.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def start(options: RecordOptions, token: str) -> Session:
     trace = open_trace(options.replay)
     only = read_only(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
-    return sessions.start(options, token, lambda name: companion(trace, plans, name, origins=options.origins))
+    return sessions.start(options, token, lambda name: extension(trace, plans, name, origins=options.origins))
 
 
-def companion(
+def extension(
     trace: Trace, plans: Mapping[str, InjectionPlan], name: str, *, origins: bool = False
 ) -> ReplayExtension | None:
     """What goes along with the process of that name; None where nothing of A's is meant for it."""
@@ -96,6 +96,6 @@ def replay_block(
         inject=selectors,
     )
     replay = Replay()
-    with recording(options, force=force, companion=lambda name: companion(trace, plans, name, origins=origins)):
+    with recording(options, force=force, extend=lambda name: extension(trace, plans, name, origins=origins)):
         yield replay
     replay.account = add_up(plans, open_trace(path))

@@ -1,6 +1,6 @@
 """The recorder with A's rows at its side: how a process of a replay by rows starts.
 
-Owns the companion of such a recording, and what the replay itself keeps: what A kept, so that the two can be compared.
+Owns the extension of such a recording, and what the replay itself keeps: what A kept, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -117,6 +117,6 @@ def rows_block(
     options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights, names=names)
     lines = () if names is None else read_lines(names)
     made = RowReplay()
-    with recording(options, force=force, companion=lambda _: PatchExtension(table, lines)):
+    with recording(options, force=force, extend=lambda _: PatchExtension(table, lines)):
         yield made
     made.account = account_in(open_trace(path), table)

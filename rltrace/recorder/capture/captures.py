@@ -73,3 +73,7 @@ class RecordingExtension(Protocol):
 
     def records(self) -> list[dict[str, Any]]:
         """Records for the process's journal; called when it ends."""
+
+
+Extend = Callable[[str], RecordingExtension | None]
+"""Makes the extension of the process with a name; None: it has none."""
