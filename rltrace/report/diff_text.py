@@ -77,10 +77,10 @@ class TextLayout:
     def _row(self, fact: Fact) -> Iterator[TextLine]:
         assert isinstance(fact.value, Pair)
         label, a, b = inline_text(fact.label), fact.value.a or "(unset)", fact.value.b or "(unset)"
-        if len(self.indent) + len(label) + len(f": {a} | {b}") <= self.width:
-            yield TextLine(self.indent, f"{label}: {a} | {b}")
+        if len(line := f"{self.indent}{label}  {a} | {b}") <= self.width:
+            yield TextLine("", line)
             return
-        yield from (TextLine(self.indent, part, "name") for part in at_dots(f"{label}:", self.width - len(self.indent)))
+        yield from (TextLine(self.indent, part, "name") for part in at_dots(label, self.width - len(self.indent)))
         for side, value in (("A", a), ("B", b)):
             yield from self.lines(f"{self.indent}  {side}  ", value)
 
@@ -113,8 +113,8 @@ def inline_text(words: Inline) -> str:
 
 def at_dots(name: str, width: int) -> list[str]:
     """A dotted name on lines of at most ``width``, parted after dots; within words only where one is longer."""
-    if len(name) <= width:
-        return [name]
+    if len(name) <= width or " " in name:  # a source line
+        return wrap(name, width)
     return [line.replace(". ", ".") for line in wrap(name.replace(".", ". "), width)]
 
 

@@ -144,11 +144,12 @@ def _given(text: str) -> tuple[str, ...]:
 def _runs(comparison: Comparison) -> Iterator[Fact]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         states = ", ".join(sorted({p.state for p in side.processes})) or "nothing recorded"
-        yield Fact(name, (Code(side.path), f": {extent(side)}, {states}; level {side.level}, engine {side.engine}"))
+        yield Fact(name, (Code(side.path), f": {extent(side)}, {states}"))
         for process in side.processes:
             if process.state != "complete":
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (Code(process.name), f" of {name}: {process.state}{why}"))
+    yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
     if comparison.level == "op":
         for stream, rows in comparison.compared.items():
             yield Fact("compared", (Code(stream), f": {counted(rows, 'op')}"))

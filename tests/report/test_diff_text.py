@@ -108,7 +108,7 @@ def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
     text = render_comparison(replace(kernel(), curves=points), color=False)
     assert "  Tensors diverge at step 1; the first logged scalar differs 40 steps later.\n" in text
-    assert "  step 41: log(loss.item()): 0.5 | 0.25\n" in text
+    assert "  step 41: log(loss.item())  0.5 | 0.25\n" in text
 
 
 def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

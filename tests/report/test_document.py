@@ -59,8 +59,8 @@ def rich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
 
 
 LABELS = """
-    A B process compared op event row module site cause inputs kernel repeats output outputs field gradient when before from
-    < losses.append(loss.item()) cpu.capability
+    A B level process compared op event row module site cause inputs kernel repeats output outputs field gradient when
+    before from < losses.append(loss.item()) cpu.capability
 """
 
 
