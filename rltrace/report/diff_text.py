@@ -112,7 +112,7 @@ def inline_text(words: Inline) -> str:
 
 
 def at_dots(name: str, width: int) -> list[str]:
-    """A dotted name on lines of at most ``width``, parted after dots; within words only where one is longer."""
+    """A dotted name on lines of at most ``width``, broken after dots; within words only where one is longer."""
     if len(name) <= width or " " in name:  # a source line
         return wrap(name, width)
     return [line.replace(". ", ".") for line in wrap(name.replace(".", ". "), width)]

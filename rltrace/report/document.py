@@ -24,6 +24,7 @@ from rltrace.diff.base.model import (
     Structure,
     Verdict,
 )
+from rltrace.diff.metrics.distances import Distances
 from rltrace.report.curves import account, growing, story
 from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
 
@@ -441,3 +442,21 @@ def hole_text(hole: Hole) -> str:
     if hole.first is not None:
         span = f" rows {hole.first:,} to {hole.first + (hole.rows or 1) - 1:,}:"
     return f"{hole.stream or hole.process or 'the trace'}{span} {hole.why}"
+
+
+def distances_text(found: Distances) -> str:
+    """How far the recorded values of both sides differ: ``2 of 6 elements differ, by at most 4 ULP, …``."""
+    clauses = [f"{found.differing:,} of {found.elements:,} elements differ"]
+    if found.largest is not None:
+        clauses.append(f"by at most {found.largest:,} {found.unit}".rstrip())
+    if found.largest_absolute is not None:
+        clauses.append(f"|A - B| up to {found.largest_absolute:.3g}")
+    if found.largest_relative is not None:
+        clauses.append(f"relatively {found.largest_relative:.3g}")
+    counts = (
+        (found.zeros, "only in the sign of zero"),
+        (found.nans, "NaN on one side"),
+        (found.payloads, "NaN of other bits"),
+        (found.infinities, "infinite on a side"),
+    )
+    return ", ".join([*clauses, *(f"{count:,} {words}" for count, words in counts if count)])

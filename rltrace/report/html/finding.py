@@ -13,7 +13,7 @@ from rltrace.diff.metrics.distances import Bin, Distances, ElementPair
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpInput, OpLine
 from rltrace.query.values import OpValues, ValuePair
-from rltrace.report.document import Document, titled_findings
+from rltrace.report.document import Document, distances_text, titled_findings
 from rltrace.report.html.charts import bar
 from rltrace.report.html.elements import (
     IN_TERMINAL,
@@ -64,27 +64,10 @@ def _pair(pair: ValuePair) -> Content:
         return el("p", name, "equal on both sides" if pair.equal else pair.why or "not recorded")
     found = pair.distances
     return [
-        el("p", name, _value_facts(found), "."),
+        el("p", name, distances_text(found), "."),
         _histogram(pair.what, found) if found.histogram else None,
         _worst(pair.what, found) if found.worst else None,
     ]
-
-
-def _value_facts(found: Distances) -> str:
-    told = [f"{found.differing:,} of {found.elements:,} elements differ"]
-    if found.largest is not None:
-        told.append(f"by at most {found.largest:,} {found.unit}".rstrip())
-    if found.largest_absolute is not None:
-        told.append(f"|A - B| up to {found.largest_absolute:.3g}")
-    if found.largest_relative is not None:
-        told.append(f"relatively {found.largest_relative:.3g}")
-    counts = (
-        (found.zeros, "only in the sign of zero"),
-        (found.nans, "NaN on one side"),
-        (found.payloads, "NaN of other bits"),
-        (found.infinities, "infinite on a side"),
-    )
-    return ", ".join([*told, *(f"{count:,} {words}" for count, words in counts if count)])
 
 
 def _histogram(what: str, found: Distances) -> Content:
