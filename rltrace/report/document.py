@@ -149,7 +149,7 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
         for process in side.processes:
             if process.state != "complete":
                 why = f", {process.why}" if process.why else ""
-                yield Fact("process", (Code(process.name), f" of {name}: {process.state}{why}"))
+                yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
     yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
     if comparison.level == "op":
         for stream, rows in comparison.compared.items():
