@@ -18,7 +18,7 @@ from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
-from rltrace.diff.causes.classify import NOT_TRIED
+from rltrace.diff.causes.classify import NOT_TRIED, tried_text
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding
 from rltrace.errors import HoleError
@@ -149,9 +149,8 @@ def seen_while_recorded(result: StreamResult) -> StreamResult:
 
 def _with(finding: Finding, again: Mapping[str, Any]) -> Finding:
     times, repeats = int(again["times"]), bool(again["repeats"])
-    words = "is deterministic" if repeats else "is nondeterministic"
-    why = f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
-    return replace(finding, repeats=repeats, because=finding.because.replace(NOT_TRIED, why))
+    because = finding.because.replace(NOT_TRIED, tried_text(times, repeats))
+    return replace(finding, repeats=repeats, because=because)
 
 
 def _again(process: ProcessTrace, stream: str, row: int | None) -> Mapping[str, Any] | None:

@@ -85,7 +85,7 @@ def outputs_differ(a: RowRange, i: int, b: RowRange, j: int) -> bool:
 
 def marked_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     """Whether any digest of the rows differs, unwritten bytes included."""
-    return _digests(a.rows, i) != _digests(b.rows, j)
+    return compared_digests(a.rows, i) != compared_digests(b.rows, j)
 
 
 def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
@@ -94,7 +94,7 @@ def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     The generators' states as a window begins are left out: one that nobody seeded and nobody uses (Python's, say)
     differs in every run. Where an op draws, the state of its own generator decides.
     """
-    return _digests(a.rows, i) != _digests(b.rows, j) and not is_generator_event(a, i)
+    return compared_digests(a.rows, i) != compared_digests(b.rows, j) and not is_generator_event(a, i)
 
 
 def is_generator_event(stretch: RowRange, i: int) -> bool:
@@ -129,7 +129,8 @@ def candidates(a: RowRange, at_a: NDArray[np.int64], b: RowRange, at_b: NDArray[
     return unequal
 
 
-def _digests(rows: Rows, i: int) -> list[int]:
+def compared_digests(rows: Rows, i: int) -> list[int]:
+    """What a row digested, evidence aside."""
     start = int(rows.digest_offsets[i]) + (0 if rows.evidence is None else int(rows.evidence[i]))
     digests: list[int] = rows.digests[start : rows.digest_offsets[i + 1]].tolist()
     return digests

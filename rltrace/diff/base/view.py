@@ -18,9 +18,9 @@ from rltrace.diff.base.tokens import StretchTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
+from rltrace.trace.format.schema import LYING_ALIGNMENT, VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
 from rltrace.trace.kernels.evidence import Evidence
-from rltrace.trace.read.names import Site
+from rltrace.trace.read.names import Site, Words
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 
@@ -133,6 +133,9 @@ def _by_words(stacks: dict[int, Stack], says: Says) -> dict[tuple[tuple[str, ...
 
 # --- view -------------------------------------------------------------------------------------------------------------
 
+
+MOST_OPENING = 1 << 16
+"""Opening rows of a window that are read."""
 
 LEFT_OUT = "these rows are not in this slice"
 
@@ -350,6 +353,30 @@ class StreamView:
             raise HoleError(f"row {index} of {self.name} cannot be read")
         return self.stream.read_segment(segment), index - segment.first
 
+    @cached_property
+    def opening_digests(self) -> set[int]:
+        """Digests of every window's opening rows; empty where the stream was recorded from its start."""
+        found: set[int] = set()
+        for _, _, row in self.stream.windows:
+            try:
+                rows = self.stream.read(row, min(self.rows, row + MOST_OPENING))
+            except HoleError:
+                continue
+            later = np.flatnonzero(rows.column(Column.KIND) != Kind.WINDOW)
+            count = int(later[0]) if len(later) else len(rows)
+            found.update(rows.digests[: rows.digest_offsets[count]].tolist())
+        return found
+
+    def alignments(self, row: int) -> dict[int, int] | None:
+        """The largest power of two, 64 at most, that the address of each input of a row is a multiple of; those of 64
+        aside. None: not known."""
+        values, stream = self.process.values, self.stream.index
+        lying = values.lying(stream, row)
+        if not lying and not values.inputs(stream, row):
+            return None
+        addresses = {place: (lies.alignment + lies.offset) % LYING_ALIGNMENT for place, lies in lying.items()}
+        return {place: address & -address for place, address in addresses.items() if address}
+
     def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:
         """The first (row, rows, why) of rows ``start`` to ``stop`` known to be unreadable. Reading finds more."""
         left_out = [(first, rows, LEFT_OUT) for first, rows in self.stream.left_out]
@@ -369,6 +396,11 @@ class StreamView:
 
     # --- what ids stand for -----------------------------------------------------------------------------------------
 
+    @cached_property
+    def words(self) -> Words:
+        """What ids stand for."""
+        return self.process.words
+
     def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
         """Portable keys of table entries."""
         renamed = self.other_names if table == "sites" else None
@@ -378,31 +410,31 @@ class StreamView:
     def op(self, rows: Rows, i: int) -> str:
         """``aten.addmm.default``, or the name of the event that the row is."""
         kind = int(rows.columns[i, Column.KIND])
-        return self.process.words.op(int(rows.columns[i, Column.OP])) if kind == Kind.OP else event_name(kind)
+        return self.words.op(int(rows.columns[i, Column.OP])) if kind == Kind.OP else event_name(kind)
 
     def module(self, rows: Rows, i: int) -> str:
-        return self.process.words.module(int(rows.columns[i, Column.MODULE]))
+        return self.words.module(int(rows.columns[i, Column.MODULE]))
 
     def skeleton(self, rows: Rows, i: int) -> list[Any]:
         """What the arguments of a row are, numbers and tensors aside; of an event, the names of its cells."""
-        return self.process.words.skeleton(int(rows.columns[i, Column.SCALARS]))
+        return self.words.skeleton(int(rows.columns[i, Column.SCALARS]))
 
     def tensors(self, rows: Rows, i: int) -> list[Any]:
         """The layout of each tensor input of a row: dtype, shape, strides, device."""
-        return self.process.words.tensors(int(rows.columns[i, Column.STRUCTURE]))
+        return self.words.tensors(int(rows.columns[i, Column.STRUCTURE]))
 
     def stack(self, rows: Rows, i: int) -> tuple[Site, ...]:
         """The recorded frames of a row outside torch, innermost first."""
-        return self.process.words.stack(int(rows.columns[i, Column.SITE]))
+        return self.words.stack(int(rows.columns[i, Column.SITE]))
 
     def is_inside_torch(self, rows: Rows, i: int) -> bool:
         """Whether torch called the op of a row, not the program itself: the innermost frame is torch's."""
-        return self.process.words.is_inside_torch(int(rows.columns[i, Column.SITE]))
+        return self.words.is_inside_torch(int(rows.columns[i, Column.SITE]))
 
     def kernel(self, rows: Rows, i: int) -> Evidence:
         """Kernel evidence of a row; empty where there is none."""
-        return self.process.words.evidence(int(rows.columns[i, Column.KERNEL]))
+        return self.words.evidence(int(rows.columns[i, Column.KERNEL]))
 
     def settings(self, rows: Rows, i: int) -> dict[str, object]:
         """What torch was set to when the op of a row ran; empty where that is not known."""
-        return self.process.words.settings(int(rows.columns[i, Column.SETTINGS]))
+        return self.words.settings(int(rows.columns[i, Column.SETTINGS]))
