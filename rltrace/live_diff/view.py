@@ -20,7 +20,7 @@ from rltrace.live_diff.reference_trace import Content, RowPartners
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.hooks import FixedCells
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Origin, pack_link
+from rltrace.trace.format.schema import Column, Kind, Origin, pack_link
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import TABLE_COLUMNS
 
@@ -108,6 +108,7 @@ class LiveView(StreamView):
         partner = self._partners.of(index)
         if partner is None:
             columns = np.zeros((1, len(Column)), np.uint32)
+            columns[0, Column.KIND] = Kind.OP
             columns[0, list(TABLE_COLUMNS)] = UNKNOWN
             none: Any = [np.empty(0, kind) for kind in "qqdQ"]
             return Rows(index, columns, *none), 0
