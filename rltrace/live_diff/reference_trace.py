@@ -61,6 +61,8 @@ class MatchedRow(NamedTuple):
     i: int
     same: bool
     """It tells the same in every cell."""
+    only_digests: bool = False
+    """It tells the same but for its digests."""
 
     @property
     def row(self) -> int:
@@ -129,7 +131,7 @@ class StepRows:
                     del waiting[k]
                     return found
         waiting.popleft()
-        return MatchedRow(piece.rows, i, False)
+        return MatchedRow(piece.rows, i, False, piece.content(i)[:-1] == content[:-1])
 
     def opening(self, module: int, scalars: int, structure: int) -> MatchedRow | None:
         """The row of what a window began with that stands for this tensor, or state; None if none does."""

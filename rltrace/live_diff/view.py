@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.base.row_diff import Difference
 from rltrace.diff.base.sequences import Tokens
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
@@ -20,7 +21,7 @@ from rltrace.live_diff.reference_trace import Content, RowPartners
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.hooks import FixedCells
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, Origin, pack_link
+from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag, pack_link
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import TABLE_COLUMNS
 
@@ -48,6 +49,23 @@ class LiveRow(NamedTuple):
     fixed: FixedCells
     links: bytes
     content: Content
+
+    def harmless_difference(self, rows: Rows, i: int) -> Difference | None:
+        """The difference from a row of A that is the same but for its digests; None where it may count.
+
+        This is what ``difference`` finds in most rows that are not the same, in a tenth of the time.
+        """
+        if self.fixed[5] & RowFlag.MARKED.value:
+            return Difference(marked=True)
+        links, digests = memoryview(self.links).cast("q"), memoryview(self.content.digests).cast("Q").tolist()
+        links_a = rows.links[rows.link_offsets[i] : rows.link_offsets[i + 1]].tolist()
+        digests_a = rows.digests[rows.digest_offsets[i] : rows.digest_offsets[i + 1]].tolist()
+        at = at_a = 0
+        for link, link_a in zip(links, links_a, strict=True):
+            if link & link_a & 1 and digests[at] != digests_a[at_a]:
+                return None
+            at, at_a = at + (link & 1), at_a + (link_a & 1)
+        return Difference() if digests[at:] == digests_a[at_a:] else None
 
     def rows(self, kernel: int = 0, settings: int = 0) -> Rows:
         """The same as a row of a trace, with ids of the program's tables."""
@@ -116,6 +134,7 @@ class LiveView(StreamView):
         one = rows.cut(place, place + 1)
         columns = one.columns.copy()
         columns[:, Column.STEP] += np.uint32(self._step_shift % (1 << 32))
+        # what it read in turn is so many rows back in A, not here
         links = np.where(one.links >> 12 > 0, one.links & LINK_BITS | pack_link(Origin.UNKNOWN, 0), one.links)
         return Rows(index, columns, links, one.integers, one.floats, one.digests), 0
 

@@ -71,6 +71,8 @@ def followed(path_a: Path, path_b: Path) -> Classification | None:
         b = RowAt(view, here.rows(*rows.columns[i, [Column.KERNEL, Column.SETTINGS]].tolist()), 0)
         assert (b.op, b.stack, b.kernel, b.settings, b.module) == whole(process_b, rows, i)
         differs = difference(RowRange(a.view, a.rows), a.place, RowRange(view, b.rows), 0)
+        quick = here.harmless_difference(found.rows, found.i) if found.only_digests else None
+        assert quick is None or found.same or (quick.found, quick.marked) == (differs.found, differs.marked)
         if differs.found:
             return judge(DiffContext(a.view, view, partners, ()), a, b, differs)
         if differs.marked:
