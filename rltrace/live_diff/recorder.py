@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
-from rltrace.diff.base.row_diff import Difference, compared_digests, difference
+from rltrace.diff.base.row_diff import Difference, compared_digests, difference, is_generator_event
 from rltrace.diff.base.view import RowRange
 from rltrace.diff.causes.classify import NOT_TRIED, event_cause, judge, tried_text
 from rltrace.diff.causes.events import taken_in
@@ -297,7 +297,10 @@ class LiveDiffHook(OpHook[OpInFlight]):
         there = compared_digests(found.rows, found.i)
         if there == digests or self._reference is None:
             return
-        cause, why = event_cause(RowAt(self._reference.view, found.rows, found.i))
+        a = RowAt(self._reference.view, found.rows, found.i)
+        if is_generator_event(RowRange(a.view, a.rows), a.place):
+            return
+        cause, why = event_cause(a)
         pairs = paired(*(tuple(f"{digest:016x}" for digest in side) for side in (there, digests)))
         where = (self._stream.name, row, found.row, self._step, "window", owner, None)
         none = Pair[str](None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import random
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -519,6 +520,17 @@ def test_a_difference_from_before_the_window(held: Held) -> None:
     assert other is not None
     assert (sides.first.row_a, sides.first.row) == (other.a_index, other.b_index)
     assert (sides.first.cause, sides.first.because) == (other.cause, other.because)
+
+
+def test_a_generator_that_nobody_draws_from(held: Held) -> None:
+    """Its state as the window begins differs in every run, and is no difference to either comparison."""
+
+    def program(is_b: bool) -> None:
+        random.seed(int(is_b))
+        weights(False)
+
+    sides = held(program, steps=(2, 4))
+    assert (sides.found.word, sides.compared().verdict) == (LiveOutcome.EQUAL, Verdict.IDENTICAL)
 
 
 def test_stop(held: Held, tmp_path: Path) -> None:
