@@ -18,7 +18,6 @@ from rltrace.diff.metrics.timeline import points_of
 from rltrace.report.curves import account, bounds_of, growing, spark
 from rltrace.report.diff_json import drift_json, number_json
 from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.html.charts import thinned
 from rltrace.report.phrases import cut
 from rltrace.report.style import Style
 
@@ -295,7 +294,7 @@ def one_json(series: Series) -> dict[str, Any]:
         "min": float(finite.min()) if len(finite) else None,
         "max": float(finite.max()) if len(finite) else None,
         "not_finite": len(series) - len(finite),
-        "points": [[step, number_json(value)] for step, value in thinned(points_of(series), MOST_POINTS)],
+        "points": [[step, number_json(value)] for step, value in points_of(series, MOST_POINTS)],
     }
 
 

@@ -37,7 +37,7 @@ def drift(**fields: object) -> Drift:
 def test_sparks() -> None:
     """The last number of each stretch, from the smallest to the largest; what is not finite is seen."""
     assert spark(np.array([0.0, 1.0, 2.0, 7.0]), 10) == "▁▂▃█"
-    assert spark(np.arange(64.0), 8) == "".join(BARS)
+    assert spark(np.arange(64.0), 8) == BARS[1:]
     assert spark(np.array([1.0, np.nan, 1.0, np.inf]), 4) == "▄!▄!" and spark(np.array([3.0]), 9) == "▄"
     assert spark(np.zeros(0), 8) == "" == spark(np.ones(3), 0)
     assert spark(np.array([5.0]), 8, (0.0, 5.0)) == "█"
