@@ -161,7 +161,7 @@ def _again(process: ProcessTrace, stream: str, row: int | None) -> Mapping[str, 
     """What a process has noted of a row that it called again; None: it has not."""
     for record in process.journal.records:
         first = record.get("first") if record["type"] == "against" else None
-        if isinstance(first, dict) and (first.get("stream"), first.get("row")) == (stream, row):
+        if isinstance(first, dict) and (first.get("stream"), first.get("b_index")) == (stream, row):
             again = first.get("again")
             if isinstance(again, dict) and {"times", "repeats"} <= again.keys() and int(again["times"]) > 1:
                 return again

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from rltrace.errors import HoleError, UsageError
 from rltrace.live_diff.classify import LiveClassification, LiveRow, RowContext, UninitialisedDifference, judge
 from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, Repetition
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.capture.values import OpInFlight, ValueQueue, ValueRecorder, state_bytes
 from rltrace.recorder.core.calls import op_tensors
@@ -139,7 +140,7 @@ def call_again(call: LiveCall, results_a: ResultDigests, results_here: ResultDig
     except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
     counts = gave.get(results_a, 0), gave.get(results_here, 0)
-    return Repetition(sum(gave.values()), len(gave) == 1, tuple(gave.items()), *counts), ""
+    return Repetition(sum(gave.values()), len(gave) == 1, tuple(starmap(RepeatedResult, gave.items())), *counts), ""
 
 
 def cause_in_words(
@@ -161,7 +162,7 @@ def cause_in_words(
             cause = Cause.SAME_KERNEL
             because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"
     if again is not None:
-        told = in_words(dict(again.gave))
+        told = in_words({one.digests: one.count for one in again.results})
         whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
         because = f"{because}; re-executed on the same inputs, {told}, and {whose}"
     return cause, judged.inputs, because
@@ -407,7 +408,7 @@ class LiveDiffRecorder(ValueRecorder):
         found = rows.take(place, content, lambda found: self._reads_alike(found, self._cells.here(fixed, content)))
         if found is None:
             self._partners.add(self.row, None)
-            tally.only_here += 1
+            tally.only_b += 1
             self._remember_reads(self._cells.here(fixed, content))
             return
         self._partners.add(self.row, found.row)

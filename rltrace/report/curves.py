@@ -38,7 +38,7 @@ def story(comparison: Comparison) -> str:
     """``First bit at step 0 (critic's gelu), value_loss visibly apart from step 212.``; "" where no curve differs."""
     if not comparison.drift:
         return ""
-    seen = [drift for drift in comparison.drift if drift.leaves is not None]
+    seen = [drift for drift in comparison.drift if drift.exceeds is not None]
     parts = [
         f"{short_name(drift)} {'exceeds the threshold ' * (not n)}from {at(drift)}"
         for n, drift in enumerate(seen[:NAMED])
@@ -63,7 +63,7 @@ def story(comparison: Comparison) -> str:
 
 def at(drift: Drift) -> str:
     """``step 212``, or ``step 212 at the latest`` where it was read in places."""
-    point = drift.leaves or drift.first
+    point = drift.exceeds or drift.first
     assert point is not None
     return f"step {point.step:,}{'' if drift.whole else ' at the latest'}"
 
@@ -81,11 +81,13 @@ def account(drift: Drift) -> str:
     assert drift.first is not None
     late = "" if drift.whole else " at the latest"
     told = f"differs from step {drift.first.step:,}{late}"
-    if drift.leaves is None:
-        return f"{told}; the difference stays below the threshold ({drift.limit:.3g})"
-    if drift.leaves.step == drift.first.step:
-        return f"{told}; the difference exceeds the threshold ({drift.limit:.3g}) at once"
-    return f"{told}; the difference exceeds the threshold ({drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
+    if drift.exceeds is None:
+        return f"{told}; the difference stays below the threshold ({drift.threshold:.3g})"
+    if drift.exceeds.step == drift.first.step:
+        return f"{told}; the difference exceeds the threshold ({drift.threshold:.3g}) at once"
+    return (
+        f"{told}; the difference exceeds the threshold ({drift.threshold:.3g}) from step {drift.exceeds.step:,}{late}"
+    )
 
 
 def growing(drift: Drift) -> str:

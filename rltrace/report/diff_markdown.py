@@ -266,20 +266,20 @@ def _structure(comparison: Comparison) -> Lines:
 
 
 def _environment(comparison: Comparison) -> Lines:
-    if not comparison.environment:
+    if not comparison.system:
         if comparison.verdict is Verdict.DIVERGED:
             yield "#### System and settings"
             yield ""
             yield NO_FACT
         return
-    yield f"#### System and settings ({len(comparison.environment)} differ)"
+    yield f"#### System and settings ({len(comparison.system)} differ)"
     yield ""
     yield "| fact | A | B |"
     yield "| --- | --- | --- |"
-    for fact in comparison.environment[: 2 * MOST]:
+    for fact in comparison.system[: 2 * MOST]:
         cells = (code(fact.name), *(code(v) if v else "(unset)" for v in (fact.a, fact.b)))
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-    more = len(comparison.environment) - 2 * MOST
+    more = len(comparison.system) - 2 * MOST
     if more > 0:
         yield ""
         yield f"… and {more:,} more"

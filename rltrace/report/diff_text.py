@@ -220,7 +220,7 @@ def _hunks(group: list[Hunk]) -> Iterator[str]:
 
 
 def _environment(comparison: Comparison, style: Style) -> Iterator[str]:
-    differences = comparison.environment
+    differences = comparison.system
     if not differences:
         if comparison.verdict is Verdict.DIVERGED:
             yield style.bold("System and settings")

@@ -40,7 +40,7 @@ def noun(finding: Finding) -> str:
 def apart(finding: Finding) -> list[tuple[str, Pair[str]]]:
     """What both sides gave and is not the same, by name: outputs, an event's cells, digests at the end of a step."""
     if finding.boundary is not None:
-        return list(finding.boundary.cells)
+        return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.boundary.cells]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
     names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
@@ -206,7 +206,7 @@ def marked_text(comparison: Comparison) -> str:
 
 def told_text(comparison: Comparison) -> str:
     """What became of events that differ; "" where none does, or the finding tells of it."""
-    told, shown = comparison.told, shown_finding(comparison)
+    told, shown = comparison.events, shown_finding(comparison)
     if not told.differing or (shown is not None and shown.boundary is not None):
         return ""
     least = "" if told.whole else "at least "

@@ -131,7 +131,7 @@ def test_kernel_by_the_environment(record: Record) -> None:
     comparison = compare(a.path, b.path)
     assert value_of(comparison).cause is Cause.KERNEL
     assert "cpu.capability AVX2 against AVX512" in value_of(comparison).because
-    assert [d.name for d in comparison.environment] == ["cpu.capability", "source.train.py"]
+    assert [d.name for d in comparison.system] == ["cpu.capability", "source.train.py"]
 
 
 def test_same_kernel(record: Record) -> None:

@@ -107,7 +107,7 @@ def test_the_critic_on_two_machines(record: Record) -> None:
     assert (first.kernel.a, first.kernel.b) == ("cutlass 128×128 tf32", "cutlass 64×128 tf32")
     assert "another kernel ran (kernels cutlass 128×128 tf32 against cutlass 64×128 tf32)" in first.because
     assert first.because.endswith("which package.nvidia-cublas-cu12 chooses: 12.8.4.1 against 12.6.4.1")
-    assert [d.name for d in found.environment] == ["package.nvidia-cublas-cu12"]
+    assert [d.name for d in found.system] == ["package.nvidia-cublas-cu12"]
 
 
 def test_a_scan_that_is_seen_as_another_action(record: Record) -> None:
@@ -161,7 +161,7 @@ def test_tf32_by_its_flag(record: Record) -> None:
     assert first.cause is Cause.KERNEL
     assert "kernels cutlass 256×64 fp32 against cutlass 128×128 tf32" in first.because
     assert first.because.endswith("which flag.cuda.matmul.tf32 chooses: False against True")
-    names = [d.name for d in found.environment]
+    names = [d.name for d in found.system]
     assert names == ["flag.cuda.matmul.tf32", "flag.cudnn.tf32", "flag.matmul_precision"]
 
 

@@ -101,10 +101,10 @@ def named_alike(sides: Sides) -> LiveFinding:
     """The finding, which is the first difference in values that a comparison of the two whole traces names."""
     first, other = sides.first, sides.compared().first_value
     assert other is not None
-    assert (first.row_a, first.row, first.op) == (other.a_index, other.b_index, other.op)
+    assert (first.a_index, first.b_index, first.op) == (other.a_index, other.b_index, other.op)
     assert first.cause is other.cause
     assert first.outputs == other.outputs
-    assert verify(sides.path_b).ok
+    assert verify(sides.path_b).sound
     return first
 
 
@@ -126,13 +126,13 @@ def test_the_first_op_that_differs(held: Held) -> None:
     """Its inputs match by induction; on them it repeats itself and never gives A's result; all that stands there."""
     sides = held(training)
     first = named_alike(sides)
-    assert (first.op, first.step, first.inputs) == ("against.scaled.default", 2, InputsMatch.INFERRED)
+    assert (first.op, first.step, first.inputs_match) == ("against.scaled.default", 2, InputsMatch.INFERRED)
     assert first.site is not None
     assert first.site.function == "training"
     assert first.again is not None
     assert (first.again.repeats, first.again.of_a) == (True, 0)
-    assert first.again.of_here == first.again.times == 100
-    assert (sides.found.word, sides.found.tally.only_here) == (LiveOutcome.DIFFERS, 6)
+    assert first.again.of_b == first.again.times == 100
+    assert (sides.found.word, sides.found.counts.only_b) == (LiveOutcome.DIFFERS, 6)
     assert "none gave A's result" in first.because
 
 
@@ -144,7 +144,7 @@ def test_rounds_that_gave_what_other_rounds_gave(held: Held) -> None:
             WRONG[0] = off
             scaled(torch.ones(3))
 
-    assert named_alike(held(program)).row == 1
+    assert named_alike(held(program)).b_index == 1
 
 
 def test_a_comparison_tells_what_was_tried_on_the_spot(held: Held) -> None:
@@ -176,7 +176,7 @@ def test_what_it_read_and_gave_is_kept(held: Held) -> None:
     sides = held(training)
     found = Recorded(sides.path_b)
     values = found.process.values
-    row = found.rows[sides.first.row]
+    row = found.rows[sides.first.b_index]
     (result,) = (values.get(digest) for digest in row.outputs)
     (read,) = (values.get(digest) for digest in values.inputs(0, row.index).values())
     assert result is not None
@@ -197,9 +197,9 @@ def test_in_place(held: Held) -> None:
     sides = held(program)
     first = named_alike(sides)
     assert first.again is not None
-    assert (first.again.repeats, first.again.of_a, first.again.of_here) == (True, 0, 100)
+    assert (first.again.repeats, first.again.of_a, first.again.of_b) == (True, 0, 100)
     values = Recorded(sides.path_b).process.values
-    (read,) = (values.get(digest) for digest in values.inputs(0, first.row).values())
+    (read,) = (values.get(digest) for digest in values.inputs(0, first.b_index).values())
     assert read is not None
     assert read.numbers.tolist() == [4.0, 5.0, 6.0]
 
@@ -218,7 +218,7 @@ def test_in_place_and_too_large(held: Held, monkeypatch: pytest.MonkeyPatch) -> 
     first = named_alike(sides)
     assert first.again is None
     assert "it overwrote its input" in first.why_not
-    assert Recorded(sides.path_b).process.values.inputs(0, first.row) == {}
+    assert Recorded(sides.path_b).process.values.inputs(0, first.b_index) == {}
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two cores to get in each other's way")
@@ -260,7 +260,7 @@ def test_equal_runs(held: Held) -> None:
     """Nothing to find, nothing kept."""
     sides = held(lambda is_b: training(False))
     assert (sides.found.word, sides.found.first) == (LiveOutcome.EQUAL, None)
-    assert sides.found.tally.matched == len(Recorded(sides.path_b).rows)
+    assert sides.found.counts.matched == len(Recorded(sides.path_b).rows)
     assert len(Recorded(sides.path_b).process.values) == 0
 
 
@@ -280,7 +280,7 @@ def test_ops_of_one_side_alone(held: Held) -> None:
         return y.exp()
 
     sides = held(program)
-    assert (sides.found.word, sides.found.tally.only_here, sides.found.tally.only_a) == (LiveOutcome.ONE_SIDED, 1, 2)
+    assert (sides.found.word, sides.found.counts.only_b, sides.found.counts.only_a) == (LiveOutcome.ONE_SIDED, 1, 2)
     assert sides.compared().verdict is Verdict.SAME_VALUES
 
 
@@ -310,7 +310,7 @@ def test_memory_that_nobody_wrote(held: Held, used: bool) -> None:
 
     sides = held(program)
     if not used:
-        assert (sides.found.word, sides.found.tally.marked) == (LiveOutcome.EQUAL, 1)
+        assert (sides.found.word, sides.found.counts.marked) == (LiveOutcome.EQUAL, 1)
         assert sides.compared().verdict is Verdict.IDENTICAL
     else:
         other = sides.compared().decisive
@@ -355,7 +355,7 @@ def test_what_is_no_computation(held: Held, program: Callable[[bool], None], cau
     first = sides.first
     other = sides.compared().decisive
     assert other is not None
-    assert (first.row_a, first.row, first.cause) == (other.a_index, other.b_index, other.cause)
+    assert (first.a_index, first.b_index, first.cause) == (other.a_index, other.b_index, other.cause)
     assert first.cause is cause
     assert first.again is None
 
@@ -460,7 +460,12 @@ def test_an_event_that_brought_it_in(held: Held, program: Callable[[bool], objec
     sides = held(program)
     first, other = sides.first, sides.compared().decisive
     assert other is not None
-    assert (first.row_a, first.row, first.op, first.cause) == (other.a_index, other.b_index, other.op, other.cause)
+    assert (first.a_index, first.b_index, first.op, first.cause) == (
+        other.a_index,
+        other.b_index,
+        other.op,
+        other.cause,
+    )
     assert other.op.startswith("environment-")
     assert other.because.lower().startswith(first.because.split(";")[0].lower())
     assert first.site == other.site
@@ -504,7 +509,7 @@ def test_a_difference_from_before_the_window(held: Held) -> None:
     assert sides.first.cause is Cause.BEFORE_WINDOW
     other = sides.compared().first_value
     assert other is not None
-    assert (sides.first.row_a, sides.first.row) == (other.a_index, other.b_index)
+    assert (sides.first.a_index, sides.first.b_index) == (other.a_index, other.b_index)
 
 
 def test_stop(held: Held, tmp_path: Path) -> None:
@@ -514,7 +519,7 @@ def test_stop(held: Held, tmp_path: Path) -> None:
     assert len(sides.returned) == 1
     found = Recorded(sides.path_b)
     assert found.process.state == "stopped"
-    assert found.rows[-1].index == sides.first.row
+    assert found.rows[-1].index == sides.first.b_index
     whole = Sides(tmp_path / "whole", training)
     assert sides.first == named_alike(whole)
 
@@ -531,7 +536,7 @@ def test_a_program_that_goes_on_for_longer(held: Held) -> None:
             optimizer.step()
 
     found = held(program).found
-    assert found.tally.unchecked > 0
+    assert found.counts.unchecked > 0
     assert found.first is None
 
 
@@ -599,7 +604,7 @@ def holds(found: LiveResult, comparison: Comparison) -> None:
     elif comparison.verdict is Verdict.DIVERGED and comparison.first_value is not None:
         finding = comparison.first_value
         assert found.first is not None
-        assert (found.first.row_a, found.first.row) == (finding.a_index, finding.b_index)
+        assert (found.first.a_index, found.first.b_index) == (finding.a_index, finding.b_index)
     elif comparison.verdict is Verdict.DIVERGED:  # an op of one side alone, which matters only to what nobody reads
         assert found.word is not LiveOutcome.EQUAL
 

@@ -150,10 +150,10 @@ def pair_lines(label: str, pair: Pair[str], width: int) -> Lines:
 
 def environment_lines(comparison: Comparison, width: int) -> Lines:
     """What differs between the machines and processes."""
-    if not comparison.environment:
+    if not comparison.system:
         return [plain(line, "$text-muted") for line in wrap("No recorded fact differs.", width)]
     lines: Lines = []
-    for fact in comparison.environment:
+    for fact in comparison.system:
         a, b = fact.a or "(unset)", fact.b or "(unset)"
         short = f"≠ {fact.name}  {a} | {b}"
         if len(short) <= width:

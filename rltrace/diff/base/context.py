@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.diff.base.model import NamedDifference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import StreamView
 
@@ -97,5 +97,5 @@ class DiffContext:
     a: StreamView
     b: StreamView
     matching: Matching
-    settings: tuple[EnvironmentDifference, ...]
+    settings: tuple[NamedDifference, ...]
     """Facts that select kernels and differ."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, NamedDifference, Pair, Site
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import NONE, Event, event_of
@@ -440,7 +440,7 @@ def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool
     why = "; ".join([*because(pair, told, lasts=lasts), *_first_op(later)])
     decided = Judgement(Cause.OUTSIDE, InputsMatch.UNKNOWN, why)
     events = pair.event_a, pair.event_b
-    cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
+    cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
     return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
 

@@ -304,7 +304,7 @@ def _disagreements(parity: Parity, style: Style) -> Iterator[str]:
 def _apart(parity: Parity, style: Style) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     for module in parity.modules:
-        for one in module.apart:
+        for one in module.uncompared:
             path = module.path.a if one.side == "a" else module.path.b
             found.setdefault(one.why, []).append(f"{one.part} {one.name}".rstrip() + f" of {path}")
     without = [module for module in parity.modules if not module.rows]

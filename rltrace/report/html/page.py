@@ -206,7 +206,7 @@ def _structure(comparison: Comparison) -> Element | None:
 
 
 def _environment(comparison: Comparison) -> Element | None:
-    found = comparison.environment
+    found = comparison.system
     if not found:
         return (
             section("environment", "System and settings", el("p", NO_FACT))
