@@ -154,7 +154,7 @@ def _with(finding: Finding, again: Mapping[str, Any]) -> Finding:
     times, repeats = int(again["times"]), bool(again["repeats"])
     words = "is deterministic" if repeats else "is nondeterministic"
     why = f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
-    return replace(finding, repeats=repeats, because=finding.because.replace(NOT_TRIED, why))
+    return replace(finding, repeats=repeats, explanation=finding.explanation.replace(NOT_TRIED, why))
 
 
 def _again(process: ProcessTrace, stream: str, row: int | None) -> Mapping[str, Any] | None:

@@ -113,7 +113,7 @@ class ExperimentResult:
 
     word: Outcome | None
     """None: it is not finished."""
-    because: str
+    explanation: str
     """One sentence."""
     a: str
     """Path of trace A, as it was given."""

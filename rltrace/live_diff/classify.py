@@ -58,7 +58,7 @@ class LiveClassification:
 
     cause: Cause
     inputs: InputsMatch
-    because: str
+    explanation: str
 
 
 @dataclass(frozen=True)

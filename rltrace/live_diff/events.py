@@ -118,7 +118,7 @@ class EventOrigin:
 
     pair: EventMatch
     cause: Cause
-    because: tuple[str, ...]
+    explanation: tuple[str, ...]
 
 
 @dataclass
@@ -241,7 +241,7 @@ class EventComparer:
         origin = self._happened.behind(cause, set(_taken_in(found, here)), here.row)
         if origin is None:
             return None
-        because = "; ".join([*origin.because, because_of_it(op, site, found.row)])
+        because = "; ".join([*origin.explanation, because_of_it(op, site, found.row)])
         return self._finding(stream, origin, because)
 
     def seeds(self) -> list[str]:

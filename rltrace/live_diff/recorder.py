@@ -151,7 +151,7 @@ def cause_in_words(
     again: Repetition | None,
 ) -> tuple[Cause, InputsMatch, str]:
     """The cause, with what the kernels and the calls on the spot say of it."""
-    cause, because = judged.cause, judged.because
+    cause, because = judged.cause, judged.explanation
     if cause is Cause.COMPUTATION:
         differences = kernel_differences(*kernels) if all(kernels) else []
         under = settings_text(op, kernels, settings_differences(*settings))
@@ -463,7 +463,7 @@ class LiveDiffRecorder(ValueRecorder):
             self._watch.differs(event)
             return
         if judged.cause is Cause.OUTSIDE:
-            judged = replace(judged, because="; ".join([judged.because, *self._events.seeds()]))
+            judged = replace(judged, explanation="; ".join([judged.explanation, *self._events.seeds()]))
         tensors = op_tensors(hand.args, hand.kwargs)
         hand.lying = hand.lying or placements(tensors)
         self._keep(hand)

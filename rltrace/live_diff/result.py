@@ -64,7 +64,7 @@ class LiveFinding:
     site: Site | None
     cause: Cause
     inputs_match: InputsMatch
-    because: str
+    explanation: str
     kernel: Pair[str]
     outputs: tuple[Pair[str], ...]
     again: Repetition | None = None

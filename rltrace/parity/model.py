@@ -202,7 +202,7 @@ class ModuleOrigin:
     several: tuple[Pair[ParityOp], ...]
     """Where it is not known which of them it is: the module's ops, in order."""
     reason: Reason
-    because: str
+    explanation: str
     """One sentence: "addmm over 4 rows against 80 rows"."""
 
 

@@ -69,8 +69,8 @@ def told_lines(told: SavedOutcome, *, color: bool) -> Iterator[str]:
     style, outcome = Style(color), told.outcome
     word = word_of(outcome)
     yield f"  {style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])}"
-    if outcome.because:
-        yield from wrapped(_sentence(outcome.because), "  ")
+    if outcome.explanation:
+        yield from wrapped(_sentence(outcome.explanation), "  ")
     yield f"  (rltrace confirm; all of it is in {told.path})"
 
 
@@ -78,7 +78,7 @@ def word_of(outcome: ExperimentResult) -> str:
     """``CONFIRMED``; of one that has no word, whether it runs or ended without one."""
     if outcome.word is not None:
         return outcome.word.value.upper()
-    return "NOT FINISHED" if outcome.because else "RUNNING"
+    return "NOT FINISHED" if outcome.explanation else "RUNNING"
 
 
 def steps_text(outcome: ExperimentResult) -> str:
@@ -97,8 +97,8 @@ def arm_line(arm: Arm) -> str:
 def _head(outcome: ExperimentResult, style: Style) -> Iterator[str]:
     word = word_of(outcome)
     yield style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
-    if outcome.because:
-        yield from wrapped(_sentence(outcome.because), "  ")
+    if outcome.explanation:
+        yield from wrapped(_sentence(outcome.explanation), "  ")
     yield ""
     yield f"  A  {outcome.a}"
     yield f"  B  {outcome.b}"

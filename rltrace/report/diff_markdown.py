@@ -158,7 +158,7 @@ def _head(comparison: Comparison) -> Lines:
     where = f" at {prose(place(finding))}" if diverged and finding is not None else ""
     yield f"### rltrace: {HEADLINES[comparison.verdict]}{where}"
     yield ""
-    yield prose(sentence(finding.because if diverged and finding is not None else comparison.why))
+    yield prose(sentence(finding.explanation if diverged and finding is not None else comparison.why))
     yield ""
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         yield from _side(name, side)
@@ -200,7 +200,7 @@ def _finding(finding: Finding, is_main: bool) -> Lines:
         yield f"- module: {code(finding.module)}"
     if finding.site is not None:
         yield f"- site: {code(f'{finding.site.file}:{finding.site.line}')} in {code(finding.site.function)}"
-    why = "" if is_main else f". {prose(sentence(finding.because))}"  # the report begins with it
+    why = "" if is_main else f". {prose(sentence(finding.explanation))}"  # the report begins with it
     yield f"- cause: **{finding.cause.value}**{why}"
     if finding.op is not None and paired and finding.boundary is None:
         yield f"- inputs: {INPUTS[finding.inputs_match]}"

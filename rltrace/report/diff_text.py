@@ -61,7 +61,7 @@ def finding_lines(title: str, finding: Finding, style: Style) -> Iterator[str]:
     for number, site in enumerate(finding.stack):
         yield from _site_lines(site, "  site     " if number == 0 else "  from     ")
     yield from _evidence(finding)
-    yield from wrapped(f"{finding.cause.value}: {sentence(finding.because)}", "           ", "  cause    ")
+    yield from wrapped(f"{finding.cause.value}: {sentence(finding.explanation)}", "           ", "  cause    ")
     both = finding.a_index is not None and finding.b_index is not None
     if finding.op is not None and both and finding.boundary is None:
         yield from wrapped(INPUTS[finding.inputs_match], "           ", "  inputs   ")

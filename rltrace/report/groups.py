@@ -113,7 +113,7 @@ def _node(node: Node, names: _Names, first: str, rest: str) -> Iterator[str]:
     for text in _details(finding):
         yield f"{rest}│ {cut(text, WIDTH - len(rest) - 2)}"
     a, b = (names.runs[branch.runs[0]] for branch in node.branches[:2])
-    yield from wrapped(f"{sentence(finding.because)} (A: {a}, B: {b})", f"{rest}│ ")
+    yield from wrapped(f"{sentence(finding.explanation)} (A: {a}, B: {b})", f"{rest}│ ")
     for branch in node.branches[:-1]:
         yield from _node(branch, names, f"{rest}├─ ", f"{rest}│  ")
     yield from _node(node.branches[-1], names, f"{rest}└─ ", f"{rest}   ")

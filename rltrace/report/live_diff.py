@@ -42,7 +42,7 @@ def _first_lines(first: LiveFinding, a: str) -> Iterator[str]:
     yield f"differs from {a} at {rows}, step {first.step:,}: {first.op}"
     if first.site is not None:
         yield f"  {first.site.file}:{first.site.line} in {first.site.function}: {first.site.source}"
-    yield f"  {first.cause.value}: {first.because}"
+    yield f"  {first.cause.value}: {first.explanation}"
     if first.again is None and first.why_not:
         yield f"  it was not re-executed: {first.why_not}"
 

@@ -82,9 +82,11 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
     assert first is found.decisive is found.first
     assert (first.boundary.name, first.boundary.count.a) == ("environment 0", 4)
     assert [cell.name for cell in first.boundary.cells] == ["observation"]
-    assert first.because.startswith("environment 0 (Faulty) returned another observation at its step 4, given the same")
-    assert "had equal states before it" in first.because
-    assert "aten.addmm.default" in first.because or "aten.linear" in first.because
+    assert first.explanation.startswith(
+        "environment 0 (Faulty) returned another observation at its step 4, given the same"
+    )
+    assert "had equal states before it" in first.explanation
+    assert "aten.addmm.default" in first.explanation or "aten.linear" in first.explanation
     assert to_json(found)["first_value"]["boundary"]["cells"][0]["name"] == "observation"
     assert "observation" in render_comparison(found, color=False)
 
@@ -146,7 +148,7 @@ def test_what_went_into_a_buffer_and_came_out_much_later_goes_back_to_the_event(
     found = compared(program)
     first = found.first_value
     assert (first.cause, first.op, first.boundary.count.a) == (Cause.OUTSIDE, "environment-step", 3)
-    assert "later events were equal again" in first.because
+    assert "later events were equal again" in first.explanation
 
 
 def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
@@ -162,15 +164,15 @@ def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
 
     first = compared(program).first_value
     assert (first.cause, first.op) == (Cause.OUTSIDE, "environment-step")
-    assert "was given another action" in first.because
-    assert "own generator, Python's and NumPy's had equal states before it" in first.because
+    assert "was given another action" in first.explanation
+    assert "own generator, Python's and NumPy's had equal states before it" in first.explanation
 
 
 def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
     found = compared(lambda _is_b: play(Walk(noise=1.0), network(), 3, seed=None))
     first = found.first_value
     assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
-    assert "it was reset without a seed" in first.because
+    assert "it was reset without a seed" in first.explanation
 
 
 def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None:
@@ -190,7 +192,7 @@ def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None
     decisive = found.decisive
     assert (found.verdict, decisive.cause, decisive.op) == (Verdict.DIVERGED, Cause.CONTROL_FLOW, "environment-step")
     assert (decisive.a_index, decisive.b_index is None) == (None, False)
-    assert decisive.because.startswith("only B steps environment 0")
+    assert decisive.explanation.startswith("only B steps environment 0")
 
 
 def test_an_episode_that_ends_elsewhere_goes_back_to_the_step_that_said_so(compared: Any) -> None:
@@ -302,10 +304,10 @@ def test_a_space_that_nobody_seeded_is_named_and_one_that_was_seeded_otherwise(c
         first = compared(program(seeds=None, steps=steps)).first_value
         assert first.op == ("environment-step" if steps else "aten.addmm.default")
         said = "the action space of Walk was not seeded at test_events.py:"
-        assert said in first.because.replace("tests/diff/", "")
-        assert "it seeded itself, differently in each run" in first.because
+        assert said in first.explanation.replace("tests/diff/", "")
+        assert "it seeded itself, differently in each run" in first.explanation
         first = compared(program(seeds=(3, 4), steps=steps)).first_value
-        assert "the action space of Walk was given seed 3 in A and seed 4 in B" in first.because
+        assert "the action space of Walk was given seed 3 in A and seed 4 in B" in first.explanation
         found = compared(program(seeds=(3, 3), steps=steps))
         assert found.verdict is Verdict.IDENTICAL
 
@@ -322,6 +324,6 @@ def test_an_environment_that_was_made_otherwise_says_so(compared: Any) -> None:
 
     first = compared(program(3)).first_value
     assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
-    assert "it was made with different arguments at " in first.because
+    assert "it was made with different arguments at " in first.explanation
     found = compared(program(0))
     assert found.verdict is Verdict.SAME_VALUES

@@ -47,7 +47,7 @@ CLASSES = st.builds(
 OUTCOMES = st.builds(
     ExperimentResult,
     word=st.none() | st.sampled_from(Outcome),
-    because=TEXT,
+    explanation=TEXT,
     a=TEXT,
     b=TEXT,
     first_step=st.none() | COUNT,

@@ -133,7 +133,7 @@ def test_the_first_op_that_differs(held: Held) -> None:
     assert (first.again.repeats, first.again.of_a) == (True, 0)
     assert first.again.of_b == first.again.times == 100
     assert (sides.found.word, sides.found.counts.only_b) == (LiveOutcome.DIFFERS, 6)
-    assert "none gave A's result" in first.because
+    assert "none gave A's result" in first.explanation
 
 
 def test_rounds_that_gave_what_other_rounds_gave(held: Held) -> None:
@@ -154,7 +154,7 @@ def test_a_comparison_tells_what_was_tried_on_the_spot(held: Held) -> None:
     for found in (tried, plain):  # whichever of the two is A
         assert found.first_value is not None and found.first_value.repeats is True
         assert "re-executed 100 times on its inputs while it was recorded, it is deterministic" in (
-            found.first_value.because
+            found.first_value.explanation
         )
         assert found.first_value is found.decisive
 
@@ -249,7 +249,7 @@ def test_an_op_that_does_not_repeat_itself(tmp_path: Path, monkeypatch: pytest.M
         assert (first.op, first.cause) == ("aten.index_put_.default", Cause.SAME_KERNEL)
         assert first.again is not None
         if not first.again.repeats:  # even so many calls may agree by chance
-            assert "NOT DETERMINISTIC" in first.because
+            assert "NOT DETERMINISTIC" in first.explanation
             return
     if parted:
         pytest.fail(f"{parted} pairs of runs parted, and on the spot the op was never seen not to repeat")
@@ -316,7 +316,7 @@ def test_memory_that_nobody_wrote(held: Held, used: bool) -> None:
         other = sides.compared().decisive
         assert other is not None
         assert sides.first.cause is other.cause is Cause.UNINITIALISED
-        assert f"written by row {other.b_index}," in sides.first.because
+        assert f"written by row {other.b_index}," in sides.first.explanation
 
 
 # --- other causes -----------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_a_write_more_that_matters(held: Held) -> None:
 
     sides = held(program)
     assert (sides.first.op, sides.first.cause) == ("aten.exp.default", Cause.CONTROL_FLOW)
-    assert "input 0 was last written by another op" in sides.first.because
+    assert "input 0 was last written by another op" in sides.first.explanation
     assert sides.compared().verdict is Verdict.DIVERGED
 
 
@@ -467,11 +467,11 @@ def test_an_event_that_brought_it_in(held: Held, program: Callable[[bool], objec
         other.cause,
     )
     assert other.op.startswith("environment-")
-    assert other.because.lower().startswith(first.because.split(";")[0].lower())
+    assert other.explanation.lower().startswith(first.explanation.split(";")[0].lower())
     assert first.site == other.site
     assert (first.again, first.why_not) == (None, "it is not an op")
-    assert ("the action space of Walk was not seeded" in first.because) == (program is its_space_is_not_seeded)
-    assert ("the action space of Walk was not seeded" in other.because) == (program is its_space_is_not_seeded)
+    assert ("the action space of Walk was not seeded" in first.explanation) == (program is its_space_is_not_seeded)
+    assert ("the action space of Walk was not seeded" in other.explanation) == (program is its_space_is_not_seeded)
 
 
 def test_events_that_decide_nothing(held: Held) -> None:

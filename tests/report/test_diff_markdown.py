@@ -75,7 +75,7 @@ def full(found: Comparison, name: str) -> Comparison:
         site=site,
         stack=(site, site),
         kernel=Pair(name, f"{name}2"),
-        because=f"it is {name}",
+        explanation=f"it is {name}",
     )
     process = ProcessSummary(name, name, 3, name, (), None)
     return replace(

@@ -74,7 +74,7 @@ def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> N
     assert set(process.split()) <= set(report["a"]["processes"][0])
     finding = (
         "cause stream a_index b_index step optimizer environment_step phase op module site kernel inputs_match outputs"
-        " identical_before because"
+        " identical_before explanation"
     )
     for found in filter(None, (report["first"], report["first_value"])):
         assert set(finding.split()) <= set(found)

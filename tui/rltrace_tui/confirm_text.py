@@ -64,7 +64,7 @@ def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
         lines.append(Content.assemble(" " * (NAME + 2), (result[: width - NAME - 2], style)))
     word, style = headline(outcome)
     lines += [Content(""), Content.assemble((word, f"bold {style}"))]
-    lines += labelled("cause", sentence(outcome.because), width) if outcome.because else []
+    lines += labelled("cause", sentence(outcome.explanation), width) if outcome.explanation else []
     if steps := steps_text(outcome):
         lines += labelled("covers", steps, width)
     if outcome.trials:

@@ -126,7 +126,7 @@ def finding_lines(finding: Finding, width: int) -> Lines:
         site = finding.site
         lines += labelled("site", f"{site.file}:{site.line} {site.function}", width)
         lines += labelled("", " ".join(site.source.split()), width, "$text-muted") if site.source else []
-    lines += labelled("cause", sentence(finding.because), width)
+    lines += labelled("cause", sentence(finding.explanation), width)
     both = finding.a_index is not None and finding.b_index is not None
     if finding.op is not None and finding.boundary is None and both:
         lines += labelled("inputs", INPUTS[finding.inputs_match], width)

@@ -84,7 +84,7 @@ def _side(side: ParitySide) -> str:
 
 
 def _because(origin: ModuleOrigin, width: int) -> Lines:
-    return labelled("cause", origin.because, width)
+    return labelled("cause", origin.explanation, width)
 
 
 def _parts(origin: ModuleOrigin, width: int) -> Lines:

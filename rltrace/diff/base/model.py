@@ -143,7 +143,7 @@ class Finding:
     """Digests of what the op returned and wrote; without an op, of gradients, parameters and RNG states."""
     identical_before: int
     """Equal ops of this stream before it; without an op, equal steps."""
-    because: str
+    explanation: str
     """One sentence."""
     repeats: bool | None = None
     """``same-kernel`` only: whether the op was seen to repeat itself; None: not tried."""

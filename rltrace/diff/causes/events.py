@@ -352,7 +352,7 @@ def with_what_is_behind(scene: DiffContext, finding: Finding) -> Finding:
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
         return finding
     told = behind(scene, finding.a_index, finding.b_index, None)
-    return replace(finding, because="; ".join([finding.because, *told])) if told else finding
+    return replace(finding, explanation="; ".join([finding.explanation, *told])) if told else finding
 
 
 class _WayBack:

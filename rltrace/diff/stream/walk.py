@@ -279,7 +279,7 @@ class StreamWalk:
         if decided.cause is Cause.RNG:
             drew = self.draws.behind(row_a, row_b)
             if drew is not None:
-                because = f"{decided.because}; {drew.op} before it ran on one side only"
+                because = f"{decided.explanation}; {drew.op} before it ran on one side only"
                 decided = Judgement(decided.cause, decided.inputs_match, because)
                 self._is_harmful(drew)
         before = self.equal

@@ -45,7 +45,7 @@ def experiment_section(outcome: ExperimentResult) -> Element:
         "experiment",
         "Experiment",
         el("p", el("span", word_of(outcome), class_=f"verdict is-{look}")),
-        el("p", sentence(outcome.because), class_="lead") if outcome.because else None,
+        el("p", sentence(outcome.explanation), class_="lead") if outcome.explanation else None,
         facts(("over", steps_text(outcome)), ("search", _search(outcome))),
         table(
             [("Arm", None), ("Run", None), ("Result", None), ("Meaning", None)],

@@ -162,7 +162,7 @@ def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Content:
         ("when", when(finding)),
         ("module", code(finding.module) if finding.module else None),
         ("site", place(finding.site) if finding.site else None),
-        ("cause", [el("strong", finding.cause.value), None if before else f". {sentence(finding.because)}"]),
+        ("cause", [el("strong", finding.cause.value), None if before else f". {sentence(finding.explanation)}"]),
         ("repeats", _repeats(finding)),
         ("inputs", INPUTS[finding.inputs_match] if finding.op and paired and finding.boundary is None else None),
         *evidence,

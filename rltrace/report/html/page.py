@@ -124,7 +124,7 @@ def _header(comparison: Comparison) -> Element:
     finding = shown_finding(comparison)
     diverged = comparison.verdict is Verdict.DIVERGED and finding is not None
     where = place(finding) if diverged and finding is not None else ""
-    lead = finding.because if diverged and finding is not None else comparison.why
+    lead = finding.explanation if diverged and finding is not None else comparison.why
     verdict = el("span", HEADLINES[comparison.verdict], id="verdict", class_=f"verdict is-{comparison.verdict.value}")
     return el(
         "header",

@@ -67,7 +67,7 @@ ORIGIN = ModuleOrigin(
     op=Pair(op(61, 4), op(1_204, 80)),
     several=(),
     reason=Reason.SHAPE,
-    because="addmm over 4 rows against 80 rows",
+    explanation="addmm over 4 rows against 80 rows",
 )
 
 DIFFERS = Parity(
