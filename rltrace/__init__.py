@@ -73,7 +73,7 @@ def step() -> None:
     """Say that a step has ended, in a program whose steps no ``torch.optim`` optimizer makes."""
     session = recorder.current_session()
     if session is not None:
-        session.count_step()
+        session.steps.count_manual()
 
 
 def phase(name: str) -> AbstractContextManager[None]:
@@ -83,7 +83,7 @@ def phase(name: str) -> AbstractContextManager[None]:
     """
     number = recorder.user_phase(name)
     session = recorder.current_session()
-    return nullcontext() if session is None else session.in_phase(number)
+    return nullcontext() if session is None else session.events.in_phase(number)
 
 
 def watch(name: str, value: object) -> None:

@@ -1,17 +1,16 @@
-"""A stream that is held against A's while it records, op by op, and stops to look where the two first part.
+"""Live comparison: a stream is compared with A's while it is recorded, op by op, up to the first difference.
 
-Owns that moment: the op has run and its row is about to be finished; its inputs and results are kept, and it is called
-again on the same inputs, outside of the program's sight. Of ops that write what they read, the inputs were copied
-before they ran. After the first difference nothing is compared any more: all that follows may be its consequence.
+Owns that moment: the op has run and its row is about to be finished; its inputs and results are recorded, and it is
+called again on the same inputs, unseen by the program. Of ops that write what they read, the inputs were copied before
+they ran. After the first difference nothing is compared any more: all that follows may be its consequence.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import starmap
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -25,20 +24,19 @@ from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.capture.values import OpInFlight, ValueQueue, ValueRecorder, state_bytes
-from rltrace.recorder.core.calls import op_tensors
-from rltrace.recorder.core.events import EventForm, RowTaker
+from rltrace.recorder.capture.values import OpInFlight, ValueCopier, ValueQueue, state_bytes
+from rltrace.recorder.core.calls import Call
+from rltrace.recorder.core.events import EventForm
+from rltrace.recorder.core.hooks import EventCells, FixedCells, OpHook
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.placement import placements
-from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import FIXED, OVERWRITTEN, RowBuffer
+from rltrace.recorder.core.row_buffer import OVERWRITTEN, RowBuffer
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.replay.op_kinds import innermost
 from rltrace.rerun_op.live_call import LiveCall, live_case
 from rltrace.rerun_op.recorded_op import results_of_row
 from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, in_words, repeat
-from rltrace.selectors import EVERYTHING
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag
 from rltrace.trace.kernels.evidence import kernel_text
 from rltrace.trace.read.process import ProcessTrace
@@ -53,9 +51,6 @@ from rltrace.trace.read.process import ProcessTrace
 _BOOL, _FLOAT, _COMPLEX = int(RowFlag.VALUE_BOOL), int(RowFlag.VALUE_FLOAT), int(RowFlag.VALUE_COMPLEX)
 _WHOLE = _BOOL | int(RowFlag.VALUE_INTEGER)
 _NUMBER = int(VALUE_FLAGS)  # plain integers: the arithmetic of an IntFlag costs as much as all the rest
-
-Fixed = tuple[int, int, int, int, int, int, int]
-"""Op, structure, site, module, scalars, flags, digests: what ``RowBuffer.fixed`` gets of a row."""
 
 
 class _Known(NamedTuple):
@@ -86,7 +81,7 @@ class OpenCells:
         )
         return made
 
-    def content(self, fixed: Fixed) -> tuple[Place, Content]:
+    def content(self, fixed: FixedCells) -> tuple[Place, Content]:
         """What the row is, and what it tells."""
         ids = fixed[0], fixed[1], fixed[2], fixed[4]
         flags, digests, row = fixed[5], fixed[6], self._row
@@ -101,7 +96,7 @@ class OpenCells:
             row.digests[-digests:].tobytes() if digests else b"",
         )
 
-    def here(self, fixed: Fixed, content: Content) -> LiveRow:
+    def here(self, fixed: FixedCells, content: Content) -> LiveRow:
         """The same, with its links, for the judge."""
         row = self._row
         links = self._row.process.calls.structure_sizes[fixed[1]]
@@ -182,9 +177,7 @@ def paired(a: ResultDigests, b: ResultDigests) -> tuple[Pair[str], ...]:
 
 
 class LiveStream(Protocol):
-    """One thread that is held against A's."""
-
-    name: str
+    """One thread that is compared with A's."""
 
     def missed(self) -> int:
         """Ops of A that it has not come by, in a step that it did come by."""
@@ -193,9 +186,9 @@ class LiveStream(Protocol):
 class LiveState:
     """What the threads of one process share: A's side, what was found, whether there is anything left to look for."""
 
-    def __init__(self, a: ProcessTrace, keeper: ValueQueue, *, stop: bool) -> None:
+    def __init__(self, a: ProcessTrace, values: ValueQueue, *, stop: bool) -> None:
         self.a = a
-        self.keeper = keeper
+        self.values = values
         self.stop = stop
         self.over = False
         self.tally = LiveCounts()
@@ -204,9 +197,9 @@ class LiveState:
         self._stop_due = False
         self._streams: list[LiveStream] = []
 
-    def reference(self, stream: LiveStream) -> Reference | None:
+    def reference(self, name: str, stream: LiveStream) -> Reference | None:
         self._streams.append(stream)
-        found = next((s for s in self.a.streams if s.name == stream.name), None)
+        found = next((s for s in self.a.streams if s.name == name), None)
         return None if found is None else Reference(self.a, found)
 
     def differs(self, first: LiveFinding) -> None:
@@ -230,31 +223,32 @@ class LiveState:
 # --- against ----------------------------------------------------------------------------------------------------------
 
 
-EARLY = 1 << 26
+MAX_EARLY = 1 << 26
 """Bytes of one op's inputs that are copied before it writes over them; of larger ones it is said that they were not."""
 
-MOST_MARKED = 1 << 14
+MAX_MARKED = 1 << 14
 """Rows that differ in memory that nobody may have written, and are remembered."""
 
-MOST_READS = 1 << 16
+MAX_READS = 1 << 16
 """Inputs of ops that A does not run, of which is remembered what they were."""
 
-TOO_LARGE = f"it overwrote its input, and more than {EARLY >> 20} MiB are not copied before each such op"
+TOO_LARGE = f"it overwrote its input, and more than {MAX_EARLY >> 20} MiB are not copied before each such op"
 
 
-class LiveDiffRecorder(ValueRecorder):
-    """The rows of one thread, compared with A's as they come."""
+class LiveDiffHook(OpHook[OpInFlight]):
+    """Compares the rows of one stream with A's as they come."""
 
-    def __init__(
-        self, process: ProcessState, number: int, name: str, committer: RowTaker, *, watch: LiveState, stop: Any
-    ) -> None:
-        super().__init__(process, number, name, committer, keeper=watch.keeper, selector=EVERYTHING)
-        self._watch = watch
+    def __init__(self, stream: OpRecorder, state: LiveState, stop: Callable[[], None]) -> None:
+        process = stream.process
+        self._stream = stream
+        self._process = process
+        self._state = state
         self._stop = stop
-        self._reference = watch.reference(self)
-        self._ids = Ids(watch.a, process.tables)
-        self._cells = OpenCells(self, self._ids)
-        self._events = EventComparer(process, watch.a, self._ids)
+        self._values = ValueCopier(stream, state.values)
+        self._reference = state.reference(stream.name, self)
+        self._ids = Ids(state.a, process.tables)
+        self._cells = OpenCells(stream, self._ids)
+        self._events = EventComparer(process, state.a, self._ids)
         self._partners = RowPartners()
         self._marked_rows: set[int] = set()
         self._reads: dict[tuple[int, int], int] = {}
@@ -269,56 +263,60 @@ class LiveDiffRecorder(ValueRecorder):
         except HoleError:
             return 0
 
-    def observe(
-        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
-    ) -> Any:
-        """Run one op, write its row, and hold it against A's."""
-        if self._watch.over:
-            return OpRecorder.observe(self, by, func, types, args, kwargs)
-        if self.process.step != self._step:
-            self._begin_step()
-        before = self._hand
-        try:
-            self._hand = self._prepare(func, args, kwargs)
-            out = OpRecorder.observe(self, by, func, types, args, kwargs)
-        finally:
-            self._hand = before  # no tensor is held on to
-        if self._watch.over and self._watch.take_stop():
+    def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
+        """What has to be copied before the op runs: the generator's state, and inputs that it is about to change."""
+        if self._state.over:
+            return None
+        self._follow_step()
+        plan = self._process.calls.plan(func)
+        op = OpInFlight(plan, args, kwargs)
+        if self._step_rows is not None:
+            if plan.draws:
+                op.state = state_bytes(args, kwargs)
+            if plan.writes_any and plan.computes and not all(plan.writes.values()):
+                self._before_write(op)
+        return op
+
+    def end(self) -> None:
+        if self._state.over and self._state.take_stop():
             self._stop()
-        return out
+
+    def drop(self) -> None:
+        self._state.values.forget(self._stream.number, self._stream.row)
+
+    def _follow_step(self) -> None:
+        if self._process.step != self._step:
+            self._begin_step()
 
     def _begin_step(self) -> None:
-        self._watch.tally.only_a += self.missed()
-        self._step = self.process.step
+        self._state.tally.only_a += self.missed()
+        self._step = self._process.step
         self._step_rows = None
         self._reads.clear()
         if self._reference is None:
             return
         try:
-            with self._watch.lock:
-                self._step_rows = self._reference.step_after(self.process.attempt)
+            with self._state.lock:
+                self._step_rows = self._reference.step_after(self._process.attempt)
         except HoleError:
             return  # these ops count as unchecked
         except Exception as error:
-            self.process.fail(error)
+            self._process.fail(error)
 
-    def opening(self, bits: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None) -> None:
-        """A row of what a window begins with; where A began with something else, nothing after it says anything."""
-        super().opening(bits, name, owner, digests, tensor)
-        if self._watch.over:
+    def window_row(self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int]) -> None:
+        """Where A's window began with another value, nothing after it says anything."""
+        if self._state.over:
             return
-        if self.process.step != self._step:
-            self._begin_step()
+        self._follow_step()
         rows = self._step_rows
         if rows is None:
             return
-        _, structure, _, module, scalars, _, _ = self.fixed[-FIXED:]
+        _, structure, _, module, scalars, _, _ = cells
         key = (self._ids.of("modules", module), self._ids.of("scalars", scalars))
         try:
             found = rows.opening(*key, self._ids.of("structures", structure))
         except HoleError:
             return
-        row = self.row - 1
         self._partners.add(row, None if found is None else found.row)
         if found is None:
             return
@@ -329,99 +327,70 @@ class LiveDiffRecorder(ValueRecorder):
         why = f"{what or 'a tensor'} already differed when the recording of ops began"
         pairs = tuple(Pair(f"{a:016x}", f"{b:016x}") for a, b in zip(there, digests, strict=False))
         none = Pair[str](None, None)
-        place = (self.name, row, found.row, self._step, "window", owner, None)
+        place = (self._stream.name, row, found.row, self._step, "window", owner, None)
         judged = (Cause.BEFORE_WINDOW, InputsMatch.UNKNOWN, why)
-        self._watch.differs(LiveFinding(*place, *judged, none, pairs, None, "it is not an op"))
+        self._state.differs(LiveFinding(*place, *judged, none, pairs, None, "it is not an op"))
 
-    def happened(
-        self,
-        form: EventForm,
-        evidence: Sequence[int],
-        digests: Sequence[int],
-        integers: Sequence[int],
-        floats: Sequence[float],
-        frame: FrameType,
-    ) -> None:
-        """A row that is no op. What differs in it is no difference by itself; an op may differ because of it."""
-        row, site = self.row, self._site(frame)
-        super().happened(form, evidence, digests, integers, floats, frame)
-        if self._watch.over:
+    def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
+        """What differs in an event is no difference by itself; an op may differ because of it."""
+        if self._state.over:
             return
-        if self.process.step != self._step:
-            self._begin_step()
+        self._follow_step()
         if self._step_rows is None:
             return
+        evidence, *others = cells
         counts = len(form.counts)
-        cells = evidence[:counts], evidence[counts:], digests, integers, floats
-        at = EventPlace(row, self._step, site)
+        split = evidence[:counts], evidence[counts:], *others
         try:
-            self._partners.add(row, self._events.hold(self._step_rows, form, cells, self._forms[form][1], at))
+            at = EventPlace(row, self._step, site)
+            self._partners.add(row, self._events.hold(self._step_rows, form, split, scalars, at))
         except HoleError:
             self._step_rows = None
 
-    # --- before the op ------------------------------------------------------------------------------------------------
-
-    def _prepare(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> OpInFlight | None:
-        """What has to be copied before the op runs: the generator's state, and inputs that it is about to change."""
-        try:
-            plan = self.process.calls.plan(func)
-            hand = OpInFlight(plan, args, kwargs)
-            if self._step_rows is None:
-                return hand
-            if plan.draws:
-                hand.state = state_bytes(args, kwargs or {})
-            if plan.writes_any and plan.computes and not all(plan.writes.values()):
-                self._before_write(hand)
-        except Exception as error:
-            self.process.fail(error)
-            return None
-        return hand
-
     def _before_write(self, hand: OpInFlight) -> None:
-        tensors = op_tensors(hand.args, hand.kwargs)
+        tensors = hand.tensors
         hand.lying = placements(tensors)
-        if sum(self.process.layouts.of(tensor).nbytes for tensor in tensors) <= EARLY:
-            self._copy_early(hand)
+        if sum(self._process.layouts.of(tensor).nbytes for tensor in tensors) <= MAX_EARLY:
+            hand.copy_early(self._process.layouts)
         else:
-            hand.early = dict.fromkeys(self.in_written_memory(hand), TOO_LARGE)
+            hand.early = dict.fromkeys(hand.in_written_memory(), TOO_LARGE)
 
     # --- when it has run ----------------------------------------------------------------------------------------------
 
-    def _keep_and_finish(self, fixed: Fixed) -> None:
-        hand = self._hand
-        if hand is not None and not self._watch.over:
-            try:
-                self._check(fixed, hand)
-            except HoleError:
-                self._step_rows = None  # A's rows cannot be read on: what is left of the step counts as unchecked
-            except Exception as error:
-                self.process.fail(error)
-        self._finish_row(fixed)
+    def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
+        op = self.op
+        if op is None or self._state.over:
+            return
+        try:
+            self._check(cells, op, call, out)
+        except HoleError:
+            self._step_rows = None  # A's rows cannot be read on: what is left of the step counts as unchecked
 
-    def _check(self, fixed: Fixed, hand: OpInFlight) -> None:
-        """Hold the row that is about to be finished against A's."""
-        tally, rows = self._watch.tally, self._step_rows
+    def _check(self, fixed: FixedCells, hand: OpInFlight, call: Call, out: Any) -> None:
+        """Compare the row that is about to be finished with A's."""
+        tally, rows = self._state.tally, self._step_rows
         if rows is None:
             tally.unchecked += 1
             return
         place, content = self._cells.content(fixed)
         found = rows.take(place, content, lambda found: self._reads_alike(found, self._cells.here(fixed, content)))
         if found is None:
-            self._partners.add(self.row, None)
+            self._partners.add(self._stream.row, None)
             tally.only_b += 1
             self._remember_reads(self._cells.here(fixed, content))
             return
-        self._partners.add(self.row, found.row)
+        self._partners.add(self._stream.row, found.row)
         if not found.same:
             here = self._cells.here(fixed, content)
             judged = judge(found, here, self._around)
             if isinstance(judged, LiveClassification):
-                self._differs(found, fixed, here, judged, hand)
+                written, returned = call.results(hand.tensors, out)
+                self._differs(found, fixed, here, judged, hand, written + returned)
                 return
             if isinstance(judged, UninitialisedDifference):
                 tally.marked += 1
-                if len(self._marked_rows) < MOST_MARKED:
-                    self._marked_rows.add(self.row)
+                if len(self._marked_rows) < MAX_MARKED:
+                    self._marked_rows.add(self._stream.row)
         tally.matched += 1
 
     def _reads_alike(self, found: MatchedRow, here: LiveRow) -> bool:
@@ -441,7 +410,7 @@ class LiveDiffRecorder(ValueRecorder):
 
     def _remember_reads(self, here: LiveRow) -> None:
         """An op that A does not run may be the first of a step to read what others read after it."""
-        if len(self._reads) < MOST_READS:
+        if len(self._reads) < MAX_READS:
             inputs = enumerate(here.inputs())
             self._reads.update({(here.row, at): link.digest for at, link in inputs if link.digest is not None})
 
@@ -450,37 +419,38 @@ class LiveDiffRecorder(ValueRecorder):
     def _differs(
         self,
         found: MatchedRow,
-        fixed: Fixed,
+        fixed: FixedCells,
         here: LiveRow,
         judged: LiveClassification,
         hand: OpInFlight,
+        results: list[torch.Tensor],
     ) -> None:
         """Keep what the op had and gave, call it again where that tells something, and leave the finding: at the op,
         or at the event that brought in what differs."""
-        site = innermost(self.process.tables.remembered, fixed[2])
-        event = self._events.first(self.name, judged.cause, found, here, hand.plan.name, site)
+        site = innermost(self._process.tables.remembered, fixed[2])
+        event = self._events.first(self._stream.name, judged.cause, found, here, hand.plan.name, site)
         if event is not None:
-            self._watch.differs(event)
+            self._state.differs(event)
             return
         if judged.cause is Cause.OUTSIDE:
             judged = replace(judged, explanation="; ".join([judged.explanation, *self._events.seeds()]))
-        tensors = op_tensors(hand.args, hand.kwargs)
+        tensors = hand.tensors
         hand.lying = hand.lying or placements(tensors)
-        self._keep(hand)
+        self._values.record(hand, results)
         results_a = results_of_row(found.rows, found.i)
         results_b = (repr(here.number),) if here.number is not None else tuple(f"{d:016x}" for d in here.outputs if d)
         again, why_not = None, "its inputs differ from those in A"
         if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
             again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
         kernels = self._kernels(found, hand, tensors)
-        self._watch.differs(
+        self._state.differs(
             LiveFinding(
-                self.name,
-                self.row,
+                self._stream.name,
+                self._stream.row,
                 found.row,
                 self._step,
                 hand.plan.name,
-                str(self.process.tables.remembered["modules"][fixed[3]]),
+                str(self._process.tables.remembered["modules"][fixed[3]]),
                 site,
                 *cause_in_words(judged, hand.plan.name, kernels, self._settings(found), again),
                 Pair(*(kernel_text(kernel) for kernel in kernels)),
@@ -491,9 +461,9 @@ class LiveDiffRecorder(ValueRecorder):
         )
 
     def _call(self, hand: OpInFlight, tensors: list[torch.Tensor]) -> LiveCall:
-        links = self.links[len(self.links) - len(tensors) :]
+        links = self._stream.links[len(self._stream.links) - len(tensors) :]
         unread = frozenset(place for place, link in enumerate(links) if link == OVERWRITTEN)
-        layouts = [self.process.layouts.of(tensor) for tensor in tensors]
+        layouts = [self._process.layouts.of(tensor) for tensor in tensors]
         func, kwargs = hand.plan.func, hand.kwargs or {}
         return LiveCall(
             func, hand.plan, hand.args, kwargs, tensors, layouts, hand.lying, unread, hand.early, hand.state
@@ -504,16 +474,16 @@ class LiveDiffRecorder(ValueRecorder):
     ) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """What is known of the kernel that ran, in A and here."""
         device = tensors[0].device.type if tensors else "cpu"
-        number = self.process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
-        there: Any = self._watch.a.tables["kernels"].payloads[found.rows.columns[found.i, Column.KERNEL]]
-        here: Any = self.process.tables.remembered["kernels"][number]
+        number = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
+        there: Any = self._state.a.tables["kernels"].payloads[found.rows.columns[found.i, Column.KERNEL]]
+        here: Any = self._process.tables.remembered["kernels"][number]
         return there or {}, here or {}
 
     def _settings(self, found: MatchedRow) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """What torch was set to when the op ran, in A and here."""
-        payloads = self._watch.a.tables["settings"].payloads
+        payloads = self._state.a.tables["settings"].payloads
         there: Any = payloads[found.rows.columns[found.i, Column.SETTINGS]]
-        return there or {}, self.process.settings.payloads[self.settings.number]
+        return there or {}, self._process.settings.payloads[self._stream.settings.number]
 
 
 def _reads(found: MatchedRow) -> list[int]:

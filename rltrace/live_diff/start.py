@@ -1,6 +1,6 @@
 """The recorder with A at its side to be held against: how a process of ``record --against`` starts.
 
-Owns the companion of such a recording. A process that A does not have is recorded as any other, and nothing is said of
+Owns the extension of such a recording. A process that A does not have is recorded as any other, and nothing is said of
 it.
 """
 
@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
-from rltrace.live_diff.recorder import LiveDiffRecorder, LiveState
+from rltrace.live_diff.recorder import LiveDiffHook, LiveState
 from rltrace.live_diff.result import LiveResult, found_in, record_of
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.capture.values import ValueQueue
-from rltrace.recorder.core.events import RowTaker
-from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
@@ -29,8 +27,8 @@ from rltrace.replay.plan import window_of
 from rltrace.trace.format.records import ValueRequest
 from rltrace.trace.read.reader import Trace, open_trace
 
-KEPT = "the first op that differs"
-"""In place of a selector, in the trace: which values are kept."""
+RECORDED = "the first op that differs"
+"""In place of a selector, in the trace: which values are recorded."""
 
 
 class LiveDiffExtension:
@@ -39,20 +37,16 @@ class LiveDiffExtension:
     def __init__(self, trace: Trace, name: str, options: RecordOptions) -> None:
         self._name = name
         process = next(process for process in trace.processes if process.name == name)
-        keeper = ValueQueue(ValueRequest((KEPT,), True, options.values_limit))
-        self._keeper = keeper
-        self._watch = LiveState(process, keeper, stop=options.stop)
+        values = ValueQueue(ValueRequest((RECORDED,), True, options.values_limit))
+        self._state = LiveState(process, values, stop=options.stop)
 
-    def joined(self, keepers: Captures) -> Captures:
-        return keepers._replace(make_stream=self._make_stream, values=self._keeper)
-
-    def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> OpRecorder:
-        if not process.tables.remembered:
-            process.tables.remember("frames", "kernels", "modules", "sites")
-        return LiveDiffRecorder(process, number, name, committer, watch=self._watch, stop=_stop)
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        process.tables.remember("frames", "kernels", "modules", "sites")
+        hooks = lambda stream: LiveDiffHook(stream, self._state, _stop), *captures.hooks
+        return replace(captures, hooks=hooks, values=self._state.values)
 
     def records(self) -> list[dict[str, Any]]:
-        return [record_of(self._watch.found(self._name))]
+        return [record_of(self._state.found(self._name))]
 
 
 def _stop() -> None:
@@ -64,10 +58,10 @@ def _stop() -> None:
 def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process and to hold it against A; called once, by the bootstrap."""
     trace = open_trace(options.against)
-    return sessions.start(options, token, lambda name: companion(trace, options, name))
+    return sessions.start(options, token, lambda name: extension(trace, options, name))
 
 
-def companion(trace: Trace, options: RecordOptions, name: str) -> LiveDiffExtension | None:
+def extension(trace: Trace, options: RecordOptions, name: str) -> LiveDiffExtension | None:
     """What goes along with the process of that name; None where A has none."""
     return LiveDiffExtension(trace, name, options) if any(process.name == name for process in trace.processes) else None
 
@@ -93,7 +87,7 @@ def against_block(
     options = RecordOptions(str(Path(path).absolute()), *window_of(trace), against=str(Path(a).absolute()), stop=stop)
     held = LiveRecording()
     try:
-        with recording(options, force=force, companion=lambda name: companion(trace, options, name)):
+        with recording(options, force=force, extend=lambda name: extension(trace, options, name)):
             yield held
     finally:
         held.found = found_in(open_trace(path))

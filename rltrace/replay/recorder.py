@@ -1,25 +1,21 @@
-"""A stream that takes values of another trace in while it records.
+"""Injection while a run is recorded: values of another trace in place of this run's.
 
-Owns the way from an op that runs to the injection that is meant for it. The recorder underneath calls a stand-in for
-the operator at the moment at which it knows the call site and has not yet digested what comes out; so the row tells
-what the program went on with.
+Owns the way from an op that runs to the injection that is meant for it. It happens when the call site is known and the
+results are not digested yet; so the row holds what the program went on with.
 """
 
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from rltrace.recorder.base.torch_function import StandIn
-from rltrace.recorder.core.calls import take_apart
-from rltrace.recorder.core.events import RowTaker
+from rltrace.recorder.core.calls import op_tensors
+from rltrace.recorder.core.hooks import OpHook, Run
 from rltrace.recorder.core.op_recorder import OpRecorder
-from rltrace.recorder.core.process_state import ProcessState
 from rltrace.replay.injector import Injector, NotInjectedError
 from rltrace.replay.op_kinds import OpDistance, OpKind, OpKinds, Tallies
 from rltrace.replay.plan import Attempt, Injection, InjectionPlan, Place
@@ -96,54 +92,46 @@ class InjectionFollower:
         return Account(len(self.plan), self._done, tuple(found), self._other.kinds(), self._received)
 
 
-class InjectionRecorder(OpRecorder):
-    """The rows of one thread, and A's values where they belong."""
+class InjectionHook(OpHook[None]):
+    """Puts values of A into the ops of one stream where the plan has an injection for them."""
 
-    def __init__(
-        self, process: ProcessState, number: int, name: str, committer: RowTaker, *, follower: InjectionFollower
-    ) -> None:
-        super().__init__(process, number, name, committer)
+    def __init__(self, stream: OpRecorder, follower: InjectionFollower) -> None:
+        process = stream.process
+        self._stream = stream
+        self._process = process
         self._follower = follower
         self._injector = Injector(process.digests, process.layouts, follower.fetch)
         self._kinds = OpKinds(process.tables.remembered)
-        self._stand_ins: dict[int, StandIn] = {}
         self._step = -1
         self._due: dict[Place, Injection] | None = None
         self._seen: dict[tuple[str, int], int] = {}
-        self._last_site = _LastSite(self._sites)
-        self._sites = self._last_site  # type: ignore[assignment]
-        follower.begin(name)
+        follower.begin(stream.name)
 
-    def observe(
-        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
-    ) -> Any:
-        """Run one op, put in what is meant for it, and write its row."""
-        if self.process.step != self._step:
-            self._step = self.process.step
-            self._due = self._follower.due_in(self.name, self.process.attempt)
+    def replacement(self, func: OpOverload) -> Run | None:
+        if self._process.step != self._step:
+            self._step = self._process.step
+            self._due = self._follower.due_in(self._stream.name, self._process.attempt)
             self._seen.clear()
-        if self._due is None:
-            return super().observe(by, func, types, args, kwargs)
-        stand_in: Any = self._stand_ins.get(id(func))
-        if stand_in is None:
-            stand_in = self._stand_ins[id(func)] = StandIn(func, self.run)
-        return super().observe(by, stand_in, types, args, kwargs)
+        return None if self._due is None else self.run
+
+    def needs_digests(self) -> bool:
+        return self._due is not None  # ``_correct_reads`` writes digests of the row at hand
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the op itself. Called by the recorder underneath, in place of the op."""
+        """Run the op, with what is to be injected."""
         due = self._due
         assert due is not None
         try:
             place = self._place(func)
         except Exception as error:
-            self.process.fail(error)
+            self._process.fail(error)
             return func(*args, **kwargs)
         injection = due.get(place)
         if injection is None:
             out = func(*args, **kwargs)
             self._seen[place[:2]] = place[2] + 1
             return out
-        tensors = _tensors(args, kwargs)
+        tensors = op_tensors(args, kwargs)
         if self._follower.origins and self._receives(injection, tensors):
             out = func(*args, **kwargs)
             self._seen[place[:2]] = place[2] + 1
@@ -167,27 +155,24 @@ class InjectionRecorder(OpRecorder):
             self._follower.miss(injection, why)
         return out
 
-    def _reads_at_once(self) -> bool:
-        return self._due is not None or super()._reads_at_once()  # ``_correct_reads`` writes digests of the row at hand
-
     def _kind(self, op: str, tensors: list[torch.Tensor]) -> OpKind:
         """Of the op that has just run here."""
         device = tensors[0].device.type if tensors else "cpu"
-        kernel = self.process.kernels.of(op, torch.get_num_threads(), device)
-        return self._kinds.of(op, self._last_site.number, kernel)
+        kernel = self._process.kernels.of(op, torch.get_num_threads(), device)
+        return self._kinds.of(op, self._stream.site, kernel)
 
     def _receives(self, injection: Injection, tensors: list[torch.Tensor]) -> bool:
         """Whether recorded ops gave the op other values here than in A."""
         try:
             return not self._injector.is_given(injection, tensors)
         except Exception as error:
-            self.process.fail(error)
+            self._process.fail(error)
             return True
 
     def _place(self, func: OpOverload) -> Place:
         """What this call is, among those of its step."""
-        site = self.process.tables.key_of("sites", self._last_site.number)
-        name = self.process.calls.plan(func).name
+        site = self._process.tables.key_of("sites", self._stream.site)
+        name = self._process.calls.plan(func).name
         return name, site, self._seen.get((name, site), 0)
 
     def _before(
@@ -206,21 +191,21 @@ class InjectionRecorder(OpRecorder):
         except NotInjectedError as error:
             return str(error)
         except Exception as error:
-            self.process.fail(error)
+            self._process.fail(error)
             return f"the recorder failed: {error}"
         return None
 
     def _correct_reads(self, injection: Injection, func: OpOverload, tensors: list[torch.Tensor]) -> None:
         """The row had its digests of inputs and generator taken before they were replaced; put those of now."""
-        draws = self.process.calls.plan(func).draws
-        links = self.links[len(self.links) - len(tensors) :]
+        draws = self._process.calls.plan(func).draws
+        links = self._stream.links[len(self._stream.links) - len(tensors) :]
         read = [place for place, link in enumerate(links) if link & 1]
-        start = len(self.digests) - len(read) - draws
+        start = len(self._stream.digests) - len(read) - draws
         for place, digest in injection.inputs:
             if place in read:
-                self.digests[start + read.index(place)] = digest
+                self._stream.digests[start + read.index(place)] = digest
         if draws and injection.state:
-            self.digests[-1] = injection.state
+            self._stream.digests[-1] = injection.state
 
     def _after(
         self,
@@ -234,35 +219,11 @@ class InjectionRecorder(OpRecorder):
     ) -> tuple[Any, str | None]:
         """What the op returns then, and why nothing could be put in."""
         try:
-            plan = self.process.calls.plan(func)
+            plan = self._process.calls.plan(func)
             out = self._injector.after(injection, plan, args, kwargs, tensors, out, apart)
         except NotInjectedError as error:
             return out, str(error)
         except Exception as error:
-            self.process.fail(error)
+            self._process.fail(error)
             return out, f"the recorder failed: {error}"
         return out, None
-
-
-class _LastSite:
-    """The sites that are known, and which was asked for last."""
-
-    def __init__(self, known: dict[tuple[int, ...], int]) -> None:
-        self._known = known
-        self._key: tuple[int, ...] = ()
-
-    def get(self, key: tuple[int, ...]) -> int | None:
-        self._key = key
-        return self._known.get(key)
-
-    @property
-    def number(self) -> int:
-        """Its id in table "sites"; it is known by then."""
-        return self._known[self._key]
-
-
-def _tensors(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors among the arguments of an op, in the order of its row."""
-    tensors: list[torch.Tensor] = []
-    take_apart((*args, *kwargs.values()), [], tensors, array("q"), array("d"))
-    return tensors

@@ -1,13 +1,13 @@
 """The recorder with A's values at its side: how a process of a replay starts.
 
-Owns the companion of a recording that is a replay. A process that A does not have is recorded as any other.
+Owns the extension of a recording that is a replay. A process that A does not have is recorded as any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ from rltrace.errors import UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.capture.captures import Captures
-from rltrace.recorder.core.events import RowTaker
-from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
 from rltrace.replay.plan import ALL, InjectionFilter, InjectionPlan, compile_of, make_plans, read_only, window_of
-from rltrace.replay.recorder import InjectionFollower, InjectionRecorder
+from rltrace.replay.recorder import InjectionFollower, InjectionHook
 from rltrace.replay.report import Account, add_up, record_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import Trace, open_trace
@@ -34,13 +32,9 @@ class ReplayExtension:
     def __init__(self, follower: InjectionFollower) -> None:
         self._follower = follower
 
-    def joined(self, keepers: Captures) -> Captures:
-        return keepers._replace(make_stream=self._make_stream)
-
-    def _make_stream(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> OpRecorder:
-        if not process.tables.remembered:
-            process.tables.remember("frames", "kernels", "sites")
-        return InjectionRecorder(process, number, name, committer, follower=self._follower)
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        process.tables.remember("frames", "kernels", "sites")
+        return replace(captures, hooks=(lambda stream: InjectionHook(stream, self._follower), *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(self._follower.account())]
@@ -51,10 +45,10 @@ def start(options: RecordOptions, token: str) -> Session:
     trace = open_trace(options.replay)
     only = read_only(options.kinds, options.only)
     plans = make_plans(trace, parse_selectors(options.inject), only, lockstep=options.lockstep)
-    return sessions.start(options, token, lambda name: companion(trace, plans, name, origins=options.origins))
+    return sessions.start(options, token, lambda name: extension(trace, plans, name, origins=options.origins))
 
 
-def companion(
+def extension(
     trace: Trace, plans: Mapping[str, InjectionPlan], name: str, *, origins: bool = False
 ) -> ReplayExtension | None:
     """What goes along with the process of that name; None where nothing of A's is meant for it."""
@@ -102,6 +96,6 @@ def replay_block(
         inject=selectors,
     )
     replay = Replay()
-    with recording(options, force=force, companion=lambda name: companion(trace, plans, name, origins=origins)):
+    with recording(options, force=force, extend=lambda name: extension(trace, plans, name, origins=origins)):
         yield replay
     replay.account = add_up(plans, open_trace(path))

@@ -206,7 +206,7 @@ def test_in_place(held: Held) -> None:
 
 def test_in_place_and_too_large(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound nothing is copied before; it is said, and what it left behind is not taken for its input."""
-    monkeypatch.setattr(recorder, "EARLY", 8)
+    monkeypatch.setattr(recorder, "MAX_EARLY", 8)
 
     def program(is_b: bool) -> torch.Tensor:
         WRONG[0] = 0.5 * is_b

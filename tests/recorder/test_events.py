@@ -30,7 +30,7 @@ FORM = EventForm(
 def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11, count: int = 0) -> bool:
     session = current_session()
     assert session is not None
-    return session.event(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
+    return session.events.write(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
 
 
 def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
@@ -47,7 +47,7 @@ def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
     told = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
     assert event.scalars == ["thermometer 0", *told]
     assert (event.integers, event.floats, event.outputs, event.module) == ([3], [20.5], [11], "house")
-    assert event.line.startswith("return session.event(FORM")
+    assert event.line.startswith("return session.events.write(FORM")
     assert found.rows[2].inputs[0].row == 0
 
 
@@ -117,7 +117,7 @@ def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
         session = current_session()
         assert session is not None
         with pytest.raises(KeyboardInterrupt):
-            session.event(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
+            session.events.write(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
         read()
 
     found = record(program)

@@ -1,4 +1,4 @@
-"""A stream that takes A's rows in while it records.
+"""Activation patching while a run is recorded: A's activation rows in place of B's.
 
 Owns the two moments at which that happens: right after a selected op has run, and when a selected module has returned,
 before whoever called it sees the result. Rows of tensors that the replay itself keeps are taken after that, so they are
@@ -22,11 +22,10 @@ from rltrace.parity.patching.forward_tracker import Pass, Passes, TrackedCall
 from rltrace.parity.patching.layout import Names, chosen, places, readings
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowLookup, RowTable, TensorPlace, row_shape
 from rltrace.parity.patching.tally import PatchCounts, PatchResult, RowAccount
-from rltrace.recorder.base.torch_function import StandIn
 from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
-from rltrace.recorder.capture.activations import ActivationRecorder, ValueActivationRecorder
 from rltrace.recorder.core.calls import op_tensors
-from rltrace.recorder.core.modules import CallWatcher, members
+from rltrace.recorder.core.hooks import OpHook, Run
+from rltrace.recorder.core.modules import members
 from rltrace.recorder.core.op_info import OpPlan, results_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
@@ -293,47 +292,40 @@ class RowPutter:
         return self._tally.account()
 
 
-class PatchingRecorder(OpRecorder):
-    """Mixed in before the class of a stream that keeps rows."""
+class PatchingHook(OpHook[None]):
+    """Puts A's activation rows into what the ops and modules of one stream return."""
 
-    def __init__(self, *args: Any, putter: RowPutter, **others: Any) -> None:
-        super().__init__(*args, **others)
-        names = Names(putter.table.modules, self.process.module_names.roots, putter.lines)
+    def __init__(self, stream: OpRecorder, putter: RowPutter) -> None:
+        process = stream.process
+        names = Names(putter.table.modules, process.module_names.roots, putter.lines)
+        self._process = process
         self._putter = putter
-        self.passes = Passes(putter.table, names, self.process.layouts, lambda: self.process.step)
-        self._stand_ins: dict[int, StandIn] = {}
-        self.modules.calls = _Calls(self, putter, self.passes, self.modules.calls)
-        self.modules.calls_of_autograd = _Calls(self, putter, self.passes, None)
+        self.passes = Passes(putter.table, names, process.layouts, lambda: process.step)
+        hook = _CallPatches(stream, putter, self.passes)
+        stream.modules.call_hooks.append(hook)
+        stream.modules.autograd_call_hooks.append(hook)
 
-    def observe(
-        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
-    ) -> Any:
-        """Run one op, put A's rows into what it gave, and write its row."""
+    def replacement(self, func: OpOverload) -> Run | None:
         call = self.passes.here
         ops = None if call is None or call.walk is None or call.module is None else self._putter.places.get(call.module)
-        if not ops or self.process.calls.plan(func).name not in ops:
-            return super().observe(by, func, types, args, kwargs)
-        stand_in: Any = self._stand_ins.get(id(func))
-        if stand_in is None:
-            stand_in = self._stand_ins[id(func)] = StandIn(func, self._run)
-        return super().observe(by, stand_in, types, args, kwargs)
+        return self._run if ops and self._process.calls.plan(func).name in ops else None
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the op itself. Called by the recorder underneath, in place of the op."""
+        """Run the op, and put A's rows into what it returns."""
         out = func(*args, **kwargs)
         try:
             call = self.passes.here
             if call is not None and call.walk is not None and call.module is not None:
-                self._put(call, call.module, self.process.calls.plan(func), args, kwargs, out)
+                self._put(call, call.module, self._process.calls.plan(func), args, kwargs, out)
         except Exception as error:
-            self.process.fail(error)
+            self._process.fail(error)
         return out
 
     def _put(
         self, call: TrackedCall, module: str, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
         assert call.walk is not None
-        nth, step = call.walk.count(module, plan.name), self.process.step
+        nth, step = call.walk.count(module, plan.name), self._process.step
         choice = CHOICES.get(plan.name)
         results = list(named_results(plan, args, kwargs, out))
         for name, tensor in sorted(results, key=lambda result: result[0] != choice):  # what was chosen comes first
@@ -345,55 +337,37 @@ class PatchingRecorder(OpRecorder):
             elif self._putter.put(call, spot, tensor, step, below=candidates(plan, args, kwargs)):
                 look_up(plan, args, kwargs, dict(results))
 
-    def written_behind(self, tensor: Tensor) -> None:
-        """A tensor was overwritten by no op: whoever reads it next is to look at it."""
-        self._writers.drop(address_of(tensor))
 
+class _CallPatches:
+    """Puts A's activation rows into what modules return."""
 
-class PatchingActivationRecorder(PatchingRecorder, ActivationRecorder):
-    """Of a replay that keeps rows,"""
-
-
-class PatchingValueRecorder(PatchingRecorder, ValueActivationRecorder):
-    """and values as well."""
-
-
-class _Calls:
-    """Told of the calls of modules, and tells them on to whoever keeps their rows."""
-
-    def __init__(self, stream: PatchingRecorder, putter: RowPutter, passes: Passes, then: CallWatcher | None) -> None:
+    def __init__(self, stream: OpRecorder, putter: RowPutter, passes: Passes) -> None:
         self._stream = stream
         self._putter = putter
         self._passes = passes
-        self._then = then
         self._names = ForwardNames()
 
-    def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> Any:
+    def begins(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
+    ) -> _Begun | None:
         try:
             with unseen():
-                own = self._begin(module, args, kwargs, depth)
+                return self._begin(module, args, kwargs, depth)
         except Exception as error:
             self._stream.process.fail(error)
-            own = None
-        return own, self._then and self._then.begins(module, args, kwargs, depth)
+            return None
 
-    def ended(self, call: Any, result: Any) -> None:
-        own, kept = call
-        if own is not None:
+    def ended(self, call: _Begun | None, result: Any) -> None:
+        if call is not None:
             try:
                 with unseen():
-                    self._end(own, result)
+                    self._end(call, result)
             except Exception as error:
                 self._stream.process.fail(error)
-        if self._then is not None:
-            self._then.ended(kept, result)
 
-    def raised(self, call: Any) -> None:
-        own, kept = call
-        if own is not None:
-            self._passes.end(own.call)
-        if self._then is not None:
-            self._then.raised(kept)
+    def raised(self, call: _Begun | None) -> None:
+        if call is not None:
+            self._passes.end(call.call)
 
     def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> _Begun:
         path = self._stream.process.module_names.path(module)
@@ -429,7 +403,7 @@ class _Calls:
                 own = {address_of(held) for held in (*_held(begun.module),)}
             but = _why_not(tensor, begun.versions, own)
             if self._putter.put(call, spot, tensor, self._stream.process.step, but=but):
-                self._stream.written_behind(tensor)
+                self._stream.forget_writer(tensor)
 
 
 class _Begun:

@@ -1,39 +1,33 @@
 """The recorder with A's rows at its side: how a process of a replay by rows starts.
 
-Owns the companion of such a recording, and what the replay itself keeps: what A kept, so that the two can be compared.
+Owns the extension of such a recording, and what the replay itself keeps: what A kept, so that the two can be compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
 from rltrace.parity.module_names import MapLine
 from rltrace.parity.patching.layout import read_lines
-from rltrace.parity.patching.recorder import PatchingActivationRecorder, PatchingValueRecorder, RowPutter
+from rltrace.parity.patching.recorder import PatchingHook, RowPutter
 from rltrace.parity.patching.row_table import RowTable
 from rltrace.parity.patching.source import read_table
 from rltrace.parity.patching.tally import RowAccount, account_in, record_of
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.capture.activations import ActivationRecorder, ValueActivationRecorder
 from rltrace.recorder.capture.captures import Captures
+from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.session import Session
 from rltrace.replay.plan import compile_of, window_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import Trace, open_trace
-
-_KINDS: dict[Any, Any] = {
-    ActivationRecorder: PatchingActivationRecorder,
-    ValueActivationRecorder: PatchingValueRecorder,
-}
 
 
 class PatchExtension:
@@ -42,11 +36,9 @@ class PatchExtension:
     def __init__(self, table: RowTable, lines: Sequence[MapLine] = ()) -> None:
         self._putter = RowPutter(table, lines)
 
-    def joined(self, keepers: Captures) -> Captures:
-        """The stream that keeps rows, and puts A's in before."""
-        made: Any = keepers.make_stream
-        kind = partial(_KINDS[made.func], putter=self._putter, **made.keywords)
-        return keepers._replace(make_stream=kind)
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        """A's rows are put in before the captures see an op's results."""
+        return replace(captures, hooks=(lambda stream: PatchingHook(stream, self._putter), *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(self._putter.account())]
@@ -125,6 +117,6 @@ def rows_block(
     options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights, names=names)
     lines = () if names is None else read_lines(names)
     made = RowReplay()
-    with recording(options, force=force, companion=lambda _: PatchExtension(table, lines)):
+    with recording(options, force=force, extend=lambda _: PatchExtension(table, lines)):
         yield made
     made.account = account_in(open_trace(path), table)

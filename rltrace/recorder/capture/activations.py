@@ -1,8 +1,7 @@
-"""A stream that also keeps rows of tensors: those of the ops that were selected, and of the calls of modules.
+"""Activation capture: digests of the activation rows of selected ops and module calls.
 
-Owns what of an op is looked at, and when. What it returned or wrote is, right after its digest was taken; what it reads
-is then, too, since the op has not touched it, but for what it is about to write, which is before it runs. Put in front
-of whichever kind of stream a recording has.
+Owns what of an op is examined, and when. What it returned or wrote is examined right after its digest was taken; what
+it reads is, too, since the op has not changed it; what it is about to write is examined before it runs.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from rltrace.recorder.capture.activation_tensors import (
     named_tensors,
 )
 from rltrace.recorder.capture.selection import Wanted
-from rltrace.recorder.capture.values import ValueQueue, ValueRecorder
+from rltrace.recorder.capture.values import ValueQueue
 from rltrace.recorder.core.calls import Call
-from rltrace.recorder.core.events import RowTaker
+from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.op_recorder import OpRecorder
-from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.row_buffer import OVERWRITTEN
 from rltrace.recorder.core.storages import address_of
@@ -253,23 +251,10 @@ MOST_OF_OP = 1 << 30
 _WITHOUT = RowFlag.VIEW | RowFlag.ALLOCATION
 
 
-@dataclass(frozen=True)
-class ActivationPlan:
-    """What a recording's streams keep of rows, and where to."""
-
-    keeper: ActivationQueue
-    selector: Selector
-    values: ValueQueue
-    """Takes the values of tensors whose rows are kept, where they are wanted;"""
-    with_values: Selector
-    """and of which calls and ops they are."""
-    names: ForwardNames
-
-
 class _Op:
-    """The op that is running, if its row may be wanted."""
+    """An op that is running, if it may be selected."""
 
-    __slots__ = ("early", "inputs", "may_rows", "may_values", "outputs", "plan", "several", "written")
+    __slots__ = ("early", "inputs", "may_rows", "may_values", "plan")
 
     def __init__(self, plan: OpPlan, inputs: list[tuple[str, Tensor]], may_rows: bool, may_values: bool) -> None:
         self.plan = plan
@@ -278,11 +263,6 @@ class _Op:
         self.may_values = may_values
         self.early: dict[str, NewTensor | None] = {}
         """Inputs that the op may change, taken before it ran, by name."""
-        self.written: list[Tensor] = []
-        self.outputs: list[Tensor] = []
-        """Those that are new. Each written one, then each of these, has a digest in the row, in this order."""
-        self.several: object = None
-        """What it returned, where that is no single tensor."""
 
 
 def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
@@ -298,82 +278,67 @@ def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     return found
 
 
-class ActivationRecorder(OpRecorder):
-    """Mixed in before the class of a stream."""
+class ActivationCapture(OpHook[_Op]):
+    """Digests the activation rows of the ops and module calls of one stream that a selector finds."""
 
     def __init__(
         self,
-        process: ProcessState,
-        number: int,
-        name: str,
-        committer: RowTaker,
-        *,
-        row_plan: ActivationPlan,
-        **others: Any,
+        stream: OpRecorder,
+        queue: ActivationQueue,
+        selector: Selector,
+        values: ValueQueue,
+        with_values: Selector,
+        names: ForwardNames,
     ) -> None:
-        super().__init__(process, number, name, committer, **others)
-        self._row_keeper = row_plan.keeper
-        self._row_digests = RowDigests(process, number, row_plan.keeper, row_plan.values)
-        rows_of_ops = of_ops(row_plan.selector)
-        self._wanted_rows = Wanted(rows_of_ops, self)
-        self._wanted_values = Wanted(row_plan.with_values, self)
-        self._surroundings = SelectorContext(rows_of_ops, self)
-        self._counts = any(c.key is Key.NTH for s in (rows_of_ops, row_plan.with_values) for k in s.clauses for c in k)
-        """Whether it matters how manieth an op is: then those are to be counted, too, that cannot be found."""
-        self._op: _Op | None = None
-        self.modules.calls = CallRows(
-            self,
-            row_plan.keeper,
-            self._row_digests,
-            SelectorContext(of_calls(row_plan.selector), self),
-            SelectorContext(of_calls(row_plan.with_values), self),
-            row_plan.names,
+        """``values`` takes the values of the activations of those ops and calls that ``with_values`` finds, too."""
+        self._stream = stream
+        self._queue = queue
+        self._digests = RowDigests(stream.process, stream.number, queue, values)
+        of_rows = of_ops(selector)
+        self._wanted_rows = Wanted(of_rows, stream)
+        self._wanted_values = Wanted(with_values, stream)
+        self._surroundings = SelectorContext(of_rows, stream)
+        self._counts = any(c.key is Key.NTH for s in (of_rows, with_values) for k in s.clauses for c in k)
+        """Whether occurrences matter: then ops that cannot be found are counted, too."""
+        stream.modules.call_hooks.append(
+            CallRows(
+                stream,
+                queue,
+                self._digests,
+                SelectorContext(of_calls(selector), stream),
+                SelectorContext(of_calls(with_values), stream),
+                names,
+            )
         )
-        self._finish_below = self._add_fixed
-        self._add_fixed = self._keep_rows_and_finish  # type: ignore[assignment]
 
-    def observe(
-        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
-    ) -> Any:
-        """Run one op, write its row, and keep its tensors' rows if they are wanted."""
-        before = self._op
-        try:
-            self._op = self._prepare_rows(func, args, kwargs or {})
-            return super().observe(by, func, types, args, kwargs)
-        finally:
-            self._op = before  # no tensor is held on to
-
-    def _prepare_rows(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Op | None:
-        if self._row_keeper.stopped:
+    def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Op | None:
+        if self._queue.stopped:
             return None
-        try:
-            plan = self.process.calls.plan(func)
-            if plan.is_view:
-                return None
-            rows = self._wanted_rows.may_find(plan.id, plan.name)
-            values = self._wanted_values.may_find(plan.id, plan.name)
-            if not rows and not (values and self._counts):
-                return None
-            here = rows and self._surroundings.find(*self._surrounded_by())
-            if not here and not self._counts:
-                return None
-            op = _Op(plan, _inputs_of(plan, args, kwargs), rows, values)
-            if here and plan.writes_any:
-                written = self._written_memory(plan, op.inputs, args, kwargs)
-                for name, tensor in op.inputs:
-                    if address_of(tensor) in written:
-                        op.early[name] = self._row_digests.take(Part.INPUT, name, tensor, self.row, within_op=True)
-        except Exception as error:
-            self.process.fail(error)
+        plan = self._stream.process.calls.plan(func)
+        if plan.is_view:
             return None
+        rows = self._wanted_rows.may_find(plan.id, plan.name)
+        values = self._wanted_values.may_find(plan.id, plan.name)
+        if not rows and not (values and self._counts):
+            return None
+        here = rows and self._surroundings.find(*self._surrounded_by())
+        if not here and not self._counts:
+            return None
+        op = _Op(plan, _inputs_of(plan, args, kwargs), rows, values)
+        if here and plan.writes_any:
+            written, row = self._written_memory(plan, op.inputs, args, kwargs), self._stream.row
+            for name, tensor in op.inputs:
+                if address_of(tensor) in written:
+                    op.early[name] = self._digests.take(Part.INPUT, name, tensor, row, within_op=True)
         return op
 
     def _surrounded_by(self) -> tuple[int, Phase]:
         """Module and phase of the op that is about to run."""
         node = torch._C._current_autograd_node()
+        modules = self._stream.modules
         if node is None:
-            return self.modules.current, self.current_phase
-        return self.modules.current or self.modules.of_node(node._sequence_nr()), Phase.BACKWARD
+            return modules.current, self._stream.current_phase
+        return modules.current or modules.of_node(node._sequence_nr()), Phase.BACKWARD
 
     @staticmethod
     def _written_memory(
@@ -386,80 +351,49 @@ class ActivationRecorder(OpRecorder):
         given = (named_tensors(named.get(name), budget=WalkBudget(MOST_OF_OP)) for name in plan.writes)
         return {address_of(tensor) for tensors in given for _, tensor in tensors}
 
-    # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
+    def finish(self, cells: FixedCells, call: Call, tensors: list[Tensor], out: Any) -> None:
+        op = self.op
+        if op is None or cells[5] & _WITHOUT:
+            return
+        ids = (cells[0], op.plan.name, cells[1], cells[2], cells[3], cells[5])
+        found = op.may_rows and self._wanted_rows.finds(*ids)
+        with_values = op.may_values and self._wanted_values.finds(*ids)
+        if found:
+            self._record(op, *call.results(tensors, out), out, keep_value=with_values)
 
-    def _reads_at_once(self) -> bool:
-        return self._op is not None or super()._reads_at_once()
+    def drop(self) -> None:
+        self._queue.forget(self._stream.number, self._stream.row)
 
-    def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        digested = self._digested
-        super()._fresh(out, plan, tensors, slot)
-        if self._op is not None and self._digested > digested:
-            self._op.outputs.append(out)
-
-    def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        if self._op is not None:
-            self._op.several = out
-        super()._fresh_several(out, plan, tensors, slot)
-
-    def _written(
-        self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> tuple[int, int]:
-        digested = self._digested
-        found = super()._written(call, tensors, args, kwargs)
-        if self._op is not None and self._digested - digested == len(call.written):
-            self._op.written = [tensors[place] for place in call.written]
-        return found
-
-    def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
-        self._row_keeper.forget(self.number, self.row)
-        super()._interrupted(call, tensors)
-
-    def _keep_rows_and_finish(self, fixed: tuple[int, int, int, int, int, int, int]) -> None:
-        """Stands in for the last statement of a row: what belongs to it is handed over before the row is there."""
-        op = self._op
-        if op is not None and not fixed[5] & _WITHOUT:
-            ids = (fixed[0], op.plan.name, fixed[1], fixed[2], fixed[3], fixed[5])
-            found = op.may_rows and self._wanted_rows.finds(*ids)
-            with_values = op.may_values and self._wanted_values.finds(*ids)
-            if found:
-                self._keep_rows(op, keep_value=with_values)
-        self._finish_below(fixed)
-
-    def _keep_rows(self, op: _Op, *, keep_value: bool) -> None:
+    def _record(self, op: _Op, written: list[Tensor], returned: list[Tensor], out: Any, *, keep_value: bool) -> None:
         taken: list[NewTensor | None] = []
-        take, row = self._row_digests.take, self.row
+        stream, take, row = self._stream, self._digests.take, self._stream.row
         for place, (name, tensor) in enumerate(op.inputs, -len(op.inputs)):
-            if self.links[place] == OVERWRITTEN:
+            if stream.links[place] == OVERWRITTEN:
                 continue  # its bytes do not matter, and may be anything
             if name in op.early:
                 taken.append(op.early[name])
             else:
                 taken.append(take(Part.INPUT, name, tensor, row, within_op=True, keep_value=keep_value))
-        outputs = [*op.written, *op.outputs]
-        names = {id(tensor): name for name, tensor in op.inputs} if op.written else {}
-        names |= _names_of_returned(op)
-        for tensor, digest in zip(outputs, self.digests[len(self.digests) - len(outputs) :].tolist(), strict=True):
+        outputs = [*written, *returned]
+        names = {id(tensor): name for name, tensor in op.inputs} if written else {}
+        names |= _names_of_returned(op.plan, out) if returned else {}
+        for tensor, digest in zip(outputs, stream.digests[len(stream.digests) - len(outputs) :].tolist(), strict=True):
             if digest:  # 0: a library's workspace
                 name = names.get(id(tensor), "")
                 taken.append(take(Part.OUTPUT, name, tensor, row, digest=digest, within_op=True, keep_value=keep_value))
-        tensors = [tensor for tensor in taken if tensor is not None]
-        if tensors:
-            self._row_keeper.keep(NewOp(self.number, row, tensors), new_digests(tensors))
+        found = [tensor for tensor in taken if tensor is not None]
+        if found:
+            self._queue.keep(NewOp(stream.number, row, found), new_digests(found))
 
 
-class ValueActivationRecorder(ActivationRecorder, ValueRecorder):
-    """Values and rows."""
-
-
-def _names_of_returned(op: _Op) -> dict[int, str]:
-    """Where each tensor of several that an op returned stands, by ``id``: as its schema says, or by its place."""
-    if not isinstance(op.several, (tuple, list)):
+def _names_of_returned(plan: OpPlan, out: Any) -> dict[int, str]:
+    """By ``id``, the name of each tensor of several that an op returned: of its schema, or else its index."""
+    if not isinstance(out, (tuple, list)):
         return {}
-    returns = getattr(getattr(op.plan.func, "_schema", None), "returns", ())
+    returns = getattr(getattr(plan.func, "_schema", None), "returns", ())
     said = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
     found: dict[int, str] = {}
-    for i, item in enumerate(op.several):
+    for i, item in enumerate(out):
         for name, tensor in named_tensors(item, said[i] if i < len(said) else str(i)):
             found[id(tensor)] = name
     return found

@@ -1,15 +1,16 @@
-"""What a recording keeps beside its rows, tensors' values and rows of tensors, and the kind of stream that has them.
+"""Captures: what a recording keeps besides its rows, the values of tensors and activation rows, and the hooks for it.
 
-Owns that nothing of it is loaded, and nothing of it runs, where it was not asked for.
+Owns that nothing of it is loaded, and nothing of it runs, where no option requests it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 
@@ -17,50 +18,62 @@ if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.values import ValueQueue
 
+MakeHook = Callable[[OpRecorder], OpHook[Any]]
+"""Makes the hook of one stream."""
 
-class Captures(NamedTuple):
-    """Those of one process."""
 
-    make_stream: Callable[..., OpRecorder]
+@dataclass(frozen=True)
+class Captures:
+    """The captures of one process."""
+
+    hooks: Sequence[MakeHook] = ()
+    """Of each stream, in the order in which they are called."""
     values: ValueQueue | None = None
-    rows: ActivationQueue | None = None
+    activations: ActivationQueue | None = None
 
     def stop(self) -> None:
         """Take nothing more in: the recording is over, or another process's."""
-        if self.rows is not None:
-            self.rows.stop()
+        if self.activations is not None:
+            self.activations.stop()
 
 
 def make_captures(options: RecordOptions, process: ProcessState) -> Captures:
-    """What takes in that which the options ask for."""
+    """The captures that the options request."""
     if not options.values and not options.rows:
-        return Captures(OpRecorder)
+        return Captures()
     from rltrace.recorder.capture.selection import NAMED
-    from rltrace.recorder.capture.values import ValueQueue, ValueRecorder
+    from rltrace.recorder.capture.values import ValueCapture, ValueQueue
     from rltrace.selectors import Selector, parse_selectors
     from rltrace.trace.format.records import ValueRequest
 
     process.tables.remember(*NAMED)
     values = ValueQueue(ValueRequest(options.values, options.values_inputs, options.values_limit))
     selector = parse_selectors(options.values) if options.values else Selector(())
-    own: dict[str, Any] = {"keeper": values, "selector": selector} if options.values else {}
+    of_values: list[MakeHook] = [lambda stream: ValueCapture(stream, values, selector)] if options.values else []
     if not options.rows:
-        return Captures(partial(ValueRecorder, **own), values)
+        return Captures(of_values, values)
     from rltrace.recorder.capture.activation_tensors import ActivationQueue, ForwardNames
-    from rltrace.recorder.capture.activations import ActivationPlan, ActivationRecorder, ValueActivationRecorder
+    from rltrace.recorder.capture.activations import ActivationCapture
     from rltrace.trace.format.records import ActivationRequest
 
-    rows = ActivationQueue(ActivationRequest(options.rows, options.row_axes, options.rows_limit))
-    plan = ActivationPlan(rows, parse_selectors(options.rows), values, selector, ForwardNames())
-    kind = ValueActivationRecorder if options.values else ActivationRecorder
-    return Captures(partial(kind, row_plan=plan, **own), values, rows)
+    activations = ActivationQueue(ActivationRequest(options.rows, options.row_axes, options.rows_limit))
+    rows, names = parse_selectors(options.rows), ForwardNames()
+    return Captures(
+        [lambda stream: ActivationCapture(stream, activations, rows, values, selector, names), *of_values],
+        values,
+        activations,
+    )
 
 
 class RecordingExtension(Protocol):
-    """What goes along with the recording of a process: has streams of its own kind, and something to say at the end."""
+    """What goes along with the recording of a process: hooks of its own, and records for the end of the journal."""
 
-    def joined(self, keepers: Captures) -> Captures:
-        """What the recording keeps, and the kind of stream that has it, with what is the companion's."""
+    def join(self, captures: Captures, process: ProcessState) -> Captures:
+        """The captures of the recording, with the extension's."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Records for the process's journal, asked for when it ends."""
+        """Records for the process's journal; called when it ends."""
+
+
+Extend = Callable[[str], RecordingExtension | None]
+"""Makes the extension of the process with a name; None: it has none."""

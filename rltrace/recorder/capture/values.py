@@ -1,8 +1,8 @@
-"""A stream that also keeps values: what the selected ops returned and wrote, and what they read where that was asked.
+"""Value capture: the bytes that selected ops return and write, and those that they read where that is requested.
 
 Owns the moment at which bytes are copied. What an op returned or wrote is copied right after its digest was taken, and
-checked against it; what it reads is copied afterwards, since the op has not touched it, but for what it is about to
-write, which is copied before. Used only where values were asked for: other recordings run none of this.
+checked against it. What it reads is copied afterwards too, since the op has not changed it; what it is about to write
+is copied before.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from rltrace.digest import digest_buffer
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.capture.selection import Wanted
 from rltrace.recorder.core.calls import Call, op_tensors
-from rltrace.recorder.core.events import RowTaker
+from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.placement import TensorPlacement, placements
-from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.accelerator import waiting_allowed
 from rltrace.recorder.digests.cuda_graphs import is_captured
-from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound, logical_bytes
+from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, is_compound, logical_bytes
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
@@ -229,11 +228,11 @@ Tensor = torch.Tensor
 
 
 class OpInFlight:
-    """What is at hand of the op that is running, if its row may be wanted."""
+    """An op that is running, with what had to be copied before it ran."""
 
-    __slots__ = ("args", "early", "kwargs", "lying", "outputs", "plan", "state")
+    __slots__ = ("args", "early", "kwargs", "lying", "plan", "state")
 
-    def __init__(self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+    def __init__(self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.plan = plan
         self.args = args
         self.kwargs = kwargs
@@ -243,142 +242,65 @@ class OpInFlight:
         """Inputs that the op may change, copied before it ran, by place; or why they have no bytes."""
         self.lying: dict[int, TensorPlacement] = {}
         """How its tensors lay in memory before it ran, by place."""
-        self.outputs: list[Tensor] = []
-        """Each has a digest in the row, in this order."""
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among its arguments, in the order of its row."""
+        return op_tensors(self.args, self.kwargs)
 
-class ValueRecorder(OpRecorder):
-    """The rows of one thread, and values of those that a selector finds."""
-
-    def __init__(
-        self,
-        process: ProcessState,
-        number: int,
-        name: str,
-        committer: RowTaker,
-        *,
-        keeper: ValueQueue,
-        selector: Selector,
-    ) -> None:
-        super().__init__(process, number, name, committer)
-        self._keeper = keeper
-        self._wanted = Wanted(selector, self)
-        self._hand: OpInFlight | None = None
-        self._finish_row = self._add_fixed
-        self._add_fixed = self._keep_and_finish  # type: ignore[assignment]
-
-    def observe(
-        self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
-    ) -> Any:
-        """Run one op, write its row, and keep its values if they are wanted."""
-        before = self._hand
-        try:
-            self._hand = self._prepare(func, args, kwargs)
-            return super().observe(by, func, types, args, kwargs)
-        finally:
-            self._hand = before  # no tensor is held on to
-
-    def _prepare(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> OpInFlight | None:
-        try:
-            plan = self.process.calls.plan(func)
-            if not self._wanted.may_find(plan.id, plan.name):
-                return None
-            if self._keeper.asked.inputs and args and type(args[0]) is RegionInputs:
-                args = (args[0].to_keep(),)
-            hand = OpInFlight(plan, args, kwargs)
-            if plan.draws:
-                hand.state = state_bytes(args, kwargs or {})
-            if self._keeper.asked.inputs and not plan.is_view:
-                hand.lying = placements(op_tensors(args, kwargs))
-                if plan.writes_any:
-                    self._copy_early(hand)
-        except Exception as error:
-            self.process.fail(error)
-            return None
-        return hand
-
-    def _copy_early(self, hand: OpInFlight) -> None:
-        """Copy what lies in a storage that the op writes to."""
-        for place, tensor in self.in_written_memory(hand).items():
-            hand.early[place] = _bytes_or_why(tensor, self.process.layouts.of(tensor))
-
-    @staticmethod
-    def in_written_memory(hand: OpInFlight) -> dict[int, Tensor]:
+    def in_written_memory(self) -> dict[int, Tensor]:
         """Tensor arguments that lie in a storage that the op writes to, by place."""
-        plan = hand.plan
-        named = plan.named(hand.args, hand.kwargs)
-        written = {address_of(tensor) for name in plan.writes for tensor in op_tensors((named.get(name),), None)}
-        tensors = op_tensors(hand.args, hand.kwargs)
-        if hand.args and type(hand.args[0]) is RegionInputs:
-            written = {address_of(tensors[place]) for place in hand.args[0].written}
+        named, tensors = self.plan.named(self.args, self.kwargs), self.tensors
+        written = {address_of(tensor) for name in self.plan.writes for tensor in op_tensors((named.get(name),), None)}
+        if self.args and type(self.args[0]) is RegionInputs:
+            written = {address_of(tensors[place]) for place in self.args[0].written}
         return {place: tensor for place, tensor in enumerate(tensors) if address_of(tensor) in written}
 
-    # --- what the recorder underneath finds out, as it does ---------------------------------------------------------
+    def copy_early(self, layouts: Layouts) -> None:
+        """Copy what lies in a storage that the op writes to; before it runs."""
+        for place, tensor in self.in_written_memory().items():
+            self.early[place] = _bytes_or_why(tensor, layouts.of(tensor))
 
-    def _reads_at_once(self) -> bool:
-        return self._hand is not None or super()._reads_at_once()
 
-    def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        digested = self._digested
-        super()._fresh(out, plan, tensors, slot)
-        if self._hand is not None and self._digested > digested:
-            self._hand.outputs.append(out)
+class ValueCopier:
+    """Puts the values of one stream's ops into the queue, checked against the digests of their rows."""
 
-    def _written(
-        self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> tuple[int, int]:
-        digested = self._digested
-        found = super()._written(call, tensors, args, kwargs)
-        if self._hand is not None and self._digested - digested == len(call.written):
-            self._hand.outputs += [tensors[place] for place in call.written]
-        return found
+    def __init__(self, stream: OpRecorder, queue: ValueQueue) -> None:
+        self._stream = stream
+        self._queue = queue
+        self._layouts = stream.process.layouts
 
-    def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
-        self._keeper.forget(self.number, self.row)
-        super()._interrupted(call, tensors)
-
-    def _keep_and_finish(self, fixed: tuple[int, int, int, int, int, int, int]) -> None:
-        """Stands in for the last statement of a row: what belongs to it is handed over before the row is there."""
-        hand = self._hand
-        if hand is not None:
-            op, structure, site, module, _, flags, _ = fixed
-            found = self._wanted.finds(op, hand.plan.name, structure, site, module, flags)
-            if found and not flags & _WITHOUT:
-                self._keep(hand)
-        self._finish_row(fixed)
-
-    # --- keeping ------------------------------------------------------------------------------------------------------
-
-    def _keep(self, hand: OpInFlight) -> None:
-        count = len(hand.outputs)
-        digests = self.digests[len(self.digests) - count :].tolist()
-        if hand.plan.draws:
-            self._keep_state(hand.state, self.digests[-count - 1])
-        for place, (tensor, digest) in enumerate(zip(hand.outputs, digests, strict=True)):
-            if digest and not self._keeper.knows(digest):  # 0: a library's workspace
-                self._keep_output(tensor, digest, place)
-        if self._keeper.asked.inputs:
-            self._keep_lying(hand)
-            tensors = op_tensors(hand.args, hand.kwargs)
+    def record(self, op: OpInFlight, results: list[Tensor]) -> None:
+        """Record ``op``, whose row the stream is about to finish; each of ``results`` has a digest at its end."""
+        count, written = len(results), self._stream.digests
+        digests = written[len(written) - count :].tolist()
+        if op.plan.draws:
+            self._state(op.state, written[-count - 1])
+        for place, (tensor, digest) in enumerate(zip(results, digests, strict=True)):
+            if digest and not self._queue.knows(digest):  # 0: a library's workspace
+                self._output(tensor, digest, place)
+        if self._queue.asked.inputs:
+            self._placements(op)
+            tensors = op.tensors
             for place, tensor in enumerate(tensors):
-                if self.links[place - len(tensors)] != OVERWRITTEN:
-                    self._keep_input(tensor, place, hand)
+                if self._stream.links[place - len(tensors)] != OVERWRITTEN:
+                    self._input(tensor, place, op)
 
-    def _keep_state(self, state: bytes | None, digest: int) -> None:
-        """Keep a generator's state; one that nobody can ask for (a device's) has the digest 0."""
-        if state is None or digest_buffer(state, 0) != digest or self._keeper.knows(digest):
+    def _state(self, state: bytes | None, digest: int) -> None:
+        """A generator's state; one that cannot be read (a device's) has the digest 0."""
+        if state is None or digest_buffer(state, 0) != digest or self._queue.knows(digest):
             return
-        self._hand_over(ValueKind.GENERATOR, digest, 0, 0, state)
+        self._add(ValueKind.GENERATOR, digest, 0, 0, state)
 
-    def _keep_lying(self, hand: OpInFlight) -> None:
-        for place, lies in hand.lying.items():
-            if not lies.is_plain(place) and self._keeper.has_room(0):  # where there is none, the inputs will say so
-                told = lies.alignment << LYING_SHIFT | lies.bits
-                held = (self.number, self.row, place, told, b"", lies.offset)
-                self._keeper.keep(NewValue(ValueKind.LYING, lies.with_, *held))
+    def _placements(self, op: OpInFlight) -> None:
+        for place, lies in op.lying.items():
+            if not lies.is_plain(place) and self._queue.has_room(0):  # where there is none, the inputs will say so
+                bits = lies.alignment << LYING_SHIFT | lies.bits
+                cells = (self._stream.number, self._stream.row, place, bits, b"", lies.offset)
+                self._queue.keep(NewValue(ValueKind.LYING, lies.with_, *cells))
 
-    def _keep_output(self, tensor: Tensor, digest: int, place: int) -> None:
-        layout = self.process.layouts.of(tensor)
+    def _output(self, tensor: Tensor, digest: int, place: int) -> None:
+        layout = self._layouts.of(tensor)
         if not self._has_room(layout.nbytes):
             return
         data = _bytes_or_why(tensor, layout)
@@ -387,33 +309,72 @@ class ValueRecorder(OpRecorder):
         elif digest_buffer(data, layout.seed) != digest:
             self._leave(CHANGED, layout.nbytes)
         else:
-            self._hand_over(ValueKind.OUTPUT, digest, place, layout.id, data)
+            self._add(ValueKind.OUTPUT, digest, place, layout.id, data)
 
-    def _keep_input(self, tensor: Tensor, place: int, hand: OpInFlight) -> None:
-        layout = self.process.layouts.of(tensor)
+    def _input(self, tensor: Tensor, place: int, op: OpInFlight) -> None:
+        layout = self._layouts.of(tensor)
         if not self._has_room(layout.nbytes):
             return
-        data = hand.early.get(place) or _bytes_or_why(tensor, layout)
+        data = op.early.get(place) or _bytes_or_why(tensor, layout)
         if isinstance(data, str):
             self._leave(data, layout.nbytes)
             return
         digest = digest_buffer(data, layout.seed)
-        if self._keeper.knows(digest):
-            self._hand_over(ValueKind.SAME_INPUT, digest, place, 0, b"")
+        if self._queue.knows(digest):
+            self._add(ValueKind.SAME_INPUT, digest, place, 0, b"")
         else:
-            self._hand_over(ValueKind.INPUT, digest, place, layout.id, data)
+            self._add(ValueKind.INPUT, digest, place, layout.id, data)
 
     def _has_room(self, size: int) -> bool:
-        if self._keeper.has_room(size):
+        if self._queue.has_room(size):
             return True
         self._leave(LIMIT, size)
         return False
 
     def _leave(self, why: str, size: int) -> None:
-        self._keeper.leave(why, self.number, self.row, size)
+        self._queue.leave(why, self._stream.number, self._stream.row, size)
 
-    def _hand_over(self, kind: ValueKind, digest: int, place: int, layout: int, data: bytes) -> None:
-        self._keeper.keep(NewValue(kind, digest, self.number, self.row, place, layout, data))
+    def _add(self, kind: ValueKind, digest: int, place: int, layout: int, data: bytes) -> None:
+        self._queue.keep(NewValue(kind, digest, self._stream.number, self._stream.row, place, layout, data))
+
+
+class ValueCapture(OpHook[OpInFlight]):
+    """Records the values of the ops of one stream that a selector finds."""
+
+    def __init__(self, stream: OpRecorder, queue: ValueQueue, selector: Selector) -> None:
+        self._stream = stream
+        self._queue = queue
+        self._wanted = Wanted(selector, stream)
+        self._values = ValueCopier(stream, queue)
+
+    def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
+        process, inputs = self._stream.process, self._queue.asked.inputs
+        plan = process.calls.plan(func)
+        if not self._wanted.may_find(plan.id, plan.name):
+            return None
+        if inputs and args and type(args[0]) is RegionInputs:
+            args = (args[0].to_keep(),)
+        op = OpInFlight(plan, args, kwargs)
+        if plan.draws:
+            op.state = state_bytes(args, kwargs)
+        if inputs and not plan.is_view:
+            op.lying = placements(op.tensors)
+            if plan.writes_any:
+                op.copy_early(process.layouts)
+        return op
+
+    def finish(self, cells: FixedCells, call: Call, tensors: list[Tensor], out: Any) -> None:
+        op = self.op
+        if op is None:
+            return
+        number, structure, site, module, _, flags, _ = cells
+        found = self._wanted.finds(number, op.plan.name, structure, site, module, flags)
+        if found and not flags & _WITHOUT:
+            written, returned = call.results(tensors, out)
+            self._values.record(op, written + returned)
+
+    def drop(self) -> None:
+        self._queue.forget(self._stream.number, self._stream.row)
 
 
 def _bytes_or_why(tensor: Tensor, layout: Layout) -> bytes | str:

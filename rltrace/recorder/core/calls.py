@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,15 @@ from torch.nn import Parameter
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.torch_function import OverriddenError, would_be_asked
-from rltrace.recorder.core.op_info import LABELS, OpPlan, WrittenPlaces, make_plan, plan_of_call, written_places
+from rltrace.recorder.core.op_info import (
+    LABELS,
+    OpPlan,
+    WrittenPlaces,
+    make_plan,
+    new_results,
+    plan_of_call,
+    written_places,
+)
 from rltrace.recorder.core.regions import RegionInputs, RegionName, region_of
 from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, shape_of
 
@@ -220,6 +229,13 @@ class Call:
         """Of its tensors, in order."""
         self.structure = structure
         self.scalars = scalars
+
+    def results(self, tensors: Sequence[torch.Tensor], out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """(written, returned): what has a digest at the end of the row, in its order, of a call on ``tensors``."""
+        if self.plan.is_view or not self.plan.computes:
+            return [], []
+        written = [] if self.plan.arrives else [tensors[place] for place in self.written]
+        return written, new_results(self.plan, out)
 
 
 class Calls:

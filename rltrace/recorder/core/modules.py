@@ -233,11 +233,11 @@ def _forget(known: dict[int, int], number: int) -> Any:
     return lambda _: known.pop(number, None)
 
 
-class CallWatcher(Protocol):
-    """What looks at the calls of modules in one thread. None of this may raise an error of its own."""
+class CallHook(Protocol):
+    """Called for every call of a module in one thread. None of this may raise an error of its own."""
 
     def begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> Any:
-        """``module`` is about to be called, as the ``depth``th call within one another; what is to be told again."""
+        """``module`` is about to be called, within ``depth - 1`` other calls. Returns what to remember of the call."""
 
     def ended(self, call: Any, result: Any) -> None:
         """The call for which ``begins`` returned ``call`` has returned ``result``."""
@@ -257,10 +257,10 @@ class ModuleStack:
         """Id in table "modules" of the innermost module being called; 0: none."""
         self.on_outermost: Callable[[FrameType], None] | None = None
         """Told of the call of a module within no other one, by the frame that called it."""
-        self.calls: CallWatcher | None = None
-        """Told of what modules are called with and what they return, where calls are followed closely."""
-        self.calls_of_autograd: CallWatcher | None = None
-        """Told of the same where a thread of autograd's own works for this one: it has no stack of its own."""
+        self.call_hooks: list[CallHook] = []
+        """Called with what modules take and return, in this order, where calls are followed closely."""
+        self.autograd_call_hooks: list[CallHook] = []
+        """The same where a thread of autograd works for this one: it has no stack of modules."""
         self._starts: list[int] = []
         self._modules: list[int] = []
 
@@ -400,7 +400,7 @@ class ModuleCalls:
         *,
         closely: bool = False,
     ) -> None:
-        """``closely``: the ``calls`` of each stack are told of every call, too."""
+        """``closely``: the call hooks of each stack are called, too."""
         self._names = names
         self._stack_of_thread = stack_of_thread
         self._stand_in = _watched_closely if closely else _watched
@@ -479,53 +479,49 @@ def _watched_closely(call: Any) -> Any:
             return call(self, *args, **kwargs)
         stack = _watching.stack_of_thread()
         if stack is None:
-            watcher = _watcher_of_autograd()
-            return call(self, *args, **kwargs) if watcher is None else _reported(watcher, 0, call, self, args, kwargs)
+            hooks = _hooks_of_autograd()
+            return _with_hooks(hooks, 0, call, self, args, kwargs) if hooks else call(self, *args, **kwargs)
         try:
             stack.enter(self, _get_frame())
         except Exception as error:
             _watching.failed(self, error)
             return call(self, *args, **kwargs)
         try:
-            watcher = stack.calls
-            if watcher is None:
+            if not stack.call_hooks:
                 return call(self, *args, **kwargs)
-            return _reported(watcher, stack.depth, call, self, args, kwargs)
+            return _with_hooks(stack.call_hooks, stack.depth, call, self, args, kwargs)
         finally:
             stack.leave()
 
     return __call__
 
 
-def _reported(
-    watcher: CallWatcher,
-    depth: int,
-    call: Any,
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+def _with_hooks(
+    hooks: list[CallHook], depth: int, call: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a module and tell who watches."""
+    """Call a module with hooks."""
     with unasked():
-        begun = watcher.begins(module, args, kwargs, depth)
+        begun = [hook.begins(module, args, kwargs, depth) for hook in hooks]
     try:
         result = call(module, *args, **kwargs)
     except BaseException:
         with unasked():
-            watcher.raised(begun)
+            for hook, own in zip(hooks, begun, strict=True):
+                hook.raised(own)
         raise
     with unasked():
-        watcher.ended(begun, result)
+        for hook, own in zip(hooks, begun, strict=True):
+            hook.ended(own, result)
     return result
 
 
-def _watcher_of_autograd() -> CallWatcher | None:
-    """Who watches the stream that the calling thread works for, where it is one of autograd's own.
+def _hooks_of_autograd() -> list[CallHook]:
+    """Hooks of the stream that the calling thread works for, where it is one of autograd's own.
 
     On a device, what activation checkpointing computes anew is called there.
     """
     if torch._C._current_autograd_node() is None:
-        return None
+        return []
     observer = observer_here()
     stack = getattr(getattr(observer, "stream", observer), "modules", None)
-    return stack.calls_of_autograd if isinstance(stack, ModuleStack) else None
+    return stack.autograd_call_hooks if isinstance(stack, ModuleStack) else []

@@ -386,12 +386,16 @@ def results_of(
     """
     if not plan.computes or plan.arrives:
         return [], []
-    written = [tensors[place] for place in written_places(plan, args, kwargs).all]
+    return [tensors[place] for place in written_places(plan, args, kwargs).all], new_results(plan, out)
+
+
+def new_results(plan: OpPlan, out: Any) -> list[torch.Tensor]:
+    """The tensors that an op returned which are none of its arguments."""
     if not plan.returns_new:
-        return written, []
+        return []
     if plan.aliased and isinstance(out, tuple):
         out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
-    return written, list(_flat(out))
+    return list(_flat(out))
 
 
 def _flat(out: Any) -> Iterator[torch.Tensor]:

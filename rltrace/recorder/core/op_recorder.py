@@ -16,7 +16,6 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch.nn import Parameter
@@ -25,14 +24,14 @@ from xxhash import xxh3_64_intdigest
 from rltrace.recorder.base.settings import NOT_ASKED, SUBNORMAL
 from rltrace.recorder.base.stack_room import need_room
 from rltrace.recorder.base.torch_function import OverriddenError, unasked, would_be_asked
-from rltrace.recorder.core import storages as partial_writes
 from rltrace.recorder.core import storages as storage_rules
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import INT64, Call, op_tensors, take_apart, tensor_parts
-from rltrace.recorder.core.events import EventRows
+from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.op_info import Factor, OpPlan, Role
-from rltrace.recorder.core.process_state import FULL_STACK
+from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.core.row_buffer import (
+    KIND_SHIFT,
     MIXED,
     OUTSIDE,
     OUTSIDE_READ,
@@ -40,30 +39,366 @@ from rltrace.recorder.core.row_buffer import (
     PHASE_SHIFT,
     UNKNOWN,
     UNKNOWN_READ,
-    DeferredDigests,
     Later,
+    RowBuffer,
+    RowTaker,
     phase_bits,
 )
-from rltrace.recorder.core.storages import SWEEP_EVERY, View, address_of, pack_read, pack_writer, row_of
+from rltrace.recorder.core.storages import SWEEP_EVERY, View, overlaps_another, pack_read, pack_writer, row_of
 from rltrace.recorder.core.torchscript_threads import is_symbolic, runs_beside
 from rltrace.recorder.digests.readback import Pending
 from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, Phase, RowFlag
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-#
-# Where the bytes came from that an op reads: the link of each input that one whole write does not describe.
-#
-# Owns when an input is digested. All of it is rare, once for most tensors in a step; what is not is in ``stream.py``.
-
-
 Tensor = torch.Tensor
 
 FEW = 4
-"""Up to so many inputs each is put off by itself."""
+"""Ops with more inputs than this on a device have them digested together."""
+
+_MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
+_ALLOCATION, _OVERLAPPING = int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
+_BACKWARD = phase_bits(Phase.BACKWARD)
+_PHASE = 0xFF << PHASE_SHIFT
+
+_current_node = torch._C._current_autograd_node
+_get_frame = sys._getframe
+_get_ident = get_ident
+_is_inference = torch.is_inference_mode_enabled
+_has_onednn = torch._C._get_mkldnn_enabled
+_storage_address = torch._C._storage_address  # type: ignore[attr-defined]
+_would_be_asked = would_be_asked
+_start_thread = start_new_thread  # of C, as is waiting for a lock: neither needs room on the stack
 
 
-class InputProvenance(DeferredDigests):
-    """Links of inputs."""
+class OpRecorder(RowBuffer):
+    """Writes the rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
+
+    def __init__(self, process: ProcessState, number: int, name: str, committer: RowTaker) -> None:
+        super().__init__(process, number, name)
+        self.fail = process.fail
+        self._committer = committer
+        self._forms: dict[EventForm, tuple[int, int]] = {}
+        """By form: its ids in tables "modules" and "scalars"."""
+
+    # --- the hot path -----------------------------------------------------------------------------------------------
+
+    def observe(
+        self, _by: Any, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        """Run one op and write its row."""
+        if _get_ident() != self.owner and runs_beside(2):
+            self.passed_by()
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if _would_be_asked(None):
+            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
+        process = self.process
+        tensors: list[Tensor] = []
+        links = integers = floats = self._digested = 0  # cells appended so far
+        try:
+            row = self.row
+            parts: list[object] = [id(func)]
+            if kwargs:
+                parts.append(tuple(kwargs))
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                kind = type(value)
+                if kind is Tensor or kind is Parameter:
+                    tensors.append(value)
+                    try:
+                        parts += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
+                    except RuntimeError:
+                        parts += tensor_parts(value)
+                elif kind is float:
+                    self._add_float(value)
+                    floats += 1
+                    parts.append(float)
+                elif kind is int and -INT64 <= value < INT64:
+                    self._add_integer(value)
+                    integers += 1
+                    parts.append(int)
+                elif value is None or kind is bool:
+                    parts += kind, value
+                else:
+                    more_integers, more_floats = take_apart((value,), parts, tensors, self.integers, self.floats)
+                    integers += more_integers
+                    floats += more_floats
+            signature = tuple(parts)
+            call = self._calls.get(signature)
+            if call is None:
+                call = process.calls.make(func, args, kwargs, signature, tensors, integers, floats)
+            plan = call.plan
+            is_view = plan.is_view
+
+            if tensors:
+                self._marked = False
+                here = row << 12
+                current = self._current
+                for tensor in tensors:
+                    try:
+                        address = _storage_address(tensor)
+                    except NotImplementedError:  # sparse, opaque
+                        address = 0
+                    writer = current.get(address)
+                    if writer is not None:
+                        self._add_link(here - writer)
+                    elif is_view:
+                        self._add_link(self._view_link(address))
+                    else:
+                        self._add_link(self._input(call, tensors, address, links))
+                    links += 1
+                for place in call.overwritten:
+                    self.links[place - links] = OVERWRITTEN
+
+            flags = 0
+            if plan.draws:
+                digest, number = process.generators.before_op(args, kwargs or {})
+                self._add_digest(digest)
+                self._digested += 1
+                flags = _RNG | number << GENERATOR_SHIFT
+
+            node = _current_node()
+            if node is None:
+                module = self.modules.current
+                flags |= self.phase
+            else:
+                number = node._sequence_nr()
+                if number != self._node_number:
+                    self._node_number = number
+                    self._node_module = self.modules.of_node(number)
+                module = self.modules.current or self._node_module  # a checkpointed forward runs in backward
+                flags |= _BACKWARD
+
+            stack: list[int] = []
+            frame: Any
+            try:
+                frame = _get_frame(1)
+            except ValueError:  # a thread without Python below: the autograd engine's own
+                frame = None
+            first = frame
+            below = None
+            if self.anchors:
+                anchor = self.anchors[-1]
+                stop = anchor.frame
+                while frame is not stop and frame is not None:
+                    stack += id(frame.f_code), frame.f_lasti
+                    frame = frame.f_back
+                if frame is not None:
+                    stack.append(anchor.prefix or process.sites.prefix(self.anchors))
+                elif node is not None:  # a thread of the autograd engine's own, working for the call of backward
+                    below = stop
+                    stack.append(anchor.prefix or process.sites.prefix(self.anchors))
+                elif self._attempt_depth is not None:
+                    flags = self._attempt_raised(flags)
+            else:
+                while frame is not None:
+                    stack += id(frame.f_code), frame.f_lasti
+                    frame = frame.f_back
+            site_key = tuple(stack)
+            site = self._sites.get(site_key)
+            if site is None:
+                site = process.sites.make(site_key, first, below)
+            self.site = site
+            del first, frame, below
+        except OverriddenError as error:
+            self._take_back([], 0, integers + error.integers, floats + error.floats)
+            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
+        except Exception as error:
+            try:
+                need_room(error)
+                if is_symbolic(error, tensors):
+                    self._take_back(tensors, links, integers, floats)
+                else:
+                    process.fail(error)
+            except RecursionError:
+                _start_thread(self._lose, (args, kwargs))
+                self._lost.acquire()
+                func = getattr(func, "_op", func)  # a frame less
+            return func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException:  # Ctrl-C, between two statements above
+            self._interrupted(None, tensors)
+            raise
+
+        try:
+            out = func(*args, **kwargs) if kwargs else func(*args)
+        except RecursionError:  # the op's own, or there is no room to call it
+            _start_thread(self._lose, (args, kwargs))
+            self._lost.acquire()
+            raise
+        except BaseException:
+            self._take_back(tensors, links, integers, floats)
+            raise
+
+        try:
+            if is_view:
+                flags |= _VIEW
+            elif plan.computes:
+                slot = 0
+                if call.written:
+                    slot, overlapping = self._written(call, tensors, args, kwargs)
+                    flags |= overlapping
+                if plan.returns_new:
+                    if type(out) is Tensor:
+                        self._fresh(out, plan, tensors, slot)
+                    elif out is not None:
+                        self._fresh_several(out, plan, tensors, slot)
+                if tensors and self._marked:
+                    flags |= _MARKED
+            elif plan.role is Role.NUMBER:
+                flags |= _number(out, self.integers, self.floats)
+                if self._marked:
+                    flags |= _MARKED
+            else:
+                flags |= self._not_computed(call, tensors, out)
+            settings = self.settings
+            if (  # ``Settings.now`` without the call
+                not settings.is_unchanged()
+                or _is_inference() is not settings.inference
+                or (SUBNORMAL == 0.0) is not settings.flushes
+                or _has_onednn() is not settings.onednn
+            ):
+                self._settings_changed()
+            cells = (plan.id, call.structure, site, module, call.scalars, flags, self._digested)
+            if self.hooks:
+                for hook in self.hooks:
+                    hook.finish(cells, call, tensors, out)
+            self._add_fixed(cells)
+            self.row = row + 1
+            if row >= self.limit:
+                self._committer.wake(self)
+        except Exception as error:
+            try:
+                need_room(error)
+                process.fail(error)
+            except RecursionError:
+                _start_thread(self._lose, (args, kwargs))
+                self._lost.acquire()
+        except BaseException:
+            self._interrupted(call, tensors)
+            raise
+        return out
+
+    def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
+        """An output that no argument aliases: digest it and follow its storage."""
+        try:
+            layout = self._layouts[out.dtype, out.shape, out.stride(), out.is_cpu or out.device]
+        except (KeyError, RuntimeError, TypeError):
+            layout = self.process.layouts.of(out)
+        small = layout.small
+        try:
+            if small is not None and type(out) is Tensor:
+                digest = xxh3_64_intdigest(small(out.data_ptr()), layout.seed)
+            elif layout.later:
+                digest = self._later(out, layout)
+            else:
+                digest = self.process.digests.with_layout(out, layout)
+        except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+            digest = self.process.digests.with_layout(out, layout)
+        self._add_digest(digest)
+        self._digested += 1
+        try:
+            address = _storage_address(out)
+        except NotImplementedError:
+            return
+        handles = self._handles
+        if address in handles or not address:
+            return  # the op handed back memory it was given
+        raw: Any = out.untyped_storage()
+        handles[address] = raw._weak_ref()
+        self._current[address] = (self.row << 12) - (slot << 2)  # pack_writer
+        young = self._young
+        young.append(address)
+        if len(young) >= SWEEP_EVERY:
+            self.process.storages.sweep()
+        if plan.copies and tensors and self._marked:
+            self._copy_marks(tensors[0], out)
+
+    # --- what is rare ---------------------------------------------------------------------------------------------
+
+    def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
+        """Several outputs, those aside that are arguments the op wrote."""
+        if plan.aliased and isinstance(out, tuple):
+            out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
+        for item in tensors_in(out):
+            self._fresh(item, plan, tensors, min(slot, SLOT_UNKNOWN))
+            if slot in plan.scratch:
+                self._no_result()
+            slot += 1
+
+    def _take_back(self, tensors: list[Tensor], links: int, integers: int, floats: int) -> None:
+        """The op raised: no row will stand for what has been appended and read for it.
+
+        Counted from the end, since the committer may take from the front meanwhile.
+        """
+        if self.raised is not None:
+            self.raised.append(self.row)
+        for cells, count in (
+            (self.links, links),
+            (self.integers, integers),
+            (self.floats, floats),
+            (self.digests, self._digested),
+        ):
+            if count:
+                del cells[-count:]
+        self.drop_later(self.row)
+        for tensor in tensors:
+            self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
+
+    def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
+        """Something like Ctrl-C came while a row was being written: that row will never be.
+
+        ``call`` where its op has run already. What it wrote then counts as written by nobody known.
+        """
+        for hook in self.hooks:
+            hook.drop()
+        self._committer.trim(self)
+        storages = self.process.storages
+        storages.reads.clear()
+        self._writers.drop_row(self.row)
+        for place in () if call is None else call.written:
+            self._writers.drop(storage_rules.address_of(tensors[place]))
+
+    def _settings_changed(self) -> None:
+        """The op at hand ran under other settings than the last one, or nobody has asked yet."""
+        before = self.settings
+        if before is NOT_ASKED:
+            self.asked_settings = self.row
+        self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
+        if not self.epochs or self.epochs[-1][1] != self.settings.number:
+            self.epochs.append((self.row, self.settings.number))
+
+    def _lose(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """The stack of the stream's thread is full (RecursionError): the row at hand will never be.
+
+        Called in a thread of its own, which has room, while that thread waits for ``_lost``. Nobody knows what the op
+        has written, or will have when it has run without a row.
+        """
+        try:
+            with unasked():
+                self._interrupted(None, [])
+                for tensor in op_tensors(args, kwargs):
+                    self._writers.drop(storage_rules.address_of(tensor))
+            self.process.missing(FULL_STACK, f"{self.name} at row {self.row}")
+        except Exception as error:
+            self.process.fail(error)
+        finally:
+            self._lost.release()
+
+    def begin_attempt(self, caller: FrameType) -> None:
+        """An optimizer's step begins: ops above ``caller`` share the stack below it."""
+        self.end_attempt()
+        self._attempt_depth = len(self.anchors)
+        self.anchors.append(Anchor(caller))
+
+    def end_attempt(self) -> None:
+        if self._attempt_depth is not None:
+            del self.anchors[self._attempt_depth :]
+            self._attempt_depth = None
+
+    def _attempt_raised(self, flags: int) -> int:
+        """The optimizer's step that was under way is no longer on the stack; the row's flags, corrected."""
+        self.end_attempt()
+        self.phase = phase_bits(self.process.phase)
+        return flags & ((1 << PHASE_SHIFT) - 1) | self.phase
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
 
     def _input(self, call: Call, tensors: list[Tensor], address: int, place: int) -> int:
         """Link of an input whose bytes were not all written by one op of this step; digests them where that decides."""
@@ -182,75 +517,7 @@ class InputProvenance(DeferredDigests):
             return MIXED
         return (self.row << 12) - writer
 
-
-# --- overlaps ---------------------------------------------------------------------------------------------------------
-#
-# Ops that write memory which they also read, element against other element: what comes out depends on their order.
-#
-# ``t[:, :-1].copy_(t[:, 1:])`` is such a copy; torch refuses the plainest of them and lets the others pass. Owns the
-# question whether two views share elements. Looks at addresses alone, never at memory.
-
-
-MOST_TENSORS = 8
-"""Ops over lists of tensors are not looked at: that would take each pair of them."""
-MOST_WORK = 10_000
-"""Steps of the search for a shared element; past it none is claimed."""
-
-
-def overlaps_another(tensors: Sequence[torch.Tensor], written: int) -> bool:
-    """Whether what an op writes shares elements with another view among its tensors."""
-    if len(tensors) > MOST_TENSORS:
-        return False
-    tensor = tensors[written]
-    address = address_of(tensor)
-    for other in tensors:
-        if other is not tensor and address_of(other) == address and _share_elements(tensor, other):
-            return True
-    return False
-
-
-def _share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two views of one storage have elements in common; the very same view has none that matter."""
-    if a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride():
-        return False
-    try:
-        return bool(np.shares_memory(_outline(a), _outline(b), max_work=MOST_WORK))  # type: ignore[arg-type]  # any number does
-    except np.exceptions.TooHardError:
-        return False
-
-
-class _Memory:
-    """What NumPy needs to know of a tensor's memory without touching it."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        size = tensor.element_size()
-        self.__array_interface__: dict[str, Any] = {
-            "version": 3,
-            "shape": tuple(tensor.shape),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-            "typestr": f"|V{size}",
-            "data": (tensor.data_ptr(), True),
-        }
-
-
-def _outline(tensor: torch.Tensor) -> Any:
-    return np.asarray(_Memory(tensor))
-
-
-# --- writing ----------------------------------------------------------------------------------------------------------
-#
-# What an op has done to memory: what it wrote, allocated or had sent, and who is to be named for it from now on.
-#
-# Owns the digests of written arguments and the marks of memory that nobody has written. Each op that writes passes
-# here; what returns new memory only is in ``stream.py``.
-
-
-_MARKED_ROW, _ALLOCATION, _OVERLAPPING = int(RowFlag.MARKED), int(RowFlag.ALLOCATION), int(RowFlag.OVERLAPPING)
-_storage_address = torch._C._storage_address  # type: ignore[attr-defined]
-
-
-class OutputProvenance(DeferredDigests):
-    """Effects of ops."""
+    # --- outputs ------------------------------------------------------------------------------------------------------
 
     def _written(
         self, call: Call, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
@@ -300,7 +567,7 @@ class OutputProvenance(DeferredDigests):
             copied = plan.copies and self._marked and len(tensors) > 1 and self._copy_marks(tensors[1], tensor)
             if plan.partial:
                 given = plan.named(args, kwargs)
-                if special.mask is not True and not partial_writes.mark_touched(special, tensor, plan.schema, given):
+                if special.mask is not True and not storage_rules.mark_touched(special, tensor, plan.schema, given):
                     self._marked = True
             elif not copied:
                 storage_rules.mark_written(special, tensor)
@@ -336,7 +603,7 @@ class OutputProvenance(DeferredDigests):
             self._arrived(out)
         else:
             self._sent(tensors_in(out))
-        return _MARKED_ROW if self._marked else 0
+        return _MARKED if self._marked else 0
 
     def _copied_to_host(self, call: Call, tensors: list[Tensor], out: Any) -> None:
         """Memory of the host that a device writes, some time: what it will hold is what the device has, where that is
@@ -419,6 +686,89 @@ class OutputProvenance(DeferredDigests):
                 self._current[address] = pack_writer(self.row, 0)
                 storages.special_of(address, tensor).mask = False
 
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def write_event(
+        self,
+        form: EventForm,
+        evidence: Sequence[int],
+        digests: Sequence[int],
+        integers: Sequence[int],
+        floats: Sequence[float],
+        frame: FrameType,
+    ) -> None:
+        """Write one event, called from ``frame``. Never while an op of this thread is under way."""
+        module, scalars = self._forms.get(form) or self._intern(form)
+        flags = self.phase & _PHASE | form.kind << KIND_SHIFT | len(evidence) << GENERATOR_SHIFT | _MARKED
+        row, site = self.row, self._site_of(frame)
+        try:
+            self.digests.extend((*evidence, *digests))
+            self.integers.extend(integers)
+            self.floats.extend(floats)
+            count = len(evidence) + len(digests)
+            self.fixed.extend((self.process.calls.no_op, 0, site, module, scalars, flags, count))
+            self.row += 1
+        except BaseException:  # Ctrl-C, between two of them
+            self._committer.trim(self)
+            raise
+        if self.row > self.limit:
+            self._committer.wake(self)
+        for hook in self.hooks:
+            hook.event(form, (evidence, digests, integers, floats), scalars, row, site)
+
+    def _intern(self, form: EventForm) -> tuple[int, int]:
+        process = self.process
+        scalars = process.calls.scalars(form.skeleton(), len(form.integers), len(form.floats))
+        ids = self._forms[form] = process.tables.intern_payload("modules", form.owner), scalars
+        return ids
+
+    def _site_of(self, first: FrameType) -> int:
+        """The call site of ``first``, walked like that of an op."""
+        anchor = self.anchors[-1] if self.anchors else None
+        frame: FrameType | None = first
+        stack: list[int] = []
+        while frame is not None and (anchor is None or frame is not anchor.frame):
+            stack += id(frame.f_code), frame.f_lasti
+            frame = frame.f_back
+        if anchor is not None and frame is not None:
+            stack.append(anchor.prefix or self.process.sites.prefix(self.anchors))
+        key = tuple(stack)
+        site = self._sites.get(key)
+        return self.process.sites.make(key, first) if site is None else site
+
+    def write_window_tensor(self, bits: int, name: str, owner: str, tensor: Tensor) -> None:
+        """A row for a tensor that a window begins with; whoever reads it later is linked to that row."""
+        storages = self.process.storages
+        self.write_window_row(bits, name, owner, [self.process.digests.of(tensor)], tensor)
+        address = storage_rules.address_of(tensor)
+        if not address:
+            return
+        if address not in storages.handles:
+            storages.follow_outside(address, tensor)
+        if storage_rules.covers(tensor, tensor.untyped_storage().nbytes()):
+            self._writers.earlier[address] = pack_writer(self.row - 1, 0)
+        self._writers.opened = self.row
+
+    def write_window_row(self, bits: int, name: str, owner: str, digests: list[int], tensor: Tensor | None) -> None:
+        """A row for what a window begins with: ``bits`` of phase_bits, what it is, whose, and its digests."""
+        process = self.process
+        scalars = process.calls.scalars([name], 0, 0)
+        structure = 0
+        if tensor is not None:
+            structure = process.calls.structure((process.layouts.of(tensor),), [tensor])
+            self.links.append(OUTSIDE_READ)
+        self.digests.extend(digests)
+        module = process.tables.intern_payload("modules", owner)
+        cells = (process.calls.no_op, structure, 0, module, scalars, bits, len(digests))
+        self.fixed.extend(cells)
+        self.row += 1
+        for hook in self.hooks:
+            hook.window_row(cells, self.row - 1, name, owner, digests)
+
+    def forget_writer(self, tensor: Tensor) -> None:
+        """A tensor was overwritten by no op: whoever reads it next digests it."""
+        self._writers.drop(storage_rules.address_of(tensor))
+
 
 def tensors_in(out: Any) -> Iterator[Tensor]:
     """The tensors that an op returned, in order."""
@@ -427,337 +777,6 @@ def tensors_in(out: Any) -> Iterator[Tensor]:
     elif isinstance(out, (tuple, list)):
         for item in out:
             yield from tensors_in(item)
-
-
-# --- stream -----------------------------------------------------------------------------------------------------------
-
-
-_MARKED, _RNG, _VIEW = int(RowFlag.MARKED), int(RowFlag.RNG), int(RowFlag.VIEW)
-_BACKWARD = phase_bits(Phase.BACKWARD)
-
-_current_node = torch._C._current_autograd_node
-_get_frame = sys._getframe
-_get_ident = get_ident
-_is_inference = torch.is_inference_mode_enabled
-_has_onednn = torch._C._get_mkldnn_enabled
-_would_be_asked = would_be_asked
-_start_thread = start_new_thread  # of C, as is waiting for a lock: neither needs room on the stack
-
-
-class OpRecorder(InputProvenance, OutputProvenance, EventRows):
-    """Rows of one thread. Used by that thread alone; the committer takes finished rows off the front."""
-
-    # --- the hot path -----------------------------------------------------------------------------------------------
-
-    def observe(
-        self, _by: Any, func: OpOverload, _types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
-    ) -> Any:
-        """Run one op and write its row."""
-        if _get_ident() != self.owner and runs_beside(2):
-            self.passed_by()
-            return func(*args, **kwargs) if kwargs else func(*args)
-        if _would_be_asked(None):
-            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
-        process = self.process
-        tensors: list[Tensor] = []
-        links = integers = floats = self._digested = 0  # cells appended so far
-        try:
-            row = self.row
-            parts: list[object] = [id(func)]
-            if kwargs:
-                parts.append(tuple(kwargs))
-            for value in (*args, *kwargs.values()) if kwargs else args:
-                kind = type(value)
-                if kind is Tensor or kind is Parameter:
-                    tensors.append(value)
-                    try:
-                        parts += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
-                    except RuntimeError:
-                        parts += tensor_parts(value)
-                elif kind is float:
-                    self._add_float(value)
-                    floats += 1
-                    parts.append(float)
-                elif kind is int and -INT64 <= value < INT64:
-                    self._add_integer(value)
-                    integers += 1
-                    parts.append(int)
-                elif value is None or kind is bool:
-                    parts += kind, value
-                else:
-                    more_integers, more_floats = take_apart((value,), parts, tensors, self.integers, self.floats)
-                    integers += more_integers
-                    floats += more_floats
-            signature = tuple(parts)
-            call = self._calls.get(signature)
-            if call is None:
-                call = process.calls.make(func, args, kwargs, signature, tensors, integers, floats)
-            plan = call.plan
-            is_view = plan.is_view
-
-            if tensors:
-                self._marked = False
-                here = row << 12
-                current = self._current
-                for tensor in tensors:
-                    try:
-                        address = _storage_address(tensor)
-                    except NotImplementedError:  # sparse, opaque
-                        address = 0
-                    writer = current.get(address)
-                    if writer is not None:
-                        self._add_link(here - writer)
-                    elif is_view:
-                        self._add_link(self._view_link(address))
-                    else:
-                        self._add_link(self._input(call, tensors, address, links))
-                    links += 1
-                for place in call.overwritten:
-                    self.links[place - links] = OVERWRITTEN
-
-            flags = 0
-            if plan.draws:
-                digest, number = process.generators.before_op(args, kwargs or {})
-                self._add_digest(digest)
-                self._digested += 1
-                flags = _RNG | number << GENERATOR_SHIFT
-
-            node = _current_node()
-            if node is None:
-                module = self.modules.current
-                flags |= self.phase
-            else:
-                number = node._sequence_nr()
-                if number != self._node_number:
-                    self._node_number = number
-                    self._node_module = self.modules.of_node(number)
-                module = self.modules.current or self._node_module  # a checkpointed forward runs in backward
-                flags |= _BACKWARD
-
-            stack: list[int] = []
-            frame: Any
-            try:
-                frame = _get_frame(1)
-            except ValueError:  # a thread without Python below: the autograd engine's own
-                frame = None
-            first = frame
-            below = None
-            if self.anchors:
-                anchor = self.anchors[-1]
-                stop = anchor.frame
-                while frame is not stop and frame is not None:
-                    stack += id(frame.f_code), frame.f_lasti
-                    frame = frame.f_back
-                if frame is not None:
-                    stack.append(anchor.prefix or process.sites.prefix(self.anchors))
-                elif node is not None:  # a thread of the autograd engine's own, working for the call of backward
-                    below = stop
-                    stack.append(anchor.prefix or process.sites.prefix(self.anchors))
-                elif self._attempt_depth is not None:
-                    flags = self._attempt_raised(flags)
-            else:
-                while frame is not None:
-                    stack += id(frame.f_code), frame.f_lasti
-                    frame = frame.f_back
-            site_key = tuple(stack)
-            site = self._sites.get(site_key)
-            if site is None:
-                site = process.sites.make(site_key, first, below)
-            del first, frame, below
-        except OverriddenError as error:
-            self._take_back([], 0, integers + error.integers, floats + error.floats)
-            return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
-        except Exception as error:
-            try:
-                need_room(error)
-                if is_symbolic(error, tensors):
-                    self._take_back(tensors, links, integers, floats)
-                else:
-                    process.fail(error)
-            except RecursionError:
-                _start_thread(self._lose, (args, kwargs))
-                self._lost.acquire()
-                func = getattr(func, "_op", func)  # a frame less
-            return func(*args, **kwargs) if kwargs else func(*args)
-        except BaseException:  # Ctrl-C, between two statements above
-            self._interrupted(None, tensors)
-            raise
-
-        try:
-            out = func(*args, **kwargs) if kwargs else func(*args)
-        except RecursionError:  # the op's own, or there is no room to call it
-            _start_thread(self._lose, (args, kwargs))
-            self._lost.acquire()
-            raise
-        except BaseException:
-            self._take_back(tensors, links, integers, floats)
-            raise
-
-        try:
-            if is_view:
-                flags |= _VIEW
-            elif plan.computes:
-                slot = 0
-                if call.written:
-                    slot, overlapping = self._written(call, tensors, args, kwargs)
-                    flags |= overlapping
-                if plan.returns_new:
-                    if type(out) is Tensor:
-                        self._fresh(out, plan, tensors, slot)
-                    elif out is not None:
-                        self._fresh_several(out, plan, tensors, slot)
-                if tensors and self._marked:
-                    flags |= _MARKED
-            elif plan.role is Role.NUMBER:
-                flags |= _number(out, self.integers, self.floats)
-                if self._marked:
-                    flags |= _MARKED
-            else:
-                flags |= self._not_computed(call, tensors, out)
-            settings = self.settings
-            if (
-                not settings.is_unchanged()
-                or _is_inference() is not settings.inference
-                or (SUBNORMAL == 0.0) is not settings.flushes
-                or _has_onednn() is not settings.onednn
-            ):
-                self._settings_changed()
-            self._add_fixed((plan.id, call.structure, site, module, call.scalars, flags, self._digested))
-            self.row = row + 1
-            if row >= self.limit:
-                self._committer.wake(self)
-        except Exception as error:
-            try:
-                need_room(error)
-                process.fail(error)
-            except RecursionError:
-                _start_thread(self._lose, (args, kwargs))
-                self._lost.acquire()
-        except BaseException:
-            self._interrupted(call, tensors)
-            raise
-        return out
-
-    def _fresh(self, out: Tensor, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        """An output that no argument aliases: digest it and follow its storage."""
-        try:
-            layout = self._layouts[out.dtype, out.shape, out.stride(), out.is_cpu or out.device]
-        except (KeyError, RuntimeError, TypeError):
-            layout = self.process.layouts.of(out)
-        small = layout.small
-        try:
-            if small is not None and type(out) is Tensor:
-                digest = xxh3_64_intdigest(small(out.data_ptr()), layout.seed)
-            elif layout.later:
-                digest = self._later(out, layout)
-            else:
-                digest = self.process.digests.with_layout(out, layout)
-        except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
-            digest = self.process.digests.with_layout(out, layout)
-        self._add_digest(digest)
-        self._digested += 1
-        try:
-            address = _storage_address(out)
-        except NotImplementedError:
-            return
-        handles = self._handles
-        if address in handles or not address:
-            return  # the op handed back memory it was given
-        raw: Any = out.untyped_storage()
-        handles[address] = raw._weak_ref()
-        self._current[address] = (self.row << 12) - (slot << 2)  # pack_writer
-        young = self._young
-        young.append(address)
-        if len(young) >= SWEEP_EVERY:
-            self.process.storages.sweep()
-        if plan.copies and tensors and self._marked:
-            self._copy_marks(tensors[0], out)
-
-    # --- what is rare ---------------------------------------------------------------------------------------------
-
-    def _fresh_several(self, out: Any, plan: OpPlan, tensors: list[Tensor], slot: int) -> None:
-        """Several outputs, those aside that are arguments the op wrote."""
-        if plan.aliased and isinstance(out, tuple):
-            out = [item for item, aliased in zip(out, plan.aliased, strict=True) if not aliased]
-        for item in tensors_in(out):
-            self._fresh(item, plan, tensors, min(slot, SLOT_UNKNOWN))
-            if slot in plan.scratch:
-                self._no_result()
-            slot += 1
-
-    def _take_back(self, tensors: list[Tensor], links: int, integers: int, floats: int) -> None:
-        """The op raised: no row will stand for what has been appended and read for it.
-
-        Counted from the end, since the committer may take from the front meanwhile.
-        """
-        if self.raised is not None:
-            self.raised.append(self.row)
-        for cells, count in (
-            (self.links, links),
-            (self.integers, integers),
-            (self.floats, floats),
-            (self.digests, self._digested),
-        ):
-            if count:
-                del cells[-count:]
-        self.drop_later(self.row)
-        for tensor in tensors:
-            self.process.storages.reads.pop(storage_rules.address_of(tensor), None)
-
-    def _interrupted(self, call: Call | None, tensors: list[Tensor]) -> None:
-        """Something like Ctrl-C came while a row was being written: that row will never be.
-
-        ``call`` where its op has run already. What it wrote then counts as written by nobody known.
-        """
-        self._committer.trim(self)
-        storages = self.process.storages
-        storages.reads.clear()
-        self._writers.drop_row(self.row)
-        for place in () if call is None else call.written:
-            self._writers.drop(storage_rules.address_of(tensors[place]))
-
-    def _settings_changed(self) -> None:
-        """The op at hand ran under other settings than the last one, or nobody has asked yet."""
-        before = self.settings
-        if before is NOT_ASKED:
-            self.asked_settings = self.row
-        self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
-        if not self.epochs or self.epochs[-1][1] != self.settings.number:
-            self.epochs.append((self.row, self.settings.number))
-
-    def _lose(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        """The stack of the stream's thread is full (RecursionError): the row at hand will never be.
-
-        Called in a thread of its own, which has room, while that thread waits for ``_lost``. Nobody knows what the op
-        has written, or will have when it has run without a row.
-        """
-        try:
-            with unasked():
-                self._interrupted(None, [])
-                for tensor in op_tensors(args, kwargs):
-                    self._writers.drop(storage_rules.address_of(tensor))
-            self.process.missing(FULL_STACK, f"{self.name} at row {self.row}")
-        except Exception as error:
-            self.process.fail(error)
-        finally:
-            self._lost.release()
-
-    def begin_attempt(self, caller: FrameType) -> None:
-        """An optimizer's step begins: ops above ``caller`` share the stack below it."""
-        self.end_attempt()
-        self._attempt_depth = len(self.anchors)
-        self.anchors.append(Anchor(caller))
-
-    def end_attempt(self) -> None:
-        if self._attempt_depth is not None:
-            del self.anchors[self._attempt_depth :]
-            self._attempt_depth = None
-
-    def _attempt_raised(self, flags: int) -> int:
-        """The optimizer's step that was under way is no longer on the stack; the row's flags, corrected."""
-        self.end_attempt()
-        self.phase = phase_bits(self.process.phase)
-        return flags & ((1 << PHASE_SHIFT) - 1) | self.phase
 
 
 def _number(out: Any, integers: array[int], floats: array[float]) -> int:

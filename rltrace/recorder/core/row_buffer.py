@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from threading import get_ident
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -19,6 +19,7 @@ from rltrace.recorder.base.settings import NOT_ASKED
 from rltrace.recorder.base.torch_function import Overrides
 from rltrace.recorder.core import torchscript_threads
 from rltrace.recorder.core.call_sites import Anchor
+from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import address_of
@@ -28,6 +29,8 @@ from rltrace.trace.format.schema import Kind, Origin, Phase, pack_link
 
 FIXED = 7
 """Numbers per row in ``fixed``: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
+Tensor = torch.Tensor
+
 PHASE_SHIFT = 16
 KIND_SHIFT = 24
 NO_LIMIT = sys.maxsize
@@ -58,13 +61,25 @@ class Later(NamedTuple):
     pending: Pending
 
 
+class RowTaker(Protocol):
+    """Takes rows off the front of a stream."""
+
+    def wake(self, stream: RowBuffer) -> None:
+        """The stream's rows have reached its limit."""
+
+    def trim(self, stream: RowBuffer) -> None:
+        """Drop what a row that will never be has left behind."""
+
+
 class RowBuffer:
-    """What a stream's rows are made in."""
+    """The rows of one thread that have not been committed, as flat arrays, and the state they are made with."""
 
     def __init__(self, process: ProcessState, number: int, name: str) -> None:
         self.process = process
         self.number = number
         self.name = name
+        self.hooks: Sequence[OpHook[Any]] = ()
+        """Called for every op, in this order."""
         self.owner = get_ident()
         """The thread whose rows these are."""
         self.beside = False
@@ -92,6 +107,8 @@ class RowBuffer:
         self.modules = ModuleStack(process.module_names, self.anchors)
         self.phase = phase_bits(Phase.OTHER)
         """Phase and kind that rows are given outside of backward."""
+        self.site = 0
+        """Id of the call site of the op at hand."""
         self.settings = NOT_ASKED
         """What the last op ran under."""
         self.asked_settings = 0
@@ -157,20 +174,10 @@ class RowBuffer:
     def current_phase(self) -> Phase:
         return Phase(self.phase >> PHASE_SHIFT & 0xFF)
 
-
-# --- deferring --------------------------------------------------------------------------------------------------------
-#
-# Digests of tensors on a device, in a row that is written before they are known.
-#
-# Owns the places in the stream's digests where one is yet to come: a 0 stands there, and ``later`` says of which row's
-# which cell, and whom to ask. The committer puts the digest in before the row leaves for the trace.
-
-
-Tensor = torch.Tensor
-
-
-class DeferredDigests(RowBuffer):
-    """Digests that come later."""
+    # --- deferred digests -------------------------------------------------------------------------------------------
+    #
+    # Of a tensor on a device, in a row that is written before its digest is known: a 0 stands in its place, and
+    # ``later`` says of which row's which cell, and what it comes from. The committer puts the digest in.
 
     def _digest_of(self, tensor: Tensor, layout: Layout) -> int:
         """For the cell that is appended next."""
@@ -205,8 +212,8 @@ class DeferredDigests(RowBuffer):
         return 0
 
     def _reads_at_once(self) -> bool:
-        """Whether someone looks at the digests of the row at hand while it is written."""
-        return False
+        """Whether a hook needs the digests of the row at hand while it is written."""
+        return any(hook.needs_digests() for hook in self.hooks)
 
     def _no_result(self) -> None:
         """The digest appended last is of nothing that counts."""

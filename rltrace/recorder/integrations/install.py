@@ -33,20 +33,21 @@ from rltrace.recorder.integrations.value_digests import ValueDigests
 from rltrace.recorder.integrations.vectors import Vectors
 
 
-class Listener(Protocol):
-    """Whose rows the events become."""
+class Events(Protocol):
+    """Writes events into streams."""
 
-    def takes_events(self) -> bool:
+    def can_write(self) -> bool:
         """Whether an event of the calling thread would be written now."""
 
-    def event(
+    def write(
         self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
     ) -> bool: ...
 
     def environment_passed(self, environment: str, frame: FrameType) -> bool:
         """An environment was stepped or reset in ``frame``; whether that was part of an evaluation."""
 
-    def fail(self, error: Exception) -> None: ...
+    def fail(self, error: Exception) -> None:
+        """An error of the recorder's own."""
 
 
 class _Calls(NamedTuple):
@@ -60,10 +61,11 @@ class _Calls(NamedTuple):
 class Integrations:
     """Installed from ``watch`` to ``ignore``."""
 
-    def __init__(self, listener: Listener, digests: TensorDigests) -> None:
-        self._listener = listener
-        self._is_evaluation = listener.environment_passed
-        self.is_told = listener.takes_events
+    def __init__(self, events: Events, digests: TensorDigests) -> None:
+        self._is_evaluation = events.environment_passed
+        self.is_told = events.can_write
+        self.event = events.write
+        self.fail = events.fail
         self.environment_steps = 0
         """Made so far, evaluations aside; a vector of n environments makes n at a time."""
         self._evaluating: dict[str, bool] = {}
@@ -116,13 +118,6 @@ class Integrations:
 
     # --- what the boundaries tell -------------------------------------------------------------------------------------
 
-    def event(
-        self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
-    ) -> bool:
-        return self._listener.event(
-            form, evidence=evidence, digests=digests, integers=integers, floats=floats, frame=frame
-        )
-
     def passed(self, environment: Environment, steps: int, frame: FrameType) -> None:
         if not self._is_evaluation(environment.name, frame):
             self.environment_steps += steps
@@ -139,9 +134,6 @@ class Integrations:
     def backward_begins(self) -> None:
         """Which environments are learned from may be known now."""
         self._evaluating.clear()
-
-    def fail(self, error: Exception) -> None:
-        self._listener.fail(error)
 
 
 def _beside_the_program(digests: TensorDigests) -> Any:

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name
 from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.process_start import note_failure, write_birth
@@ -26,7 +27,6 @@ from rltrace.trace.format.process_start import note_failure, write_birth
 if TYPE_CHECKING:
     from rltrace.recorder.base.dispatch_mode import Engine
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.recorder.capture.captures import RecordingExtension
     from rltrace.recorder.core.modules import ModuleNames
     from rltrace.recorder.core.op_recorder import OpRecorder
 
@@ -39,7 +39,7 @@ class Inheritance(NamedTuple):
     """What it is called in the trace, unless it has a name from elsewhere."""
     module_names: ModuleNames
     engine: Engine
-    companion: Callable[[str], RecordingExtension | None] | None
+    extend: Extend | None
 
 
 class Recording(Protocol):

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rltrace.errors import RecordError, UsageError
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.isolation import EAGER
 from rltrace.recorder.base.options import RecordOptions, check_axes
-from rltrace.recorder.capture.captures import RecordingExtension
+from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.session import session as sessions
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.process_start import write_birth
@@ -83,15 +83,13 @@ def record_block(
 
 
 @contextmanager
-def recording(
-    options: RecordOptions, *, force: bool, companion: Callable[[str], RecordingExtension | None] | None = None
-) -> Iterator[None]:
+def recording(options: RecordOptions, *, force: bool, extend: Extend | None = None) -> Iterator[None]:
     """Record the block's ops into a new trace, as the options say. Raises RecordError where that broke off."""
     trace = Path(options.trace)
     create_trace(trace, _launch(options), force=force)
     started, owner = time.monotonic(), os.getpid()
     token = write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
-    session = sessions.start(options, token, companion)
+    session = sessions.start(options, token, extend)
     trouble = None
     try:
         yield

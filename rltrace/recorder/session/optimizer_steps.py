@@ -25,13 +25,25 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as torch_optimizer
 
 from rltrace.digest import digest_pages
+from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
+from rltrace.recorder.core.modules import ModuleCalls
+from rltrace.recorder.core.process_state import ProcessState
+from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.recorder.digests.rng_state import RngStates
 from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.recorder.integrations.install import Integrations
+from rltrace.recorder.session.grad_scalers import Scalers
+from rltrace.recorder.session.window import OpWindow
+from rltrace.recorder.streams.committer import Committer
+from rltrace.recorder.streams.series import SeriesSampler
+from rltrace.recorder.streams.threads import Streams
+from rltrace.trace.format.rows import StepRecord
+from rltrace.trace.format.schema import Phase
 
 # --- step hooks -------------------------------------------------------------------------------------------------------
 #
@@ -327,3 +339,128 @@ def _skipped_inside(optimizer: Any) -> int:
         if found.device.type != "cpu":
             return 2  # reading it would make the program wait for its device
         return int(bool(found))
+
+
+# --- what is written as a step ends -----------------------------------------------------------------------------------
+
+
+class StepLife(Protocol):
+    """The session, as seen from its steps."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is recorded any more."""
+
+    def first_step_ended(self) -> None:
+        """Step 0 has been written."""
+
+    def step_ended(self, step: int) -> None:
+        """``step`` has been written; may end the program."""
+
+    def fail(self, error: Exception) -> None:
+        """An error of the recorder's own."""
+
+
+class StepWriter:
+    """Writes a record of each attempt, and moves the window, the phases and the series to the next step."""
+
+    def __init__(
+        self,
+        process: ProcessState,
+        committer: Committer,
+        streams: Streams,
+        window: OpWindow,
+        integrations: Integrations,
+        series: SeriesSampler,
+        scalers: Scalers,
+        modules: ModuleCalls,
+        session: StepLife,
+    ) -> None:
+        self._process = process
+        self._committer = committer
+        self._streams = streams
+        self._window = window
+        self._integrations = integrations
+        self._series = series
+        self._scalers = scalers
+        self._session = session
+        self.owner_of = modules.owner_of
+        self.fail = session.fail
+
+    def before_attempt(self, caller: FrameType) -> None:
+        stream = self._streams.here()
+        if stream is not None:
+            stream.phase = phase_bits(Phase.OPTIMIZER)
+            stream.begin_attempt(caller)
+
+    def after_attempt(self, attempt: Attempt) -> None:
+        if self._session.is_over:
+            return
+        ended = self._process.step
+        try:
+            with unasked():
+                self._end_step(attempt)
+        except Exception as error:
+            self.fail(error)
+        self._session.step_ended(ended)
+
+    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
+        if self._session.is_over:
+            return
+        try:
+            ordinal, step = attempt.optimizer.ordinal, self._process.step - 1
+            self._scalers.attempted(scaler, optimizer, ordinal, step, attempt.skipped)
+        except Exception as error:
+            self.fail(error)
+
+    def backward_begins(self, frame: FrameType) -> bool:
+        """Every op of a backward pass has the stack of the call that started it."""
+        stream = self._window.backward_begins()
+        self._process.phases.backward_begins(stream)
+        self._integrations.backward_begins()
+        if stream is None:
+            return False
+        stream.modules.begin_backward(frame)
+        return True
+
+    def backward_ended(self) -> None:
+        stream = self._streams.here()
+        if stream is not None:
+            stream.modules.leave()
+
+    def _end_step(self, attempt: Attempt) -> None:
+        process, own = self._process, self._streams.here()
+        if own is not None:
+            own.phase = phase_bits(process.phase)  # other, unless the program says what it is doing
+            own.end_attempt()
+        stream = own or self._streams.main
+        ended = process.step
+        self._committer.add_step(
+            StepRecord(
+                step=ended,
+                stream=stream.number,
+                optimizer=self._optimizer_id(attempt.optimizer),
+                count=attempt.count,
+                skipped=attempt.skipped,
+                backwards=attempt.backwards,
+                environment_steps=self._integrations.environment_steps,
+                end_row=stream.row,
+                recorded=self._window.is_open,
+                parameters=attempt.parameters,
+                gradients=attempt.gradients,
+                generators=attempt.generators,
+            )
+        )
+        self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
+        process.step = ended + 1
+        process.attempt = attempt.optimizer.ordinal, attempt.count
+        process.storages.step_ends()
+        if ended == 0:
+            self._session.first_step_ended()
+        self._streams.step_began(ended + 1)
+        self._window.move(ended + 1)
+
+    def _optimizer_id(self, optimizer: OptimizerState) -> int:
+        identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
+        payload = {**identity, "owner": optimizer.owner}
+        return self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)

@@ -1,8 +1,7 @@
 """The recording of one process, from its first op to its end.
 
-Owns the life of everything in this room: it puts the parts together, hands over to a forked child's own session, and
-closes the trace. What happens at steps is ``stepping.py``'s, what else it is told of ``telling.py``'s. One session per
-process, held by ``current``.
+Owns the life of everything in this package: composes it, hands over to a forked child's own session, and closes the
+trace. One session per process, held by ``current``.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -24,335 +22,54 @@ import torch
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
-from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
 from rltrace.recorder.base.isolation import EagerStance, compiler_kept_out
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
 from rltrace.recorder.base.stack_room import need_room
-from rltrace.recorder.base.torch_function import unasked
-from rltrace.recorder.capture.captures import RecordingExtension, make_captures
-from rltrace.recorder.core.events import EventForm
-from rltrace.recorder.core.modules import ModuleCalls, ModuleNames
+from rltrace.recorder.capture.captures import Extend, make_captures
+from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
-from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.exits import TERMINATION_SECONDS, Answering, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
+from rltrace.recorder.session.event_writer import EventWriter
 from rltrace.recorder.session.grad_scalers import Scalers
-from rltrace.recorder.session.optimizer_steps import Attempt, OptimizerState, StepCounter
+from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
 from rltrace.recorder.session.torch_patches import TorchPatches
+from rltrace.recorder.session.window import OpWindow
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams, running_before
 from rltrace.trace.format.process_start import note_failure
-from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import Phase
 from rltrace.trace.write.writer import ProcessWriter
 
 if TYPE_CHECKING:
     from rltrace.recorder.profiler.cycles import Cycles
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
-#
-# What the sides of a session share: the parts that it is put together from, and what it says when one fails.
-#
-# Owns their names and types alone; ``session.py`` makes them.
-
-
-class SessionParts:
-    """Those of one process."""
-
-    options: RecordOptions
-    _writer: ProcessWriter
-    _process: ProcessState
-    _committer: Committer
-    _streams: Streams
-    _instruments: TorchPatches
-    _modules: ModuleCalls
-    _steps: StepCounter
-    _boundaries: Integrations
-    _series: SeriesSampler
-    _scalers: Scalers
-    _cycles: Cycles | None
-    """The profiler that looks at what is launched; None: nobody asked for it."""
-    _recording: bool
-    """Whether ops are rows now."""
-    _stopped: bool
-    """The program is being ended because that was asked for."""
-
-    @property
-    def _over(self) -> bool:
-        """Whether nothing is recorded any more: it has ended, or failed."""
-        raise NotImplementedError
-
-    def fail(self, error: Exception) -> None:
-        """An error of the recorder's own."""
-        raise NotImplementedError
-
-    def _write_facts(self) -> None:
-        """What can only be asked once the program has run ops of its own."""
-        raise NotImplementedError
-
-    def stream_here(self) -> OpRecorder | None:
-        """The stream of the calling thread, where its ops are rows."""
-        return self._streams.here() if self._recording else None
-
-
-# --- stepping ---------------------------------------------------------------------------------------------------------
-#
-# A session's steps: what is written as each optimizer's attempt ends, and the windows that open and close there.
-#
-# Owns when ops begin to be rows and when they cease to be, when the profiler of kernels is on, and the end of the
-# program at ``--until``.
-
-
-class SessionSteps(SessionParts):
-    """That side of a session."""
-
-    # --- rows on and off ----------------------------------------------------------------------------------------------
-
-    def _begin_rows(self) -> None:
-        self._recording = True
-        self._instruments.watch()
-        main = self._streams.main
-        self._writer.window(main.number, self._process.step, self.options.end_step, main.row)
-        self._streams.enter()
-        if self._process.step > 0:
-            states = self._steps.generator_states()
-            window.write_state(main, self._steps.optimizers(), self._modules.roots(), states)
-        self._move_profiler(self._process.step)
-
-    def _end_rows(self, end_step: int | None) -> None:
-        if self._cycles is not None:
-            self._cycles.ignore()
-        self._recording = False
-        self._streams.leave()
-        self._instruments.ignore()
-        self._process.storages.clear()
-
-    # --- steps --------------------------------------------------------------------------------------------------------
-
-    def before_attempt(self, caller: FrameType) -> None:
-        stream = self._streams.here()
-        if stream is not None:
-            stream.phase = phase_bits(Phase.OPTIMIZER)
-            stream.begin_attempt(caller)
-
-    def after_attempt(self, attempt: Attempt) -> None:
-        if self._over:
-            return
-        ended = self._process.step
-        try:
-            with unasked():
-                self._end_step(attempt)
-        except Exception as error:
-            self.fail(error)
-        if self.options.until is not None and ended == self.options.until:
-            self.stop_program()
-
-    def stop_program(self) -> None:
-        """End the program as Ctrl-C would; the trace says that it was asked for."""
-        self._stopped = True
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
-            if threading.current_thread() is not threading.main_thread():
-                raise KeyboardInterrupt
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.raise_signal(signal.SIGINT)
-
-    def _end_step(self, attempt: Attempt) -> None:
-        process, own = self._process, self._streams.here()
-        if own is not None:
-            own.phase = phase_bits(process.phase)  # other, unless the program says what it is doing
-            own.end_attempt()
-        stream = own or self._streams.main
-        ended = process.step
-        self._committer.add_step(
-            StepRecord(
-                step=ended,
-                stream=stream.number,
-                optimizer=self._optimizer_id(attempt.optimizer),
-                count=attempt.count,
-                skipped=attempt.skipped,
-                backwards=attempt.backwards,
-                environment_steps=self._boundaries.environment_steps,
-                end_row=stream.row,
-                recorded=self._recording,
-                parameters=attempt.parameters,
-                gradients=attempt.gradients,
-                generators=attempt.generators,
-            )
-        )
-        self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
-        process.step = ended + 1
-        process.attempt = attempt.optimizer.ordinal, attempt.count
-        process.storages.step_ends()
-        if ended == 0:
-            self._write_facts()
-        self._streams.step_began(ended + 1)
-        self._move_window(ended + 1)
-
-    def after_scaler(self, scaler: Any, optimizer: Any, attempt: Attempt) -> None:
-        if self._over:
-            return
-        try:
-            self._scalers.attempted(
-                scaler, optimizer, attempt.optimizer.ordinal, self._process.step - 1, attempt.skipped
-            )
-        except Exception as error:
-            self.fail(error)
-
-    def _optimizer_id(self, optimizer: OptimizerState) -> int:
-        identity = {"ordinal": optimizer.ordinal, "class": optimizer.name}
-        payload = {**identity, "owner": optimizer.owner}
-        return self._process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
-
-    def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
-        return self._modules.owner_of(parameters)
-
-    def _move_window(self, step: int) -> None:
-        options = self.options
-        if options.level != "op":
-            return
-        if not self._recording and options.first_step <= step and (options.end_step is None or step < options.end_step):
-            self._begin_rows()
-        elif self._recording and options.end_step is not None and step >= options.end_step:
-            self._end_rows(step)
-        elif self._recording:
-            self._move_profiler(step)
-
-    def _move_profiler(self, step: int) -> None:
-        """Between two steps: the profiler begins, ends, or goes on in another cycle."""
-        cycles, asked = self._cycles, self.options.kernels
-        if cycles is None or asked is None:
-            return
-        first, end = asked
-        if first <= step and (end is None or step < end):
-            cycles.watch()
-        else:
-            cycles.ignore()
-
-
-# --- telling ----------------------------------------------------------------------------------------------------------
-#
-# What a session is told of beside ops: events, numbers of series, phases, the beginning and end of backward passes.
-#
-# Owns what becomes of each; who tells of it knows nothing of streams.
-
-
-class SessionEvents(SessionParts):
-    """That side of a session."""
-
-    def takes_events(self) -> bool:
-        """Whether ``event`` would write a row now, in the calling thread."""
-        return self._recording and self._streams.between_ops() is not None
-
-    def event(
-        self,
-        form: EventForm,
-        *,
-        evidence: Sequence[int] = (),
-        digests: Sequence[int] = (),
-        integers: Sequence[int] = (),
-        floats: Sequence[float] = (),
-        frame: FrameType | None = None,
-    ) -> bool:
-        """Write a row that is no op into the calling thread's stream (``events.py``), a cell for each name of the form.
-
-        ``evidence``: its counts, then its digests that are evidence.
-
-        ``frame``: where it is to say that it happened; the caller's own where not given (frames of rltrace are never
-        shown). Returns False where nothing can be written: ops are not rows now (``--level step``, outside of the
-        window), the thread is not recorded, or it is in the middle of an op. Never raises an error of its own.
-        """
-        try:
-            stream = self._streams.between_ops() if self._recording else None
-            if stream is None:
-                return False
-            stream.happened(form, evidence, digests, integers, floats, frame or sys._getframe(1))
-        except Exception as error:
-            self.fail(error)
-            return False
-        return True
-
-    def environment_passed(self, environment: str, frame: FrameType) -> bool:
-        """An environment was stepped or reset by the calling thread, in ``frame``; whether an evaluation did that."""
-        stream = self._streams.here() if self._recording else None
-        if self._cycles is not None:
-            self._cycles.between_ops()
-        return self._process.phases.environment_event(stream, environment, frame)
-
-    def count_step(self) -> None:
-        """``rltrace.step()``: a step that no torch optimizer marks."""
-        self._steps.count_manual()
-
-    def watch(self, name: str, value: object) -> None:
-        """``rltrace.watch(name, value)``: one more number of a series."""
-        try:
-            self._series.watch(name, value)
-        except Exception as error:
-            self.fail(error)
-
-    @contextlib.contextmanager
-    def in_phase(self, phase: Phase) -> Iterator[None]:
-        """``with rltrace.phase("rollout")``."""
-        process = self._process
-        said = process.phase
-        self._streams.set_phase(phase)
-        process.phases.said += 1
-        try:
-            yield
-        finally:
-            process.phases.said -= 1
-            self._streams.set_phase(said)
-
-    def backward_begins(self, frame: FrameType) -> bool:
-        """Every op of a backward pass has the stack of the call that started it."""
-        stream = self._streams.here() if self._recording else None
-        if self._cycles is not None:
-            self._cycles.between_ops()
-        self._process.phases.backward_begins(stream)
-        self._boundaries.backward_begins()
-        if stream is None:
-            return False
-        stream.modules.begin_backward(frame)
-        return True
-
-    def backward_ended(self) -> None:
-        stream = self._streams.here()
-        if stream is not None:
-            stream.modules.leave()
-
-
-# --- session ----------------------------------------------------------------------------------------------------------
-
-
-MOST_MISSING: Final = 20
+MAX_MISSING: Final = 20
 """Entries of one fact that says what is missing."""
 
 
-class Session(SessionSteps, SessionEvents):
-    """One process being recorded."""
+class Session:
+    """The recording of one process: what it is composed of, and its life."""
 
     def __init__(
         self,
         options: RecordOptions,
         token: str,
         name: str | None = None,
-        companion: Callable[[str], RecordingExtension | None] | None = None,
+        extend: Extend | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """``companion`` makes what goes along with the recording, given the name that the process got.
-
-        ``engine``: of the calling thread, where there is one already.
-        """
+        """``engine``: of the calling thread, where there is one already."""
         self.options = options
-        self._make_companion = companion
+        self._extend = extend
         self._pid = os.getpid()
         self._failure: str | None = None
         self._stopped = False
@@ -362,42 +79,72 @@ class Session(SessionSteps, SessionEvents):
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._process.missing = self._note_missing
-        self._companion = companion and companion(self._writer.name)
-        self._keepers = make_captures(options, self._process)
-        if self._companion is not None:
-            self._keepers = self._companion.joined(self._keepers)
-        self._committer = Committer(self._process, self._writer, self.fail, self._keepers)
-        make_stream = self._keepers.make_stream
-        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, make_stream)
+        self._extension = extend and extend(self._writer.name)
+        self._captures = make_captures(options, self._process)
+        if self._extension is not None:
+            self._captures = self._extension.join(self._captures, self._process)
+        self._committer = Committer(self._process, self._writer, self.fail, self._captures)
+        hooks = self._captures.hooks
+        self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, hooks)
         if engine is not None:
             self._streams.adopt(engine)
-        closely = self._keepers.rows is not None
-        self._instruments = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
-        self._modules = self._instruments.modules
+        closely = self._captures.activations is not None
+        self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
+        self._modules = self._patches.modules
+        self._profiler = self._make_profiler()
+        self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.hurry)
+        self._committer.series = self._series
+        self._scalers = Scalers(self._series, self.fail)
+        self.window = OpWindow(
+            options, self._process, self._writer, self._streams, self._patches, self._profiler, self._write_window_state
+        )
+        self.events = EventWriter(self._process, self._streams, self.window, self._profiler, self.fail)
+        self._integrations = Integrations(self.events, self._process.digests)
+        self._step_writer = StepWriter(
+            self._process,
+            self._committer,
+            self._streams,
+            self.window,
+            self._integrations,
+            self._series,
+            self._scalers,
+            self._modules,
+            self,
+        )
+        self.steps = StepCounter(self._process.digests, self._step_writer)
         self._compiler = compiler_kept_out(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
         self._terminations = Terminations(options.trace)
         self._answering = Answering(options.trace, self._terminated)
-        self._steps = StepCounter(self._process.digests, self)
-        self._boundaries = Integrations(self, self._process.digests)
-        self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.hurry)
-        self._committer.series = self._series
-        self._scalers = Scalers(self._series, self.fail)
-        self._recording = False
-        self._cycles = self._make_cycles()
         self._facts: Mapping[str, fingerprint.Fact] = {}
         self._missing: dict[str, list[str]] = {}
         """By fact: what is not in the trace."""
 
-    def _make_cycles(self) -> Cycles | None:
-        """The profiler that looks at what is launched; None: nobody asked for it."""
+    def _make_profiler(self) -> Cycles | None:
+        """The profiler of kernel launches; None where no option requests it."""
         if self.options.kernels is None:
             return None
         from rltrace.recorder.profiler.cycles import Cycles
 
         return Cycles(self._process, self._streams, self._committer)
+
+    def _write_window_state(self) -> None:
+        """A row for every tensor that has a history as a window begins."""
+        steps = self.steps
+        window.write_state(self._streams.main, steps.optimizers(), self._modules.roots(), steps.generator_states())
+
+    def stream_here(self) -> OpRecorder | None:
+        """The stream of the calling thread, where its ops become rows."""
+        return self.window.stream_here()
+
+    def watch(self, name: str, value: object) -> None:
+        """``rltrace.watch(name, value)``: one more number of a series."""
+        try:
+            self._series.watch(name, value)
+        except Exception as error:
+            self.fail(error)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -409,17 +156,17 @@ class Session(SessionSteps, SessionEvents):
         engine = self._engine_name()
         self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
-        if self._keepers.values is not None:
-            self._writer.request_values(self._keepers.values.asked)
-        if self._keepers.rows is not None:
-            self._writer.request_activations(self._keepers.rows.asked)
+        if self._captures.values is not None:
+            self._writer.request_values(self._captures.values.asked)
+        if self._captures.activations is not None:
+            self._writer.request_activations(self._captures.activations.asked)
         self._streams.open_main()
         self._committer.start()
-        self._steps.install()
-        self._boundaries.watch()
+        self.steps.install()
+        self._integrations.watch()
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
-            self._begin_rows()
+            self.window.open()
         self._endings.watch()
         self._children.watch()
         self._terminations.watch()
@@ -439,8 +186,7 @@ class Session(SessionSteps, SessionEvents):
         self._finished = True
         current.session = None
         atexit.unregister(self._at_exit)
-        if self._recording:
-            self._end_rows(None)
+        self.window.close()
         self._uninstall()
         try:
             self._close()
@@ -455,9 +201,9 @@ class Session(SessionSteps, SessionEvents):
         try:
             self._committer.stop()
             self._write_facts()
-            for record in self._companion.records() if self._companion is not None else ():
+            for record in self._extension.records() if self._extension is not None else ():
                 self._writer.say(record)
-            steps = self._steps
+            steps = self.steps
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
                 self._writer.say(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
             state = "stopped" if self._stopped else "complete"
@@ -467,8 +213,8 @@ class Session(SessionSteps, SessionEvents):
 
     def _exec(self, program: str | None) -> None:
         """Another program is about to take this process over; None: it could not."""
-        if self._cycles is not None and program is not None:
-            self._cycles.pause("another program was about to replace the process")
+        if self._profiler is not None and program is not None:
+            self._profiler.pause("another program was about to replace the process")
         self._end_for_now(None if program is None else "complete", {"exec": program})
 
     def _terminated(self) -> None:
@@ -479,13 +225,17 @@ class Session(SessionSteps, SessionEvents):
 
     def _end_for_now(self, state: str | None, ending: Mapping[str, object]) -> None:
         """Commit what there is, and say how the process ends unless more follows; None: it does not."""
-        if self._over:
+        if self.is_over:
             return
         try:
             self._committer.flush()
             self._writer.say({"type": "provisional_end", "state": state, "exit": dict(ending)})
         except Exception as error:
             self.fail(error)
+
+    def first_step_ended(self) -> None:
+        """Facts that need ops of the program's own are known now."""
+        self._write_facts()
 
     def _write_facts(self) -> None:
         """What can only be asked once the program has run ops of its own: asking earlier would settle it."""
@@ -495,7 +245,7 @@ class Session(SessionSteps, SessionEvents):
     def _note_missing(self, fact: str, what: str) -> None:
         """Said at once, from whichever thread: a program that is killed is to have said it."""
         known = self._missing.setdefault(fact, [])
-        if self._over or what in known or len(known) >= MOST_MISSING:
+        if self.is_over or what in known or len(known) >= MAX_MISSING:
             return
         try:
             known.append(what)
@@ -504,8 +254,23 @@ class Session(SessionSteps, SessionEvents):
             self.fail(error)
 
     @property
-    def _over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether nothing is recorded any more: it has ended, or failed."""
         return self._finished or self._failure is not None
+
+    def step_ended(self, step: int) -> None:
+        """Optimizer step ``step`` has been written: ends the program at ``--until``."""
+        if self.options.until is not None and step == self.options.until:
+            self.stop_program()
+
+    def stop_program(self) -> None:
+        """End the program as Ctrl-C would; the trace says that it was requested."""
+        self._stopped = True
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a script put into the background
+            if threading.current_thread() is not threading.main_thread():
+                raise KeyboardInterrupt
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
 
     @property
     def failure(self) -> str | None:
@@ -518,12 +283,12 @@ class Session(SessionSteps, SessionEvents):
     def _uninstall(self, *, but_subclasses: bool = False) -> None:
         self._streams.close()
         self._scalers.remove()
-        self._steps.remove()
+        self.steps.remove()
         if self._stance is not None:
             self._stance.end()
         self._compiler.ignore()
-        self._boundaries.ignore()
-        self._instruments.remove(but_subclasses=but_subclasses)
+        self._integrations.ignore()
+        self._patches.remove(but_subclasses=but_subclasses)
         self._endings.ignore()
         self._children.ignore()
         self._terminations.ignore()
@@ -547,7 +312,7 @@ class Session(SessionSteps, SessionEvents):
             traceback.print_exception(error)
         self._streams.silence()
         self._series.stop()
-        self._keepers.stop()
+        self._captures.stop()
         self._committer.give_up()
         why = f"the recorder failed: {self._failure}"
         with contextlib.suppress(Exception):
@@ -565,19 +330,19 @@ class Session(SessionSteps, SessionEvents):
         self._finished = True
         atexit.unregister(self._at_exit)
         engine = self._streams.engine_here() or DispatchEngine()
-        if self._cycles is not None:
-            self._cycles.abandon()
-        self._keepers.stop()
+        if self._profiler is not None:
+            self._profiler.abandon()
+        self._captures.stop()
         self._uninstall(but_subclasses=True)  # they are in the way of a mode that only waits, too
         self._answering.end()
         name = fork_name(self._writer.name, number)
         names = self._process.module_names
-        return None if self._failure else Inheritance(self.options, name, names, engine, self._make_companion)
+        return None if self._failure else Inheritance(self.options, name, names, engine, self._extend)
 
     def before_fork(self) -> None:
         """The process is about to fork: a child has no use for what the profiler has begun."""
-        if self._cycles is not None:
-            self._cycles.pause("the process was being forked")
+        if self._profiler is not None:
+            self._profiler.pause("the process was being forked")
 
     def inherit(self, module_names: ModuleNames) -> None:
         """Know the modules that the parent of this process has made."""
@@ -611,16 +376,14 @@ class _Current:
 current = _Current()
 
 
-def start(
-    options: RecordOptions, token: str, companion: Callable[[str], RecordingExtension | None] | None = None
-) -> Session:
+def start(options: RecordOptions, token: str, extend: Extend | None = None) -> Session:
     """Start to record this process; called once, by the bootstrap, when torch has been imported."""
     forks.forget()
     if threading.current_thread() is not threading.main_thread():
         name = f"{process_name(options.trace)}/thread:{threading.current_thread().name}"
     else:
         name = None
-    session = Session(options, token, name, companion)
+    session = Session(options, token, name, extend)
     session.start()
     current.session = session
     return session
@@ -634,7 +397,7 @@ def end() -> None:
 
 
 def _start_forked(given: Inheritance, token: str, name: str | None) -> Session:
-    session = Session(given.options, token, name, given.companion, given.engine)
+    session = Session(given.options, token, name, given.extend, given.engine)
     session.inherit(given.module_names)
     session.start()
     current.session = session

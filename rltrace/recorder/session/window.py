@@ -1,24 +1,113 @@
-"""What a window starts from: a row for every tensor that already had a history when the recording of ops began.
+"""The window: the steps whose ops are recorded, and what it begins with.
 
-Owns the rows of kind WINDOW. Each holds one tensor's digest, its name as its scalars and its owner as its module, so
-that a difference from before the window is named as such.
+Owns when ops become rows and the profiler of kernels is on, and the rows of kind WINDOW: one for every tensor that has
+a history as the window begins. Each holds its digest, its name as its scalars and its owner as its module, so that a
+difference from before the window is named as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rltrace.digest import digest_pages
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.torch_function import unasked
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests.rng_state import RngStates
 from rltrace.recorder.digests.tensor_digest import TensorDigests
+from rltrace.recorder.session.torch_patches import TorchPatches
+from rltrace.recorder.streams.threads import Streams
 from rltrace.trace.format.schema import Kind, Phase
+from rltrace.trace.write.writer import ProcessWriter
+
+if TYPE_CHECKING:
+    from rltrace.recorder.profiler.cycles import Cycles
+
+
+class OpWindow:
+    """Turns the recording of ops on and off, and the profiler within it."""
+
+    def __init__(
+        self,
+        options: RecordOptions,
+        process: ProcessState,
+        writer: ProcessWriter,
+        streams: Streams,
+        patches: TorchPatches,
+        profiler: Cycles | None,
+        write_state: Callable[[], None],
+    ) -> None:
+        """``write_state`` writes the rows that a window begins with, where it does not begin with the program."""
+        self._options = options
+        self._process = process
+        self._writer = writer
+        self._streams = streams
+        self._patches = patches
+        self._profiler = profiler
+        self._write_state = write_state
+        self.is_open = False
+        """Whether ops become rows now."""
+
+    def stream_here(self) -> OpRecorder | None:
+        """The stream of the calling thread, where its ops become rows."""
+        return self._streams.here() if self.is_open else None
+
+    def open(self) -> None:
+        """From now on ops become rows."""
+        self.is_open = True
+        self._patches.watch()
+        main, step = self._streams.main, self._process.step
+        self._writer.window(main.number, step, self._options.end_step, main.row)
+        self._streams.enter()
+        if step > 0:
+            self._write_state()
+        self._move_profiler(step)
+
+    def close(self) -> None:
+        """Ops no longer become rows."""
+        if not self.is_open:
+            return
+        if self._profiler is not None:
+            self._profiler.ignore()
+        self.is_open = False
+        self._streams.leave()
+        self._patches.ignore()
+        self._process.storages.clear()
+
+    def move(self, step: int) -> None:
+        """``step`` begins: opens or closes the window where the options say so."""
+        options = self._options
+        if options.level != "op":
+            return
+        if not self.is_open and options.first_step <= step and (options.end_step is None or step < options.end_step):
+            self.open()
+        elif self.is_open and options.end_step is not None and step >= options.end_step:
+            self.close()
+        elif self.is_open:
+            self._move_profiler(step)
+
+    def backward_begins(self) -> OpRecorder | None:
+        """A backward pass begins in the calling thread; its stream, where its ops become rows."""
+        if self._profiler is not None:
+            self._profiler.between_ops()
+        return self.stream_here()
+
+    def _move_profiler(self, step: int) -> None:
+        """Between two steps: the profiler begins, ends, or goes on in another cycle."""
+        profiler, steps = self._profiler, self._options.kernels
+        if profiler is None or steps is None:
+            return
+        first, end = steps
+        if first <= step and (end is None or step < end):
+            profiler.watch()
+        else:
+            profiler.ignore()
 
 
 def write_state(
@@ -31,9 +120,9 @@ def write_state(
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
     with unasked(), torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
-            stream.found(bits, name, owner, tensor)
+            stream.write_window_tensor(bits, name, owner, tensor)
         for name, state in states._asdict().items():
-            stream.opening(bits, f"generator {name}", "", [state], None)
+            stream.write_window_row(bits, f"generator {name}", "", [state], None)
 
 
 def last_state(

@@ -81,7 +81,7 @@ class Committer:
         process: ProcessState,
         writer: ProcessWriter,
         fail: Callable[[Exception], None],
-        keepers: Captures | None = None,
+        captures: Captures,
     ) -> None:
         self.series: SeriesSampler | None = None
         """Samples that are committed with the rows of the first stream, once there are any."""
@@ -92,8 +92,8 @@ class Committer:
         self._process = process
         self._writer = writer
         self._fail = fail
-        self._values = keepers.values if keepers is not None else None
-        self._kept_rows = keepers.rows if keepers is not None else None
+        self._values = captures.values
+        self._kept_rows = captures.activations
         self._hurried = False
         for keeper in (self._values, self._kept_rows):
             if keeper is not None:

@@ -19,11 +19,13 @@ from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.process_names import tell_children
 from rltrace.recorder.base.settings import NOT_ASKED
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
+from rltrace.recorder.capture.captures import MakeHook
+from rltrace.recorder.core.hooks import HookedOps
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
-from rltrace.recorder.core.torchscript_threads import OwnThread, runs_beside
+from rltrace.recorder.core.torchscript_threads import runs_beside
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import StreamPosition
 from rltrace.trace.format.schema import Phase
@@ -162,10 +164,10 @@ class Streams:
         committer: Committer,
         name: str,
         make_engine: Callable[[], Engine],
-        make_stream: Callable[[ProcessState, int, str, Committer], OpRecorder] = OpRecorder,
+        hooks: Sequence[MakeHook] = (),
     ) -> None:
         self._process = process
-        self._make_stream = make_stream
+        self._hooks = hooks
         self._committer = committer
         self._name = name
         self._make_engine = make_engine
@@ -335,7 +337,8 @@ class Streams:
         with self._lock:
             births = self._names[wanted] = self._names.get(wanted, 0) + 1
             name = wanted if births == 1 else f"{wanted}#{births}"
-            stream = self._make_stream(self._process, len(self._all), name, self._committer)
+            stream = OpRecorder(self._process, len(self._all), name, self._committer)
+            stream.hooks = tuple(make_hook(stream) for make_hook in self._hooks)
             first = Phase.OTHER if self._all or self._process.step else Phase.INIT
             stream.phase = phase_bits(self._process.phase if self._process.phases.said else first)
             stream.modules.on_outermost = functools.partial(self._process.phases.module_called, stream)
@@ -345,8 +348,8 @@ class Streams:
 
 
 def observer_of(stream: OpRecorder) -> Observer:
-    """A stream that only writes rows looks for itself whether an op is of its thread: that saves a call an op."""
-    return stream if type(stream) is OpRecorder else OwnThread(stream)
+    """Who is handed the ops of a stream's thread: without hooks the stream itself, which saves a call an op."""
+    return HookedOps(stream) if stream.hooks else stream
 
 
 def _serves_a_pool(thread: threading.Thread) -> bool:

@@ -1,0 +1,128 @@
+"""Hooks: what goes along with every op of one stream, called by the op recorder at defined moments.
+
+Owns those moments and their order. A recording without hooks runs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch._ops import OpOverload
+
+from rltrace.recorder.base.dispatch_mode import Observer
+from rltrace.recorder.base.torch_function import Overrides, StandIn, any_would_be_asked
+from rltrace.recorder.core.calls import Call
+from rltrace.recorder.core.events import EventForm
+from rltrace.recorder.core.torchscript_threads import runs_beside
+
+FixedCells = tuple[int, int, int, int, int, int, int]
+"""The cells that every row has: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
+
+Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+
+State = TypeVar("State")
+
+
+class OpHook(Generic[State]):
+    """What is done beside an op's row; every method does nothing unless a hook overrides it.
+
+    An exception from a hook ends the recording, as any failure of the recorder does; the program goes on.
+    """
+
+    op: State | None = None
+    """What ``begin`` returned for the op at hand. Released when the op has ended, so that no tensor is held."""
+
+    def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
+        """The op is about to run; nothing of its row exists yet. Returns what to remember of it, None for nothing."""
+        return None
+
+    def replacement(self, func: OpOverload) -> Run | None:
+        """What runs in the op's place, when its call site and inputs are known (``RowBuffer.site``); None: the op."""
+        return None
+
+    def needs_digests(self) -> bool:
+        """Whether digests of the row at hand must not be deferred."""
+        return self.op is not None
+
+    def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
+        """The op has run on ``tensors`` and returned ``out``; its row is complete but for ``cells``."""
+
+    def end(self) -> None:
+        """The op has returned, and its row has been written. What this raises, the program sees."""
+
+    def drop(self) -> None:
+        """An interrupt came: the row at hand will never be."""
+
+    def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
+        """An event has been written as ``row``; ``scalars`` is the id of its form in table "scalars"."""
+
+    def window_row(self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int]) -> None:
+        """The digest of a tensor that a window begins with has been written as ``row``."""
+
+
+EventCells = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float]]
+"""Of an event: evidence (counts, then digests), digests, integers, floats."""
+
+
+class HookedStream(Observer, Protocol):
+    """The recorder of one thread, as seen from here."""
+
+    owner: int
+    hooks: Sequence[OpHook[Any]]
+
+    def passed_by(self) -> None:
+        """An op ran beside the stream's thread."""
+
+    def fail(self, error: Exception) -> None:
+        """An error of the recorder's own."""
+
+
+class HookedOps:
+    """Hands the ops of a stream's thread to its hooks and its recorder. Calls no ``__torch_function__``."""
+
+    def __init__(self, stream: HookedStream) -> None:
+        self.stream = stream
+        self._overrides = Overrides()
+        self._replaced: dict[tuple[int, int], StandIn] = {}
+        """By ``id`` of op and hook. A call is known by the ``id`` of what is called, so there is one for each."""
+
+    def observe(
+        self, by: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /
+    ) -> Any:
+        if get_ident() != self.stream.owner and runs_beside(2):
+            self.stream.passed_by()
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if any_would_be_asked((*args, *(kwargs or {}).values())):
+            return self._overrides.observe(self._observe, by, func, types, args, kwargs)
+        return self._observe(by, func, types, args, kwargs)
+
+    def _observe(self, by: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any:
+        hooks = self.stream.hooks
+        outer = [hook.op for hook in hooks]
+        try:
+            for hook in hooks:
+                try:
+                    hook.op = None
+                    hook.op = hook.begin(func, args, kwargs or {})
+                    run = hook.replacement(func)
+                except Exception as error:
+                    self.stream.fail(error)
+                else:
+                    func = func if run is None else self._replace(func, hook, run)
+            out = self.stream.observe(by, func, types, args, kwargs)
+        finally:
+            for hook, op in zip(hooks, outer, strict=True):
+                hook.op = op
+        for hook in hooks:
+            hook.end()
+        return out
+
+    def _replace(self, func: Any, hook: OpHook[Any], run: Run) -> StandIn:
+        key = id(func), id(hook)
+        found = self._replaced.get(key)
+        if found is None:
+            found = self._replaced[key] = StandIn(func, run)
+        return found

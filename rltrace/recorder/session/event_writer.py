@@ -1,0 +1,90 @@
+"""Events and phases: what a session is notified of besides ops, written into the stream of the calling thread.
+
+Owns whether a row can be written at that moment. Who notifies it knows nothing of streams.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from rltrace.recorder.core.events import EventForm
+from rltrace.recorder.core.process_state import ProcessState
+from rltrace.recorder.session.window import OpWindow
+from rltrace.recorder.streams.threads import Streams
+from rltrace.trace.format.schema import Phase
+
+if TYPE_CHECKING:
+    from rltrace.recorder.profiler.cycles import Cycles
+
+
+class EventWriter:
+    """Writes events into the stream of whichever thread they happen in."""
+
+    def __init__(
+        self,
+        process: ProcessState,
+        streams: Streams,
+        window: OpWindow,
+        profiler: Cycles | None,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._process = process
+        self._streams = streams
+        self._window = window
+        self._profiler = profiler
+        self.fail = fail
+
+    def can_write(self) -> bool:
+        """Whether ``write`` would write a row now, in the calling thread."""
+        return self._window.is_open and self._streams.between_ops() is not None
+
+    def write(
+        self,
+        form: EventForm,
+        *,
+        evidence: Sequence[int] = (),
+        digests: Sequence[int] = (),
+        integers: Sequence[int] = (),
+        floats: Sequence[float] = (),
+        frame: FrameType | None = None,
+    ) -> bool:
+        """Write an event (``core/events.py``), with a value for each cell of its form.
+
+        ``evidence``: its counts, then its digests that are evidence.
+
+        ``frame``: where it happened; the caller's own where not given (frames of rltrace are never shown). Returns
+        False where nothing can be written: ops are not rows now (``--level step``, outside of the window), the thread
+        is not recorded, or an op of it is running. Never raises an error of its own.
+        """
+        try:
+            stream = self._streams.between_ops() if self._window.is_open else None
+            if stream is None:
+                return False
+            stream.write_event(form, evidence, digests, integers, floats, frame or sys._getframe(1))
+        except Exception as error:
+            self.fail(error)
+            return False
+        return True
+
+    def environment_passed(self, environment: str, frame: FrameType) -> bool:
+        """An environment was stepped or reset by the calling thread, in ``frame``; whether an evaluation did that."""
+        if self._profiler is not None:
+            self._profiler.between_ops()
+        return self._process.phases.environment_event(self._window.stream_here(), environment, frame)
+
+    @contextmanager
+    def in_phase(self, phase: Phase) -> Iterator[None]:
+        """``with rltrace.phase("rollout")``."""
+        process = self._process
+        outer = process.phase
+        self._streams.set_phase(phase)
+        process.phases.said += 1
+        try:
+            yield
+        finally:
+            process.phases.said -= 1
+            self._streams.set_phase(outer)
