@@ -168,7 +168,7 @@ def read_outcome(path: Path) -> ExperimentResult:
         return from_json(ExperimentResult, document)
     except JsonError as error:
         raise OutcomeError(
-            f"{path} is no outcome that this rltrace can read: {error}; rltrace confirm writes it"
+            f"{path} is no outcome that this rltrace can read: {error}; run rltrace confirm again"
         ) from None
 
 

@@ -88,7 +88,7 @@ def test_numbers_belong_together_by_attempt(tmp_path: Path) -> None:
     a, b = open_trace(write("a.zarr", False)), open_trace(write("b.zarr", True))
     pairs = list(zip(a.processes, b.processes, strict=True))
     (drift,), only_a, only_b = compare_series(all_series(a), all_series(b), pairs, 0.01)
-    assert (drift.counts, drift.matched, drift.first) == ((7, 8), 7, None)
+    assert (drift.a_count, drift.b_count, drift.matched, drift.first) == (7, 8, 7, None)
     assert (only_a, only_b) == ((), ())
 
 

@@ -117,6 +117,16 @@ def test_what_is_no_outcome(tmp_path: Path, text: str, why: str) -> None:
     assert why in str(raised.value) and str(path) in str(raised.value)
 
 
+def test_an_older_file(tmp_path: Path) -> None:
+    """One whose keys had other names is refused in a sentence that says what to do."""
+    path = tmp_path / "confirm.json"
+    document = to_json(OUTCOME)
+    document["because"] = document.pop("explanation")
+    path.write_text(json.dumps(document))
+    with pytest.raises(OutcomeError, match=r'"explanation" is missing.*run rltrace confirm again'):
+        read_outcome(path)
+
+
 def test_no_file(tmp_path: Path) -> None:
     """A file that is not there, and a folder in its place."""
     for path in (tmp_path / "none.json", tmp_path):

@@ -362,10 +362,10 @@ def test_the_replay_keeps_what_the_generators_recording_kept(generated: Generate
     """Rows and values of the same, so that the two can be compared."""
     found = replay(ROUTERS)
     process = open_trace(found.path).processes[0]
-    assert process.kept_rows.selected is not None
-    assert process.kept_rows.selected.selectors == ("all",)
-    assert process.values.selected is not None
-    assert process.values.selected.selectors == ("all",)
+    assert process.kept_rows.asked is not None
+    assert process.kept_rows.asked.selectors == ("all",)
+    assert process.values.asked is not None
+    assert process.values.asked.selectors == ("all",)
 
 
 class Single(nn.Module):
