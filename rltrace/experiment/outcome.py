@@ -13,9 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.errors import RltraceError
 from rltrace.json import JsonError, from_json, to_json
+from rltrace.trace.read.names import Site
 
 LARGEST = 64 << 20
 """Bytes of an outcome that are read: one of many thousand classes."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.diff.causes.events import (
     FAR,
     FROM_OUTSIDE,
@@ -30,10 +30,10 @@ from rltrace.live_diff.reference_trace import Ids, MatchedRow, StepRows
 from rltrace.live_diff.result import LiveFinding
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.replay.op_kinds import innermost
 from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, FLOAT, INTEGER, Cell, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, event_name
 from rltrace.trace.format.schema import Origin as From
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 
 MOST_TOLD = 1 << 14
@@ -227,8 +227,8 @@ class EventComparer:
         if found is None:
             self._happened.alone(Extra(form.kind, form.owner, at, event))
             return None
-        entry = self._a.tables["scalars"].payloads[int(found.rows.columns[found.i, Column.SCALARS])]
-        line = _line(innermost(self._process.tables.remembered, at.site))
+        entry = self._a.words.skeleton(int(found.rows.columns[found.i, Column.SCALARS]))
+        line = _line(self._process.tables.words.innermost(at.site))
         before = self._happened.extra(form.what)
         told = event_of(found.rows, found.i, entry)
         self._happened.met(EventMatch(form.kind, form.owner, found.row, at, told, event, line, before))
@@ -261,7 +261,7 @@ class EventComparer:
             at.step,
             event_name(kind),
             owner,
-            innermost(self._process.tables.remembered, at.site),
+            self._process.tables.words.innermost(at.site),
             origin.cause,
             InputsMatch.UNKNOWN,
             because,

@@ -33,7 +33,6 @@ from rltrace.recorder.core.placement import placements
 from rltrace.recorder.core.row_buffer import OVERWRITTEN, RowBuffer
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
-from rltrace.replay.op_kinds import innermost
 from rltrace.rerun_op.live_call import LiveCall, live_case
 from rltrace.rerun_op.recorded_op import results_of_row
 from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, in_words, repeat
@@ -427,7 +426,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
     ) -> None:
         """Keep what the op had and gave, call it again where that tells something, and leave the finding: at the op,
         or at the event that brought in what differs."""
-        site = innermost(self._process.tables.remembered, fixed[2])
+        site = self._process.tables.words.innermost(fixed[2])
         event = self._events.first(self._stream.name, judged.cause, found, here, hand.plan.name, site)
         if event is not None:
             self._state.differs(event)
@@ -450,7 +449,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
                 found.row,
                 self._step,
                 hand.plan.name,
-                str(self._process.tables.remembered["modules"][fixed[3]]),
+                self._process.tables.words.module(fixed[3]),
                 site,
                 *cause_in_words(judged, hand.plan.name, kernels, self._settings(found), again),
                 Pair(*(kernel_text(kernel) for kernel in kernels)),
@@ -475,15 +474,13 @@ class LiveDiffHook(OpHook[OpInFlight]):
         """What is known of the kernel that ran, in A and here."""
         device = tensors[0].device.type if tensors else "cpu"
         number = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
-        there: Any = self._state.a.tables["kernels"].payloads[found.rows.columns[found.i, Column.KERNEL]]
-        here: Any = self._process.tables.remembered["kernels"][number]
-        return there or {}, here or {}
+        there = self._state.a.words.evidence(int(found.rows.columns[found.i, Column.KERNEL]))
+        return there, self._process.tables.words.evidence(number)
 
     def _settings(self, found: MatchedRow) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """What torch was set to when the op ran, in A and here."""
-        payloads = self._state.a.tables["settings"].payloads
-        there: Any = payloads[found.rows.columns[found.i, Column.SETTINGS]]
-        return there or {}, self._process.settings.payloads[self._stream.settings.number]
+        there = self._state.a.words.settings(int(found.rows.columns[found.i, Column.SETTINGS]))
+        return there, self._process.settings.payloads[self._stream.settings.number]
 
 
 def _reads(found: MatchedRow) -> list[int]:

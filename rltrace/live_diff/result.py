@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.json import JsonError, from_json, to_json
 from rltrace.trace.format.journal import Record
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.reader import Trace
 
 TYPE = "against"

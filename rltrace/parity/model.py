@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
+from rltrace.trace.read.names import Site
 
 
 class ParityVerdict(StrEnum):

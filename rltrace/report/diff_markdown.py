@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from rltrace.diff.base.model import Comparison, Pair, Site
+from rltrace.diff.base.model import Comparison, Pair
 from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack, Value, verdict_document
 from rltrace.report.phrases import HEADLINES, cut
 from rltrace.report.redaction import NOTHING, Disclosure, left_out, outgoing_comparison
+from rltrace.trace.read.names import Site
 
 # --- markdown text ----------------------------------------------------------------------------------------------------
 #

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 
-from rltrace.diff.base.model import Comparison, Pair, Site
+from rltrace.diff.base.model import Comparison, Pair
 from rltrace.report.document import Fact, Form, Inline, Section, Stack, Value, verdict_document
 from rltrace.report.phrases import HEADLINES, cut
 from rltrace.report.style import Style
+from rltrace.trace.read.names import Site
 
 WIDTH, LABEL = 80, 8
 SHOWN, SHOWN_IN_TABLES = 20, 60

@@ -11,22 +11,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import repeat
 
-from rltrace.diff.base.model import (
-    Cause,
-    Comparison,
-    Finding,
-    Hole,
-    Hunk,
-    InputsMatch,
-    Pair,
-    Side,
-    Site,
-    Structure,
-    Verdict,
-)
+from rltrace.diff.base.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Side, Structure, Verdict
 from rltrace.diff.metrics.distances import Distances
 from rltrace.report.curves import account, growing, story
 from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
+from rltrace.trace.read.names import Site
 
 MOST_OUTPUTS, MOST_CELLS = 4, 8
 """Of an op or an event that differs."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rltrace.diff.base.model import Site
 from rltrace.json import to_json
 from rltrace.query.ops import HoleLine, Line, OpLine
 from rltrace.trace.format.events import Cell
+from rltrace.trace.read.names import Site
 
 
 def line_text(line: Line) -> str:

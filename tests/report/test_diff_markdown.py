@@ -26,10 +26,10 @@ from rltrace.diff.base.model import (
     NamedDifference,
     Pair,
     ProcessSummary,
-    Site,
     Structure,
 )
 from rltrace.report.diff_markdown import code, comparison_markdown, fenced, prose
+from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = (

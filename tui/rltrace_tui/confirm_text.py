@@ -5,7 +5,6 @@ Owns glyphs and layout within a width. Pure functions; no widget, nothing is rea
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from textwrap import wrap
 
 from textual.content import Content
 
+from rltrace.command_lines import line
 from rltrace.experiment.confirm.saved_outcome import told_of
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
 from rltrace.report.confirm import COLORS, MATTERS, arm_name, outcome_section, word_of
@@ -132,4 +132,4 @@ class Outcomes:
         """What to run to get an outcome that is found here, ready to paste; nothing where this rltrace runs none."""
         if find_spec("rltrace.commands.confirm") is None:
             return ()
-        return (shlex.join(["rltrace", "confirm", str(self._a), str(self._b), "-o", str(self.path)]),)
+        return (line("confirm", self._a, self._b, "-o", self.path),)

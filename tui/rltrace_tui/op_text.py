@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
 from rltrace.json import to_json
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpLine
 from rltrace.query.values import OpValues, ValuePair
 from rltrace.report.document import distances_text
+from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 
 MATCHES = {

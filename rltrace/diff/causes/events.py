@@ -16,11 +16,12 @@ import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, NamedDifference, Pair, Site
+from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import NONE, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, Origin
+from rltrace.trace.read.names import Site
 
 # --- event pairs ------------------------------------------------------------------------------------------------------
 #
@@ -106,8 +107,7 @@ class EventPair(MatchedEvent):
 
 
 def event_at(row: RowAt) -> Event:
-    skeleton = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
-    return event_of(row.rows, row.place, skeleton)
+    return event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place))
 
 
 def events_before(

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack
 from rltrace.report.phrases import cut
+from rltrace.trace.read.names import Site
 
 VOID = frozenset({"br", "hr", "input", "meta"})
 """HTML elements that have no end tag."""
