@@ -31,10 +31,10 @@ from rltrace.diff.base.model import (
     Cause,
     Comparison,
     Drift,
-    EnvironmentDifference,
     Finding,
     Hole,
     InputsMatch,
+    NamedDifference,
     Search,
     Verdict,
 )
@@ -317,7 +317,7 @@ class _Comparing:
 
     def run(self) -> Comparison:
         self.pairs = process_pairs(self.a, self.b)
-        environment = environment_differences(self.pairs)
+        system = environment_differences(self.pairs)
         level = self._level()
         for a, b in self.pairs:
             if level == "op":
@@ -331,7 +331,7 @@ class _Comparing:
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
-        return self._assemble(level, environment, lonely)
+        return self._assemble(level, system, lonely)
 
     def _level(self) -> str:
         a, b = self.a, self.b
@@ -377,7 +377,7 @@ class _Comparing:
     # --- the whole ----------------------------------------------------------------------------------------------------
 
     def _assemble(
-        self, level: str, environment: tuple[EnvironmentDifference, ...], lonely: list[tuple[str, Finding, bool]]
+        self, level: str, system: tuple[NamedDifference, ...], lonely: list[tuple[str, Finding, bool]]
     ) -> Comparison:
         self._name_hidden_steps()
         firsts = self._firsts(lonely)
@@ -413,7 +413,7 @@ class _Comparing:
             level=level,
             a=side_of(self.a),
             b=side_of(self.b),
-            environment=environment,
+            system=system,
             first=first,
             first_value=first_value,
             unordered=tuple(unordered),
@@ -421,7 +421,7 @@ class _Comparing:
             search=self._search(),
             holes=holes,
             marked=whole_marked([result.marked for _, result in self.streams]),
-            told=whole_told([result.told for _, result in self.streams]),
+            events=whole_told([result.told for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},

@@ -149,15 +149,15 @@ def seen_while_recorded(result: StreamResult) -> StreamResult:
 
 def _with(finding: Finding, again: Mapping[str, Any]) -> Finding:
     times, repeats = int(again["times"]), bool(again["repeats"])
-    because = finding.because.replace(NOT_TRIED, tried_text(times, repeats))
-    return replace(finding, repeats=repeats, because=because)
+    because = finding.explanation.replace(NOT_TRIED, tried_text(times, repeats))
+    return replace(finding, repeats=repeats, explanation=because)
 
 
 def _again(process: ProcessTrace, stream: str, row: int | None) -> Mapping[str, Any] | None:
     """What a process has noted of a row that it called again; None: it has not."""
     for record in process.journal.records:
         first = record.get("first") if record["type"] == "against" else None
-        if isinstance(first, dict) and (first.get("stream"), first.get("row")) == (stream, row):
+        if isinstance(first, dict) and (first.get("stream"), first.get("b_index")) == (stream, row):
             again = first.get("again")
             if isinstance(again, dict) and {"times", "repeats"} <= again.keys() and int(again["times"]) > 1:
                 return again

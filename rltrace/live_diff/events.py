@@ -182,7 +182,7 @@ class EventComparer:
             self._process.tables.words.innermost(at.site),
             decided.cause,
             decided.inputs_match,
-            decided.because,
+            decided.explanation,
             Pair[str](None, None),
             () if extra else pair.cells,
             None,

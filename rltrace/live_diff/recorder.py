@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -25,7 +26,7 @@ from rltrace.diff.causes.events import taken_in
 from rltrace.errors import HoleError, UsageError
 from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, Repetition
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
 from rltrace.live_diff.view import LiveRow, LiveView
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.capture.values import OpInFlight, ValueCopier, ValueQueue, state_bytes
@@ -122,7 +123,7 @@ def call_again(call: LiveCall, results_a: ResultDigests, results_here: ResultDig
     except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
     counts = gave.get(results_a, 0), gave.get(results_here, 0)
-    return Repetition(sum(gave.values()), len(gave) == 1, tuple(gave.items()), *counts), ""
+    return Repetition(sum(gave.values()), len(gave) == 1, tuple(starmap(RepeatedResult, gave.items())), *counts), ""
 
 
 def with_what_was_tried(because: str, again: Repetition) -> str:
@@ -352,7 +353,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
         found = rows.take(place, content, lambda found: self._reads_alike(found, self._cells.here(fixed, content)))
         if found is None:
             self._partners.add(self._stream.row, None)
-            tally.only_here += 1
+            tally.only_b += 1
             self._extra.append(self._cells.here(fixed, content))
             return
         self._partners.add(self._stream.row, found.row)
@@ -404,7 +405,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
         kernel = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
         a, b = self._pair(found, here, kernel, self._stream.settings.number)
         judged = judge(DiffContext(a.view, b.view, self._partners, ()), a, b, differs)
-        cause, inputs, because = judged.decided.cause, judged.decided.inputs_match, judged.decided.because
+        cause, inputs, because = judged.decided.cause, judged.decided.inputs_match, judged.decided.explanation
         site = b.stack[0] if b.stack else None
         event = self._events.first(self._stream.name, cause, taken_in(a, b), b.index, (b.op, site, a.index))
         if event is not None:

@@ -237,7 +237,7 @@ class FirstOp:
     op: Pair[ParityOp]
     several: tuple[Pair[ParityOp], ...]
     reason: Reason
-    because: str
+    explanation: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,7 +438,7 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
         op=first.op,
         several=first.several,
         reason=first.reason,
-        because=first.because,
+        explanation=first.explanation,
     )
 
 
@@ -451,10 +451,10 @@ def _or_beside(first: FirstOp, result: ModuleResult) -> FirstOp:
     if share <= min(ORDERS * EPSILONS[dtype], MOST_OF_A_ROW):
         return first
     because = (
-        f"{first.because}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
+        f"{first.explanation}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
         "computes with (a mask, a cache, other rows of the batch) probably differs"
     )
-    return replace(first, reason=Reason.BESIDE, because=because)
+    return replace(first, reason=Reason.BESIDE, explanation=because)
 
 
 def _first_op(a: Keying, b: Keying, call: Pair[int], ranks: Numbers, parting: Keys) -> FirstOp:
@@ -503,7 +503,7 @@ def _before(
             path, rows, len(tensor.pairs.ids), call, row, False, Pair(None, None), (), Reason.INPUTS, because
         )
     first = first_op(a, around[0], b, around[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
-    because = f"{name}, which it passes to {path.b}, already differs: {first.because}"
+    because = f"{name}, which it passes to {path.b}, already differs: {first.explanation}"
     return ModuleOrigin(
         path=Pair(around[0].module, around[1].module),
         rows=rows,
@@ -514,5 +514,5 @@ def _before(
         op=first.op,
         several=first.several,
         reason=first.reason,
-        because=because,
+        explanation=because,
     )

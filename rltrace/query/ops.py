@@ -43,7 +43,7 @@ class OpInput:
     producer: int | None
     """Row that wrote it (or, for bytes that came unchanged, read the same view); None: see ``origin``."""
     origin: str
-    """"row", "outside", "mixed" or "unknown"."""
+    """``row``, ``outside``, ``mixed`` or ``unknown``."""
     digest: str | None
     """16 hex digits, where this op read the bytes."""
 
@@ -55,7 +55,7 @@ class OpLine:
     stream: str
     row: int
     kind: str
-    """"op", or the event's name."""
+    """``op``, or the event's name."""
     step: int
     phase: str
     op: str
@@ -72,7 +72,7 @@ class OpLine:
     value: Value
     kernel: str
     flags: tuple[str, ...]
-    """"marked", "view", "allocation"."""
+    """``marked``, ``view``, ``allocation``, ``overlapping``."""
     event: Event | None = None
     """What a row that is no op tells."""
 

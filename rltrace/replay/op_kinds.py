@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import measure
 from rltrace.errors import UsageError
-from rltrace.trace.read.names import Site, Words, parse_site
+from rltrace.trace.read.names import Site, Words
 
 MEASURED = 1 << 24
 """Elements of one tensor that are measured at most; of a larger one it is only known that it differs."""
@@ -99,7 +99,7 @@ class OtherKind:
     """In A's source."""
     count: int
     parts: tuple[str, ...]
-    """What of them was another one: OUTSIDE, GENERATOR, NUMBER, RESULT."""
+    """What differed, of ``outside`` data, a ``generator``'s state, a logged ``number`` and a ``result``."""
     stream: str
     row: int
     """In A, of the first one."""
@@ -215,23 +215,3 @@ def read_json(path: str | Path) -> Any:
 def larger(a: Any, b: Any) -> Any:
     """The larger of two numbers, where None is none."""
     return b if a is None else a if b is None else max(a, b)
-
-
-def parse_kind(found: Mapping[str, Any]) -> OtherKind:
-    """The object of its JSON; raises KeyError, TypeError or ValueError where it is something else."""
-    site, kernel = found["site"], found["kernel"]
-    return OtherKind(
-        op=str(found["op"]),
-        kernel=Pair(kernel["a"], kernel["b"]),
-        site=None if site is None else parse_site(site),
-        count=int(found["count"]),
-        parts=tuple(map(str, found["parts"])),
-        stream=str(found["stream"]),
-        row=int(found["row"]),
-        step=int(found["step"]),
-        max_ulp=None if found["max_ulp"] is None else int(found["max_ulp"]),
-        max_relative=None if found["max_relative"] is None else float(found["max_relative"]),
-        kind=str(found["kind"]),
-        kinds_b=tuple(map(str, found["kinds_b"])),
-        rows={str(stream): tuple(map(int, rows)) for stream, rows in found["rows"].items()},
-    )

@@ -71,8 +71,8 @@ def told_lines(told: SavedOutcome, *, color: bool) -> Iterator[str]:
         yield from wrapped(told.trouble, "  ")
         return
     yield f"  {styled_word(told.outcome, Style(color))}"
-    if told.outcome.because:
-        yield from wrapped(sentence(told.outcome.because), "  ")
+    if told.outcome.explanation:
+        yield from wrapped(sentence(told.outcome.explanation), "  ")
     yield f"  (rltrace confirm; all of it is in {told.path})"
 
 
@@ -80,7 +80,7 @@ def word_of(outcome: ExperimentResult) -> str:
     """``CONFIRMED``; of one that has no word, whether it runs or ended without one."""
     if outcome.word is not None:
         return outcome.word.value.upper()
-    return "NOT FINISHED" if outcome.because else "RUNNING"
+    return "NOT FINISHED" if outcome.explanation else "RUNNING"
 
 
 def steps_text(outcome: ExperimentResult) -> str:
@@ -109,7 +109,7 @@ def outcome_section(outcome: ExperimentResult) -> Section:
         flaky = f", {outcome.flaky:,} of them not the same each time" if outcome.flaky else ""
         searched = any(found.matters is not None for found in outcome.classes)
         facts.append(Fact("search", f"{took}{flaky}, {'for the fewest' if searched else 'with all'} kinds of op"))
-    lead = (sentence(outcome.because),) if outcome.because else ()
+    lead = (sentence(outcome.explanation),) if outcome.explanation else ()
     return Section("experiment", "", lead, tuple(facts))
 
 

@@ -114,7 +114,7 @@ def verdict_document(comparison: Comparison) -> Document:
     return Document(
         comparison.verdict,
         place(shown) if diverged and shown is not None else "",
-        sentence(shown.because if diverged and shown is not None else comparison.why),
+        sentence(shown.explanation if diverged and shown is not None else comparison.why),
         Section("runs", "The two runs", facts=tuple(_runs(comparison))),
         tuple(
             Section(f"finding-{number}" if number else "finding", title, facts=tuple(_finding(comparison, finding)))
@@ -161,7 +161,7 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
         yield Fact("module", Code(finding.module))
     if finding.site is not None:
         yield Fact("site", finding.site)
-    yield Fact("cause", f"{finding.cause.value}: {sentence(finding.because)}")
+    yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
     yield from _evidence(finding)
     yield Fact("when", when(finding))
     if finding == shown_finding(comparison):
@@ -204,7 +204,7 @@ STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
 def apart(finding: Finding) -> list[tuple[str, Pair[str]]]:
     """What both sides gave and is not the same, by name: outputs, an event's cells, digests at the end of a step."""
     if finding.boundary is not None:
-        return list(finding.boundary.cells)
+        return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.boundary.cells]
     if finding.op is not None and (finding.a_index is None or finding.b_index is None):
         return []
     names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
@@ -307,7 +307,7 @@ def _structure(structure: Structure) -> Section:
 
 
 def _system(comparison: Comparison) -> Section:
-    found = comparison.environment
+    found = comparison.system
     lead = "The likeliest to change results first." if len(found) > 1 else ""
     if comparison.verdict is Verdict.DIVERGED and not found:
         lead = "No recorded fact of system, settings, packages or source files differs."
@@ -415,7 +415,7 @@ def marked_text(comparison: Comparison) -> str:
 
 def events_text(comparison: Comparison) -> str:
     """What became of events that differ; "" where none does, or the finding is one."""
-    events, shown = comparison.told, shown_finding(comparison)
+    events, shown = comparison.events, shown_finding(comparison)
     if not events.differing or (shown is not None and shown.boundary is not None):
         return ""
     least = "" if events.whole else "at least "

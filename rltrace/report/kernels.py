@@ -74,10 +74,7 @@ def launched_json(process: ProcessTrace) -> dict[str, Any]:
         "for_no_row": [
             {"name": name, "by": launcher or None, "times": count} for (name, launcher), count in told.strays.items()
         ],
-        "unknown": [
-            {"why": entry.why, "stream": entry.stream, "first": entry.first, "rows": entry.rows}
-            for entry in told.unknown
-        ],
+        "unknown": told.unknown,
     }
 
 
@@ -86,8 +83,8 @@ def _call_json(process: ProcessTrace, call: SeenCall) -> dict[str, Any]:
     ran = []
     for kernel, count in call.kernels.most_common():
         evidence = process.words.evidence(kernel)
-        told = [{"grid": list(grid), "block": list(block)} for grid, block in launches(evidence) or ()]
-        ran.append({"times": count, "kernel": kernel_text(evidence), "names": evidence.get("names"), "launches": told})
+        sizes = [{"grid": grid, "block": block} for grid, block in launches(evidence) or ()]
+        ran.append({"times": count, "kernel": kernel_text(evidence), "names": evidence.get("names"), "launches": sizes})
     return {"op": op, "inputs": layouts, "stream": call.stream, "row": call.row, "times": call.times, "ran": ran}
 
 
@@ -142,7 +139,7 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
 def kernels_json(trace: Trace) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "trace": str(trace.path),
+        "trace": trace.path,
         "processes": [_process_json(p) for p in trace.processes if p.ran or p.launched],
     }
 
@@ -159,8 +156,7 @@ def other_lines(a: Trace, b: Trace) -> Iterator[str]:
 
 
 def other_json(a: Trace, b: Trace) -> dict[str, Any]:
-    found = [{**vars(other), "differences": list(other.differences)} for other in _others(a, b)]
-    return {"schema": SCHEMA, "a": str(a.path), "b": str(b.path), "other_kernels": found}
+    return {"schema": SCHEMA, "a": a.path, "b": b.path, "other_kernels": _others(a, b)}
 
 
 def _others(a: Trace, b: Trace) -> tuple[OtherKernel, ...]:

@@ -108,8 +108,8 @@ def agree(path_a: Path, path_b: Path) -> Finding | None:
     decided = found.decided
     assert (found.a.index, found.b.index, found.b.op) == (other.a_index, other.b_index, other.op)
     assert (decided.cause, decided.inputs_match) == (other.cause, other.inputs_match)
-    assert other.because.startswith(decided.because)
-    assert decided.cause in KNOWN_OF_TRACES or other.because == decided.because
+    assert other.explanation.startswith(decided.explanation)
+    assert decided.cause in KNOWN_OF_TRACES or other.explanation == decided.explanation
     return other
 
 

@@ -102,7 +102,7 @@ def test_calls_of_modules(record: Record) -> None:
     assert head.end_row == outer.end_row
     assert not any(call.raised for call in calls)
     assert np.array_equal(kept(linear, Part.OUTPUT, "").digests, kept(relu, Part.INPUT, "input").digests)
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 def test_each_row_has_its_digest(record: Record) -> None:
@@ -254,7 +254,7 @@ def test_with_values(record: Record) -> None:
         assert all(values.get(tensor.whole) is not None for tensor in op.tensors)
     assert found.rows == alone.rows
     assert set(alone.process.values.digests.tolist()) <= set(values.digests.tolist())
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 class Point(NamedTuple):
@@ -453,7 +453,7 @@ def test_other_threads(record: Record) -> None:
     found = record(program, rows="all")
     store = found.process.kept_rows
     assert [len(store.calls(stream.index)) for stream in found.process.streams] == [1, 1]
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 def test_windows(record: Record) -> None:

@@ -75,7 +75,7 @@ def test_all_outputs_of_a_training_run(record: Record) -> None:
             assert state is not None
             assert reference.digest(bytes(state.data), 0) == row.rng
     assert kept > 100
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 def test_nothing_else_changes(record: Record) -> None:
@@ -152,7 +152,7 @@ def test_how_inputs_lie_in_memory(record: Record) -> None:
     assert lying(found.one("add_").index) == {0: (0, 16, 16, False, False), 1: (0, 0, 16, False, False)}
     assert lying(found.one("mul").index) == {0: (0, 0, 12, False, False)}
     assert lying(found.one("mm").index) == {0: (0, 0, 0, True, False), 1: (0, 0, 0, False, False)}
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 def test_inputs_of_every_kind(record: Record) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rltrace.errors import UsageError
+from rltrace.json import from_json, to_json
 from rltrace.replay.op_kinds import (
     GENERATOR,
     NUMBER,
@@ -17,9 +17,9 @@ from rltrace.replay.op_kinds import (
     OpDistance,
     OpKind,
     OpKinds,
+    OtherKind,
     Tallies,
     merged,
-    parse_kind,
     read_labels,
 )
 from rltrace.replay.plan import read_only
@@ -88,7 +88,7 @@ def test_tallies_count_and_survive_json() -> None:
     assert found.parts == (RESULT, NUMBER)
     assert found.rows == {"rank0/main": (5, 8)}
     assert found.kinds_b == ("aten.mm.default, other", "aten.mm.default, third")
-    assert parse_kind(json.loads(json.dumps(asdict(found)))) == found
+    assert from_json(OtherKind, json.loads(json.dumps(to_json(found)))) == found
 
 
 def test_kinds_of_several_processes_are_one() -> None:

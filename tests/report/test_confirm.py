@@ -65,7 +65,7 @@ CONFIRMED = ExperimentResult(
 OUTCOMES = {
     "confirmed": CONFIRMED,
     "running": replace(
-        CONFIRMED, word=None, because="", arms=RUNNING, classes=(), trials=0, flaky=0, advice=(), by_state=None
+        CONFIRMED, word=None, explanation="", arms=RUNNING, classes=(), trials=0, flaky=0, advice=(), by_state=None
     ),
     "untried": replace(CONFIRMED, classes=(UNTRIED,) * 50, trials=1, flaky=0, end_step=41, by_state=True),
 }

@@ -12,7 +12,7 @@ from comparisons import CASES, identical, kernel
 
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
-from rltrace.report.diff_json import SCHEMA, comparison_json
+from rltrace.json import to_json
 from rltrace.report.diff_text import WIDTH, render_comparison
 from rltrace.report.phrases import ordinal
 
@@ -41,7 +41,7 @@ def test_text(case: tuple[str, Comparison]) -> None:
 def test_json(case: tuple[str, Comparison]) -> None:
     """The JSON report, field for field, and valid JSON for any reader."""
     name, comparison = case
-    report = comparison_json(comparison)
+    report = to_json(comparison)
     report["search"].pop("bytes_read")  # how many, the compressor decides
     check(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
 
@@ -63,8 +63,8 @@ def test_colour_adds_nothing_but_colour(case: tuple[str, Comparison]) -> None:
 
 def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> None:
     """Names that others read by; fields are added, never renamed."""
-    report = comparison_json(case[1])
-    assert report["schema"] == SCHEMA == "rltrace.diff/1"
+    report = to_json(case[1])
+    assert report["schema"] == "rltrace.diff/1"
     top = "verdict a b system first first_value unordered structure search holes"
     assert set(top.split()) <= set(report)
     side = "path level engine ops steps processes"
@@ -73,7 +73,7 @@ def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> N
     assert set(process.split()) <= set(report["a"]["processes"][0])
     finding = (
         "cause stream a_index b_index step optimizer environment_step phase op module site kernel inputs_match outputs"
-        " identical_before because"
+        " identical_before explanation"
     )
     for found in filter(None, (report["first"], report["first_value"])):
         assert set(finding.split()) <= set(found)
@@ -88,7 +88,7 @@ def test_the_document_describes_every_field(case: tuple[str, Comparison]) -> Non
             return set(value) | {f for item in value.values() for f in fields(item)}
         return {f for item in value for f in fields(item)} if isinstance(value, list) else set()
 
-    report = comparison_json(case[1])
+    report = to_json(case[1])
     report["compared"] = {}  # its keys are names of streams
     assert {field for field in fields(report) if f"`{field}`" not in text} == set()
 
@@ -97,7 +97,7 @@ def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A loss of NaN or infinity is written as text."""
     monkeypatch.chdir(tmp_path)
     comparison = replace(identical(), curves=(CurvePoint("loss.item()", 3, float("nan"), float("-inf")),))
-    report = comparison_json(comparison)
+    report = to_json(comparison)
     assert report["curves"] == [{"name": "loss.item()", "step": 3, "a": "nan", "b": "-inf"}]
     json.dumps(report, allow_nan=False)
 

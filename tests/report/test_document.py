@@ -17,6 +17,7 @@ from rltrace.diff.base.model import (
     Finding,
     Hole,
     Hunk,
+    NamedDifference,
     Pair,
     ProcessSummary,
     Structure,
@@ -39,7 +40,8 @@ def rich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
     assert first is not None
     outputs = (*first.outputs, *(Pair("1" * 16, "2" * 16) for _ in range(3)))
     op = replace(first, cause=Cause.SAME_KERNEL, repeats=True, outputs=outputs)
-    event = replace(first, boundary=Boundary("environment 3", None, Pair(1, 1), (("reward", Pair("1", "2")),), first))
+    cells = (NamedDifference("reward", "1", "2"),)
+    event = replace(first, boundary=Boundary("environment 3", None, Pair(1, 1), cells, first))
     step = replace(first, op=None, a_index=None, b_index=None, boundary=None)
     killed = ProcessSummary("rank0/main", "killed", 3, "it ended", (), None)
     unordered: tuple[Finding, ...] = (event, step)
@@ -53,7 +55,7 @@ def rich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
         structure=Structure(1, 0, 0, (Hunk("only-a", "rank0/main", 1, 2, 1, 2, 0, "aten.add"),)),
         holes=(Hole("a", "rank0/main", "rank0/main", 0, 3, "a chunk is missing"),),
         marked=UninitialisedCount(3, 2, "op 3"),
-        told=EventSummary(1, "reset of environment 0"),
+        events=EventSummary(1, "reset of environment 0"),
         notes=("see to it",),
     )
 

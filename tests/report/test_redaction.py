@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.base.model import Comparison, EnvironmentDifference
+from rltrace.diff.base.model import Comparison, NamedDifference
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
@@ -109,16 +109,16 @@ def comparison(folder: Path) -> Comparison:
 
 def test_a_whole_comparison(tmp_path: Path) -> None:
     """No text of a comparison keeps a folder, whichever field it stands in; enumerations stay what they are."""
-    fact = EnvironmentDifference("env.NCCL_TOPO_FILE", "/a/b/topology.xml", "/c/d/topology.xml")
-    found = replace(comparison(tmp_path), environment=(fact,), notes=("see /srv/bob/log",))
+    fact = NamedDifference("env.NCCL_TOPO_FILE", "/a/b/topology.xml", "/c/d/topology.xml")
+    found = replace(comparison(tmp_path), system=(fact,), notes=("see /srv/bob/log",))
     shown = outgoing_comparison(found)
     assert str(tmp_path) not in repr(shown)
     assert "bob" not in repr(shown)
     assert type(shown.verdict) is type(found.verdict)
     assert shown.first_value is not None and found.first_value is not None
     assert shown.first_value.outputs == found.first_value.outputs
-    assert shown.environment[0].a == "…/topology.xml"
-    assert shown.environment[0].b == "…/topology.xml (what differs is not shown)"
+    assert shown.system[0].a == "…/topology.xml"
+    assert shown.system[0].b == "…/topology.xml (what differs is not shown)"
     assert str(tmp_path) in repr(outgoing_comparison(found, Disclosure(host=True)))
 
 

@@ -39,7 +39,7 @@ def test_an_experiment_that_goes_on(parted: tuple[Path, Path], tmp_path: Path) -
     """An unfinished one is drawn as far as it is, and again when its file has grown."""
     file = tmp_path / "elsewhere.json"
     arms = (OUTCOME.arms[0], replace(OUTCOME.arms[1], state=ArmState.RUNNING, result=""))
-    write_outcome(file, replace(OUTCOME, word=None, arms=arms, classes=(), because=""))
+    write_outcome(file, replace(OUTCOME, word=None, arms=arms, classes=(), explanation=""))
 
     async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
         await press(pilot, app, "4")

@@ -11,11 +11,11 @@ from textual.content import Content
 
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
+from rltrace.json import to_json
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpLine
 from rltrace.query.values import OpValues, ValuePair
 from rltrace.report.document import distances_text
-from rltrace.report.ops import value_json
 from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 
@@ -224,4 +224,4 @@ def _nth(outputs: tuple[str, ...], k: int) -> str | None:
 
 
 def _value(value: bool | int | float | complex | None) -> str | None:
-    return None if value is None else str(value_json(value))
+    return None if value is None else str(to_json(value))

@@ -92,7 +92,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
     def found(self, comparison: Comparison) -> None:
         self._state, self._done = "done", ""
         environment = self.query_one("#environment", Pane)
-        environment.border_title = f"System and settings ({len(comparison.environment)})"
+        environment.border_title = f"System and settings ({len(comparison.system)})"
         self._redraw()
 
     def curves_read(self, curves: tuple[Curve, ...]) -> None:

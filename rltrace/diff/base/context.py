@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.diff.base.model import NamedDifference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import StreamView
 
@@ -104,5 +104,5 @@ class DiffContext:
     a: StreamView
     b: StreamView
     matching: Partners
-    settings: tuple[EnvironmentDifference, ...]
+    settings: tuple[NamedDifference, ...]
     """Facts that select kernels and differ."""

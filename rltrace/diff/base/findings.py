@@ -88,7 +88,7 @@ class Judgement:
 
     cause: Cause
     inputs_match: InputsMatch
-    because: str
+    explanation: str
     received: Received | None = None
 
 
@@ -122,7 +122,7 @@ def make_finding(
         inputs_match=decided.inputs_match,
         outputs=_outputs(a, b),
         identical_before=identical_before,
-        because=decided.because,
+        explanation=decided.explanation,
         received=decided.received,
         boundary=boundary,
         settings=settings_differences(a.settings, b.settings) if a and b else (),

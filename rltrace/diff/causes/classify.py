@@ -302,11 +302,11 @@ def event_cause(a: RowAt) -> tuple[Cause, str]:
 
 def _noting_memory(decided: Judgement, a: RowAt, b: RowAt) -> Judgement:
     """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
-    why = decided.because + alignments_text(a, b)
+    why = decided.explanation + alignments_text(a, b)
     if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
         why += "; it writes memory that it also reads (source and destination overlap), so its result depends on the"
         why += " order in which a kernel accesses it"
-    return replace(decided, because=why)
+    return replace(decided, explanation=why)
 
 
 def _noting_region(decided: Judgement, a: RowAt) -> Judgement:
@@ -314,7 +314,7 @@ def _noting_region(decided: Judgement, a: RowAt) -> Judgement:
     if not a.op.startswith(COMPILED):
         return decided
     inside = "a compiled region is recorded as one op; record --compile eager runs it op by op"
-    return replace(decided, because=f"{decided.because}; {inside}")
+    return replace(decided, explanation=f"{decided.explanation}; {inside}")
 
 
 def _of_kernel(scene: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:

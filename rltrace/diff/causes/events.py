@@ -16,7 +16,7 @@ import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, Pair
+from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import NONE, Event, event_of
@@ -454,7 +454,7 @@ def with_what_is_behind(scene: DiffContext, finding: Finding) -> Finding:
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
         return finding
     told = behind(scene, finding.a_index, finding.b_index, None)
-    return replace(finding, because="; ".join([finding.because, *told])) if told else finding
+    return replace(finding, explanation="; ".join([finding.explanation, *told])) if told else finding
 
 
 def _origin(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> tuple[EventPair | None, bool]:
@@ -492,7 +492,7 @@ def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool
     told = behind(scene, pair.a.index, pair.b.index, pair)
     decided = event_judgement(pair, None, told, _first_op(later), lasts=lasts)
     events = pair.event_a, pair.event_b
-    cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
+    cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
     return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
 

@@ -203,14 +203,14 @@ def join(one: ExperimentResult, other: ExperimentResult) -> ExperimentResult:
     both = replace(whole, arms=arms, classes=classes, advice=(), trials=trials, flaky=flaky)
     failed = next((arm for arm in arms if arm.state is ArmState.FAILED), None)
     if failed is not None:
-        return replace(both, word=Outcome.UNRESOLVED, because=failed.result)
+        return replace(both, word=Outcome.UNRESOLVED, explanation=failed.result)
     settled = next((o for o in (one, other) if o.word in (Outcome.REFUTED, Outcome.UNRESOLVED, Outcome.PARTIAL)), None)
     if settled is not None:
-        return replace(both, word=settled.word, because=settled.because)
+        return replace(both, word=settled.word, explanation=settled.explanation)
     if ArmState.RUNNING in states:
         raise UsageError("one of these experiments is not finished; finish it first")
     word, because = verdict_of(both)
-    return replace(both, word=word, because=because)
+    return replace(both, word=word, explanation=because)
 
 
 def _kinds(outcome: ExperimentResult) -> set[tuple[str, bool | None]]:

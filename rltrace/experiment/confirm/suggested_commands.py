@@ -36,7 +36,7 @@ def advice_of(
 
 def _repeats(outcome: ExperimentResult, prepared: Prepared) -> tuple[str, ...]:
     """See how often a program that does not repeat itself does."""
-    if NOT_REPRODUCIBLE not in outcome.because or outcome.end_step is None:
+    if NOT_REPRODUCIBLE not in outcome.explanation or outcome.end_step is None:
         return ()
     failed = {arm.name for arm in outcome.arms if arm.state is ArmState.FAILED}
     options = ("check", "-n", str(RUNS), "--until", str(outcome.end_step - 1), "--")

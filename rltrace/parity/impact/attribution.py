@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 FEW = 3
 """Modules that are too few to tell where a gap comes from, if there are more of them further down."""
@@ -25,11 +26,11 @@ class PatchTrial:
     """One run of the trainer with rows of the generator put in."""
 
     gap: float | None
-    """Mean absolute difference of the log-probabilities that is left; None: the run told nothing."""
+    """Mean absolute difference of the log-probabilities that is left; None: the run failed."""
     largest: float | None = None
     """Largest absolute difference that is left."""
     why: str = ""
-    """One sentence where it told nothing."""
+    """One sentence where it failed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Share:
 
     module: str
     """In B."""
-    alone: PatchTrial
+    single: PatchTrial
     """Its rows alone put in."""
     in_turn: PatchTrial
     """Its rows and those of all modules before it in the list."""
@@ -57,6 +58,8 @@ class Routed:
 @dataclass(frozen=True)
 class Contributions:
     """What each module contributes to the gap."""
+
+    COMPUTED: ClassVar = ("repeats", "removed_single", "add_up")
 
     command: tuple[str, ...]
     recorded: float | None
@@ -86,15 +89,15 @@ class Contributions:
         return self.removed(self.together)
 
     @property
-    def removed_alone(self) -> float | None:
+    def removed_single(self) -> float | None:
         """Sum of what each takes away alone."""
-        parts = [self.removed(share.alone) for share in self.shares]
+        parts = [self.removed(share.single) for share in self.shares]
         return None if not parts or None in parts else sum(part for part in parts if part is not None)
 
     @property
     def add_up(self) -> bool | None:
         """Whether that sum is what all take away together, within the tolerance; None: a run told nothing."""
-        together, alone = self.removed_together, self.removed_alone
+        together, alone = self.removed_together, self.removed_single
         if together is None or alone is None:
             return None
         return abs(alone - together) <= TOLERANCE * max(abs(together), abs(alone))

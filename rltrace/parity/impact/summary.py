@@ -30,7 +30,7 @@ class Effects:
     """One sentence: why there is none to be had."""
     routing: tuple[Routing, ...]
     """Of each router, in the order in which A's first decided."""
-    notes: tuple[str, ...] = ()
+    routing_notes: tuple[str, ...] = ()
     """What of the routing could not be compared, and why."""
     contributions: Contributions | None = None
     """How much of the gap each module brings; None: it was not measured."""

@@ -284,9 +284,9 @@ class RowPutter:
                 self._tally.failed(spot.module, spot.op, call.path, asked, str(error))
                 return 0
             wants = self._tally.wants_words(spot.module, spot.op)
-            words = [over.words(row) for row in done.alone[:wants].tolist()]
+            words = [over.words(row) for row in done.unmatched[:wants].tolist()]
             self._tally.done(spot.module, spot.op, call.path, done, words, again=again)
-            return done.put_in
+            return done.injected
 
     def account(self) -> RowAccount:
         return self._tally.account()

@@ -23,13 +23,14 @@ class Site:
     """One stack frame, for display."""
 
     file: str
+    """Relative to its package."""
     line: int
     function: str
     source: str
 
 
 def parse_site(found: Mapping[str, Any]) -> Site:
-    """The site in a payload of table "frames", or in JSON. Raises KeyError, TypeError or ValueError."""
+    """The site in a payload of table "frames". Raises KeyError, TypeError or ValueError."""
     return Site(str(found["file"]), int(found["line"]), str(found["function"]), str(found["source"]))
 
 

@@ -50,7 +50,7 @@ def of_these(outcome: ExperimentResult = OUTCOME) -> ExperimentResult:
 @pytest.mark.parametrize("word", [*Outcome, None])
 def test_section(word: Outcome | None) -> None:
     """The word, the horizon, every arm and kind of op; of one that is not finished, that it runs."""
-    changed = replace(OUTCOME, word=word, because="" if word is None else OUTCOME.because)
+    changed = replace(OUTCOME, word=word, explanation="" if word is None else OUTCOME.explanation)
     page = parse(html_page(gather("a.zarr", "b.zarr"), outcome=changed))
     found = page.one("section", id="experiment")
     assert found.one("span", class_="verdict").text == ("RUNNING" if word is None else word.value.upper())
@@ -63,7 +63,7 @@ def test_section(word: Outcome | None) -> None:
 
 def test_what_stays_in_the_house() -> None:
     """Folders are hidden, and what looks like markup is text."""
-    hostile = replace(OUTCOME, because="see /home/someone/secret/out.txt <script>alert(1)</script>")
+    hostile = replace(OUTCOME, explanation="see /home/someone/secret/out.txt <script>alert(1)</script>")
     text = html_page(gather("a.zarr", "b.zarr"), outcome=hostile)
     assert "someone" not in text and "<script" not in text
     assert "…/out.txt <script>" in parse(text).one("section", id="experiment").text
