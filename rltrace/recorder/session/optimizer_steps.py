@@ -417,7 +417,7 @@ class StepWriter:
         """Every op of a backward pass has the stack of the call that started it."""
         stream = self._window.backward_begins()
         self._process.phases.backward_begins(stream)
-        self._integrations.backward_begins()
+        self._integrations.steps.backward_begins()
         if stream is None:
             return False
         stream.modules.begin_backward(frame)
@@ -443,7 +443,7 @@ class StepWriter:
                 count=attempt.count,
                 skipped=attempt.skipped,
                 backwards=attempt.backwards,
-                environment_steps=self._integrations.environment_steps,
+                environment_steps=self._integrations.steps.count,
                 end_row=stream.row,
                 recorded=self._window.is_open,
                 parameters=attempt.parameters,
