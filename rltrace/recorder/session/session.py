@@ -92,7 +92,7 @@ class Session:
         self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
-        self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.hurry)
+        self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.request_commit)
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
         self.window = OpWindow(
@@ -157,9 +157,9 @@ class Session:
         self._facts = {"digest": ALGORITHM, **running_before(), **fingerprint.start()}
         self._writer.facts(self.options.level, engine, self._facts)
         if self._captures.values is not None:
-            self._writer.request_values(self._captures.values.asked)
+            self._writer.request_values(self._captures.values.request)
         if self._captures.activations is not None:
-            self._writer.request_activations(self._captures.activations.asked)
+            self._writer.request_activations(self._captures.activations.request)
         self._streams.open_main()
         self._committer.start()
         self.steps.install()

@@ -93,11 +93,11 @@ class Committer:
         self._writer = writer
         self._fail = fail
         self._values = captures.values
-        self._kept_rows = captures.activations
-        self._hurried = False
-        for keeper in (self._values, self._kept_rows):
-            if keeper is not None:
-                keeper.hurry, keeper.wait = self.hurry, partial(self._wait_for, keeper)
+        self._activations = captures.activations
+        self._commit_requested = False
+        for queue in (self._values, self._activations):
+            if queue is not None:
+                queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)
         self._streams: list[tuple[RowBuffer, int]] = []
         self._taken: dict[int, int] = {}
         self._steps: list[StepRecord] = []
@@ -137,16 +137,16 @@ class Committer:
                     lambda: self._stopping or stream.row - self._taken[stream.number] <= 2 * SEGMENT_ROWS, timeout=60
                 )
 
-    def hurry(self) -> None:
-        """Much of what is waiting are values or samples: commit whatever rows there are."""
-        self._hurried = True
+    def request_commit(self) -> None:
+        """Commit all finished rows soon, not only full segments."""
+        self._commit_requested = True
         self._wake.set()
 
-    def _wait_for(self, keeper: ValueQueue | ActivationQueue) -> None:
-        """The disk is far behind what is kept."""
-        self.hurry()
+    def _wait_for(self, queue: ValueQueue | ActivationQueue) -> None:
+        """Block the program until the disk has caught up with a queue."""
+        self.request_commit()
         with self._room:
-            self._room.wait_for(lambda: self._stopping or not keeper.behind, timeout=60)
+            self._room.wait_for(lambda: self._stopping or not queue.is_behind, timeout=60)
 
     def give_up(self) -> None:
         """End the thread, whatever is left; may be called from any thread."""
@@ -198,8 +198,8 @@ class Committer:
         try:
             while not self._stopping:
                 self._wake.wait(COMMIT_SECONDS)
-                full_only = self._wake.is_set() and not self._hurried
-                self._hurried = False
+                full_only = self._wake.is_set() and not self._commit_requested
+                self._commit_requested = False
                 self._wake.clear()
                 if not self._stopping:
                     self._round(full_only)
@@ -223,13 +223,13 @@ class Committer:
             self.taken(number, rows)
         steps = self._take_steps(number)
         values = self._values.take(number, self._taken[number]) if self._values is not None else None
-        kept = self._kept_rows.take(number, self._taken[number]) if self._kept_rows is not None else None
+        activations = self._activations.take(number, self._taken[number]) if self._activations is not None else None
         samples = self._samples() if number == 0 else None
         entries = self._process.tables.take()
-        beside = bool(values) or bool(kept) or (samples is not None and len(samples) > 0)
+        beside = bool(values) or bool(activations) or (samples is not None and len(samples) > 0)
         if rows is None and not steps and not entries and not beside:
             return False
-        self._writer.commit(number, rows, entries, steps, values, samples, kept)
+        self._writer.commit(number, rows, entries, steps, values, samples, activations)
         with self._room:
             self._room.notify_all()
         return rows is not None
