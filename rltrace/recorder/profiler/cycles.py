@@ -133,7 +133,7 @@ class Seen:
         """Rows are being written from now on."""
         self.first = self._streams.main.row
         self._others = {stream.number: stream.row for stream in self._streams.others}
-        self._committer.taken = self._taken
+        self._committer.on_commit = self._taken
 
     def collect(self) -> None:
         """The profiler runs from now on."""
@@ -144,7 +144,7 @@ class Seen:
     def tell(self, events: Sequence[ProfilerEvent], why: str | None) -> None:
         """Commit the rows so far, and what events tell of those since ``collect``; ``why``: nothing can be told."""
         self._streams.main.raised = None
-        self._committer.settle(self._streams.main, lambda: self._told(events, why))
+        self._committer.flush_stream(self._streams.main, lambda: self._told(events, why))
         self._rows = None
 
     def drop(self, why: str) -> None:
@@ -164,11 +164,11 @@ class Seen:
         if why is not None:
             self.miss(why)
             if self._unknown:
-                self._committer.settle(self._streams.main, lambda: self._told((), None))
+                self._committer.flush_stream(self._streams.main, lambda: self._told((), None))
         self.abandon()
 
     def abandon(self) -> None:
-        self._committer.taken = None
+        self._committer.on_commit = None
         self._rows = self._streams.main.raised = None
         self._unknown.clear()
 
@@ -320,7 +320,7 @@ class Cycles:
             self._watching = True
             self._seen.begin()
             self._own.watch()
-            self._committer.full = self.full
+            self._committer.on_full = self.full
             self._main.modules.on_outermost = self._module_called(self._main.modules.on_outermost)
         self.between_ops()
 
@@ -333,7 +333,7 @@ class Cycles:
         self.pause(self._why)
         self._watching = False
         self._own.ignore()
-        self._committer.full = None
+        self._committer.on_full = None
         self._main.modules.on_outermost = self._told_before
         self._seen.end(self._why if self._ever or kineto.devices() else None)
 

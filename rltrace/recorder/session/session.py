@@ -92,7 +92,7 @@ class Session:
         self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
-        self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.request_commit)
+        self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
         self._committer.series = self._series
         self._scalers = Scalers(self._series, self.fail)
         self.window = OpWindow(
