@@ -34,7 +34,7 @@ from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes import exits
-from rltrace.recorder.processes.exits import TERMINATION_SECONDS, Answering, Endings, Terminations
+from rltrace.recorder.processes.exits import TERMINATION_SECONDS, CommitServer, Endings, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.session import window
 from rltrace.recorder.session.event_writer import EventWriter
@@ -117,7 +117,7 @@ class Session:
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
         self._terminations = Terminations(options.trace)
-        self._answering = Answering(options.trace, self._terminated)
+        self._commit_server = CommitServer(options.trace, self._terminated)
         self._facts: Mapping[str, fingerprint.Fact] = {}
         self._missing: dict[str, list[str]] = {}
         """By fact: what is missing in the trace."""
@@ -171,7 +171,7 @@ class Session:
         self._children.watch()
         self._terminations.watch()
         if is_worker():
-            self._answering.begin()
+            self._commit_server.begin()
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
@@ -192,7 +192,7 @@ class Session:
             self._close()
         finally:
             self._closed.set()
-            self._answering.end()
+            self._commit_server.end()
 
     def _close(self) -> None:
         if self._failure is not None:
@@ -334,7 +334,7 @@ class Session:
             self._profiler.abandon()
         self._captures.stop()
         self._uninstall(but_subclasses=True)  # a waiting mode needs them too
-        self._answering.end()
+        self._commit_server.end()
         name = fork_name(self._writer.name, number)
         names = self._process.module_names
         return None if self._failure else Inheritance(self.options, name, names, engine, self._extend)
