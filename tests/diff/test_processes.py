@@ -23,7 +23,7 @@ def trace(path: Path, *children: Child, wanted: str = "rank0/child:evaluate.py")
     builder = TraceBuilder(path)
     builder.op("aten.ones.default", outputs=["ones"])
     for name, argument, results in children:
-        process = builder.newborn(wanted, ["evaluate.py", argument])
+        process = builder.create_process(wanted, ["evaluate.py", argument])
         assert process.name == name
         stream = process.stream()
         for result in results:

@@ -264,7 +264,7 @@ def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     name = builder.main.tables.plain("names", "self")
     axes = tuple(range(min(len(shape) - 1, 60)))
     tensor = NewTensor(Part.INPUT, name, layout, axes, 5, DigestBlock(np.zeros(0, np.uint64)))
-    builder.main.stream()._kept.append(NewOp(0, row, [tensor]))
+    builder.main.stream()._activations.append(NewOp(0, row, [tensor]))
     path = builder.finish()
     assert dict(kept_of(path).ops(0)) == {}
     assert any("row 0 of stream 0" in damage for damage in verify(path).damage)
