@@ -17,13 +17,13 @@ Told = Callable[[ModuleType], None]
 
 
 class Imported:
-    """Tells of each awaited module once: at ``watch`` where it is there already, else when it has been imported."""
+    """Tells of each awaited module once: at ``install`` where it is there already, else when it has been imported."""
 
     def __init__(self, awaited: Mapping[str, Told], fail: Callable[[Exception], None]) -> None:
         self._awaited = dict(awaited)
         self._fail = fail
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in list(self._awaited):
             module = sys.modules.get(name)
             spec = getattr(module, "__spec__", None)
@@ -34,7 +34,7 @@ class Imported:
         if self._awaited:
             sys.meta_path.insert(0, self)  # a finder needs no more than find_spec
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._awaited.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)

@@ -93,10 +93,10 @@ class EagerStance:
         self._taken: Any = None
 
     def begin(self) -> None:
-        self._imported.watch()
+        self._imported.install()
 
     def end(self) -> None:
-        self._imported.ignore()
+        self._imported.uninstall()
         if self._taken is not None:
             self._taken.__exit__(None, None, None)
             self._taken = None

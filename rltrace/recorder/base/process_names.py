@@ -73,7 +73,7 @@ MOST_ABOVE = 8
 
 
 class Children:
-    """In a parent: writes down the number of every program that it starts, from ``watch`` to ``ignore``."""
+    """In a parent: writes down the number of every program that it starts, from ``install`` to ``uninstall``."""
 
     def __init__(self, trace: str, token: str) -> None:
         self._list = Path(trace, FOLDER, f"{token}{ENDING}")
@@ -81,11 +81,11 @@ class Children:
         self._counts: dict[str, int] = {}
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if not self._patches:
             self._patches.wrap(subprocess.Popen, "__init__", self._started)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _started(self, original: Callable[..., None], *given: Any, **named: Any) -> None:

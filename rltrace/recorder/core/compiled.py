@@ -101,7 +101,7 @@ Graph = Any
 
 
 class CompiledCalls:
-    """The stand-in, from ``watch`` to ``ignore``."""
+    """The stand-in, from ``install`` to ``uninstall``."""
 
     def __init__(self, process: ProcessState) -> None:
         self._regions = Regions(process)
@@ -109,14 +109,14 @@ class CompiledCalls:
         self._patches = Patches()
         self._fail = process.fail
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if self._imported is None:
             self._imported = Imported({MODULE: self._put}, self._fail)
-            self._imported.watch()
+            self._imported.install()
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         if self._imported is not None:
-            self._imported.ignore()
+            self._imported.uninstall()
             self._imported = None
         self._patches.undo_all()
 
@@ -223,7 +223,7 @@ def _nothing_read() -> bool:
 
 
 class CompiledSteps:
-    """The stand-in, from ``watch`` to ``ignore``: has ``around`` called in place of a graph with steps in it."""
+    """The stand-in, from ``install`` to ``uninstall``: has ``around`` called in place of a graph with steps in it."""
 
     def __init__(self, around: Around, fail: Callable[[Exception], None]) -> None:
         self._around = around
@@ -231,13 +231,13 @@ class CompiledSteps:
         self._patches = Patches()
         self._on = False
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._on = True
-        self._imported.watch()
+        self._imported.install()
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._on = False
-        self._imported.ignore()
+        self._imported.uninstall()
         self._patches.undo_all()
 
     def _put(self, module: Any) -> None:

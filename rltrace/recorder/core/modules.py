@@ -387,7 +387,7 @@ def tell(listener: RegistrationListener) -> Callable[[], None]:
 
 
 class ModuleCalls:
-    """Follows which module each thread is calling, from ``watch`` to ``ignore``.
+    """Follows which module each thread is calling, from ``install`` to ``uninstall``.
 
     Stands in for ``nn.Module.__call__`` meanwhile. torch's global hooks would do, but make every call of every module
     take its slow way (measured: 5 µs a call against 1.5), and leave the stack as it is when a forward raises.
@@ -413,18 +413,18 @@ class ModuleCalls:
     def owner_of(self, parameters: Iterable[torch.Tensor]) -> str:
         return self._names.owner_of(parameters)
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if not self._patches:
             _watching.stack_of_thread, _watching.failed = self._stack_of_thread, self._names.failed
             self._patches.replace(torch.nn.Module, "__call__", self._stand_in(torch.nn.Module.__call__))
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         if self._patches:
             self._patches.undo_all()
             _watching.stack_of_thread, _watching.failed = _no_stack, _no_failure  # keeps no recording alive
 
     def remove(self) -> None:
-        self.ignore()
+        self.uninstall()
         self._stop_hooks()
 
 

@@ -191,7 +191,7 @@ class RowBuffer:
     def _put_off(self, tensors: Sequence[Tensor], layouts: Sequence[Layout]) -> Sequence[Pending | None]:
         """What will be the digests of tensors of one device, as they are now; None for one that cannot be put off."""
         readback, graphs = self.process.readback, self.process.graphs
-        graphs.watch()
+        graphs.install()
         if readback.is_shut(tensors[0].device):
             for tensor in tensors:
                 graphs.wrote(address_of(tensor))

@@ -109,13 +109,13 @@ class Graphs:
         """The same of those that are being captured, by ``id``."""
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if self._patches:
             return
         for name, around in (("capture_begin", self._begin), ("capture_end", self._end), ("replay", self._replay)):
             self._patches.wrap(self._graph, name, _of_a_graph(around))
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def wrote(self, address: int) -> None:

@@ -28,14 +28,14 @@ _COUNTS: Final = ("tensors", "bytes")
 
 
 class Checkpoints:
-    """What stands in for functions that load, from ``watch`` to ``ignore``."""
+    """What stands in for functions that load, from ``install`` to ``uninstall``."""
 
     def __init__(self, contents: ValueDigests, teller: Teller) -> None:
         self._contents = contents
         self._teller = teller
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._stand_in_for("torch.load", "load", (torch, torch.serialization))
 
     def watch_safetensors(self, module: ModuleType) -> None:
@@ -58,7 +58,7 @@ class Checkpoints:
 
         self._patches.wrap_all(tuple(holders), name, load)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _loaded(self, told: EventForm, untold: EventForm, loaded: Any, frame: FrameType) -> None:

@@ -59,7 +59,7 @@ class _Calls(NamedTuple):
 
 
 class Integrations:
-    """Installed from ``watch`` to ``ignore``."""
+    """Installed from ``install`` to ``uninstall``."""
 
     def __init__(self, events: Events, digests: TensorDigests) -> None:
         self._is_evaluation = events.environment_passed
@@ -96,23 +96,23 @@ class Integrations:
         awaited["safetensors.torch"] = self._checkpoints.watch_safetensors
         self._imported = Imported(awaited, self.fail)
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._states.begin()
-        self._checkpoints.watch()
-        self._imported.watch()
+        self._checkpoints.install()
+        self._imported.install()
 
-    def ignore(self) -> None:
-        self._imported.ignore()
-        self._checkpoints.ignore()
+    def uninstall(self) -> None:
+        self._imported.uninstall()
+        self._checkpoints.uninstall()
         while self._changed:
-            self._changed.pop().ignore()
+            self._changed.pop().uninstall()
 
     def _watching(self, name: str, calls: Mapping[CallDepth, _Calls]) -> Any:
         def told(module: ModuleType) -> None:
             for within, what in calls.items():
                 changed = Subclasses(getattr(module, name), what.methods, self.fail, within, what.deepest)
                 self._changed.append(changed)
-                changed.watch()
+                changed.install()
 
         return told
 

@@ -100,13 +100,13 @@ class Subclasses:
         self._hook: Any = None
         self._original_hook: Any = None
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for cls in _below(self._root):
             self._exchange(cls)
         self._hook, self._original_hook = self._make_hook(), vars(self._root).get(HOOK)
         setattr(self._root, HOOK, self._hook)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         while self._changed:
             reference, name, stand_in = self._changed.pop()
             cls = reference()

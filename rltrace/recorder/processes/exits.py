@@ -35,7 +35,7 @@ def bounded(action: Callable[[], None], seconds: float = EXIT_SECONDS) -> None:
 
 
 class Endings:
-    """Watches for these endings, from ``watch`` to ``ignore``."""
+    """Watches for these endings, from ``install`` to ``uninstall``."""
 
     def __init__(self, finish: Callable[[], None], last: Callable[[str | None], None]) -> None:
         """``finish`` ends the recording; ``last`` is told of the program that takes over, None: it did not."""
@@ -43,12 +43,12 @@ class Endings:
         self._last = last
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._patches.wrap(os, "_exit", self._exit)
         for name in ("execv", "execve"):  # the others call these
             self._patches.wrap(os, name, self._exec)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _exit(self, original: Callable[..., NoReturn], *args: Any, **kwargs: Any) -> NoReturn:
@@ -98,17 +98,17 @@ TERMINATION_SECONDS = 2.0
 
 
 class Terminations:
-    """In a parent: asks the workers that it terminates, from ``watch`` to ``ignore``."""
+    """In a parent: asks the workers that it terminates, from ``install`` to ``uninstall``."""
 
     def __init__(self, trace: str) -> None:
         self._trace = trace
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if not self._patches and sys.platform == "linux":
             self._patches.wrap(popen_fork.Popen, "terminate", self._terminate)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _terminate(self, original: Callable[[Any], None], popen: Any) -> None:

@@ -59,7 +59,7 @@ MODULES: Final = ("torch._C._autograd", "torch.autograd", "torch.autograd.profil
 
 
 class ProgramsOwn:
-    """Those of one process, from ``watch`` to ``ignore``. What began before is not known here."""
+    """Those of one process, from ``install`` to ``uninstall``. What began before is not known here."""
 
     def __init__(self, begins: Callable[[], None]) -> None:
         """``begins``: called before each, in the thread that starts it; must not raise."""
@@ -68,13 +68,13 @@ class ProgramsOwn:
         self._begins = begins
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in (*BEGIN, *END):
             modules = (sys.modules.get(module) for module in MODULES)
             around = self._before if name in BEGIN else self._after
             self._patches.wrap_all((torch._C._autograd, *modules), name, around)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self.running = False
         self._patches.undo_all()
 
@@ -314,17 +314,17 @@ class Cycles:
 
     # --- the window ---------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
+    def install(self) -> None:
         """Rows are being written from now on, or go on."""
         if not self._watching:
             self._watching = True
             self._seen.begin()
-            self._own.watch()
+            self._own.install()
             self._committer.full = self.full
             self._main.modules.on_outermost = self._module_called(self._main.modules.on_outermost)
         self.between_ops()
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         """They are not any more; what was seen is told."""
         if not self._watching:
             return
@@ -332,7 +332,7 @@ class Cycles:
             self._kinds, self._why, self._over = None, ELSEWHERE, True
         self.pause(self._why)
         self._watching = False
-        self._own.ignore()
+        self._own.uninstall()
         self._committer.full = None
         self._main.modules.on_outermost = self._told_before
         self._seen.end(self._why if self._ever or kineto.devices() else None)
@@ -340,7 +340,7 @@ class Cycles:
     def abandon(self) -> None:
         """In a forked child: nothing here is its own."""
         self._watching, self._kinds = False, None
-        self._own.ignore()
+        self._own.uninstall()
         self._seen.abandon()
 
     # --- moments ------------------------------------------------------------------------------------------------------

@@ -198,10 +198,10 @@ class StepCounter:
         self._stop_hooks = tell(self)
         self._patches.wrap(grad_scaler.GradScaler, "step", self._around_scaler)
         self._patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
-        self._compiled.watch()
+        self._compiled.install()
 
     def remove(self) -> None:
-        self._compiled.ignore()
+        self._compiled.uninstall()
         self._patches.undo_all()
         self._stop_hooks()
 

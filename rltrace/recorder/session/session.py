@@ -150,7 +150,7 @@ class Session:
 
     def start(self) -> None:
         """Begin: everything is installed when this returns."""
-        self._compiler.watch()
+        self._compiler.install()
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
@@ -163,20 +163,20 @@ class Session:
         self._streams.open_main()
         self._committer.start()
         self.steps.install()
-        self._integrations.watch()
+        self._integrations.install()
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self.window.open()
-        self._endings.watch()
-        self._children.watch()
-        self._terminations.watch()
+        self._endings.install()
+        self._children.install()
+        self._terminations.install()
         if is_worker():
             self._answering.begin()
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
         self.finish()
-        self._terminations.watch()  # multiprocessing ends its daemons after this
+        self._terminations.install()  # multiprocessing ends its daemons after this
         exits.stay_interrupted()
 
     def finish(self) -> None:
@@ -286,12 +286,12 @@ class Session:
         self.steps.remove()
         if self._stance is not None:
             self._stance.end()
-        self._compiler.ignore()
-        self._integrations.ignore()
+        self._compiler.uninstall()
+        self._integrations.uninstall()
         self._patches.remove(but_subclasses=but_subclasses)
-        self._endings.ignore()
-        self._children.ignore()
-        self._terminations.ignore()
+        self._endings.uninstall()
+        self._children.uninstall()
+        self._terminations.uninstall()
 
     def fail(self, error: Exception) -> None:
         """An error of the recorder's own: recording ends here, the program goes on as if it had never been.

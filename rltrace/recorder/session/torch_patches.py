@@ -34,16 +34,16 @@ NAMES: Final = ("_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initia
 
 
 class Composites:
-    """Hands these operators on as a whole, from ``watch`` to ``ignore``."""
+    """Hands these operators on as a whole, from ``install`` to ``uninstall``."""
 
     def __init__(self) -> None:
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in () if self._patches else NAMES:
             self._patches.wrap(torch, name, _as_one)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
 
@@ -85,12 +85,12 @@ class _Constructor:
 
 
 class SubclassCalls:
-    """The stand-in, from ``watch`` to ``ignore``."""
+    """The stand-in, from ``install`` to ``uninstall``."""
 
     def __init__(self) -> None:
         self._standing = False
 
-    def watch(self) -> None:
+    def install(self) -> None:
         there = vars(torch.Tensor).get("__new__")
         if isinstance(there, _Constructor):  # of the process that this one is a fork of
             self._standing = True
@@ -98,7 +98,7 @@ class SubclassCalls:
             self._standing = True
             torch.Tensor.__new__ = _Constructor()  # type: ignore[assignment]
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         if self._standing and isinstance(vars(torch.Tensor).get("__new__"), _Constructor):
             self._standing = False
             del torch.Tensor.__new__  # its own stands in TensorBase
@@ -117,14 +117,14 @@ Fail = Callable[[Exception], None]
 
 
 class Aliases:
-    """Follows what is handed out, from ``watch`` to ``ignore``."""
+    """Follows what is handed out, from ``install`` to ``uninstall``."""
 
     def __init__(self, storages: Storages, fail: Fail) -> None:
         self._storages = storages
         self._fail = fail
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if self._patches:
             return
         self._after(torch.Tensor, "numpy", self._to_array)
@@ -134,7 +134,7 @@ class Aliases:
         for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
             self._after(torch.UntypedStorage, name, self._shared)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _after(self, holder: Any, name: str, note: Callable[..., None]) -> None:
@@ -187,25 +187,25 @@ class TorchPatches:
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
 
-    def watch(self) -> None:
-        self.modules.watch()
-        self._aliases.watch()
-        self._subclasses.watch()  # until the end: a silent mode is in the way as much as one that observes
-        self._composites.watch()
-        self._compiled.watch()
+    def install(self) -> None:
+        self.modules.install()
+        self._aliases.install()
+        self._subclasses.install()  # until the end: a silent mode is in the way as much as one that observes
+        self._composites.install()
+        self._compiled.install()
 
-    def ignore(self) -> None:
-        """Until ``watch`` is called again."""
-        self.modules.ignore()
-        self._aliases.ignore()
-        self._composites.ignore()
-        self._compiled.ignore()
+    def uninstall(self) -> None:
+        """Until ``install`` is called again."""
+        self.modules.uninstall()
+        self._aliases.uninstall()
+        self._composites.uninstall()
+        self._compiled.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """For good. ``but_subclasses``: those stay watched."""
-        self.ignore()
+        self.uninstall()
         self.modules.remove()
-        self._process.graphs.ignore()
+        self._process.graphs.uninstall()
         self._process.readback.leave_to_parent()
         if not but_subclasses:
-            self._subclasses.ignore()
+            self._subclasses.uninstall()

@@ -61,7 +61,7 @@ class OpWindow:
     def open(self) -> None:
         """From now on ops become rows."""
         self.is_open = True
-        self._patches.watch()
+        self._patches.install()
         main, step = self._streams.main, self._process.step
         self._writer.window(main.number, step, self._options.end_step, main.row)
         self._streams.enter()
@@ -74,10 +74,10 @@ class OpWindow:
         if not self.is_open:
             return
         if self._profiler is not None:
-            self._profiler.ignore()
+            self._profiler.uninstall()
         self.is_open = False
         self._streams.leave()
-        self._patches.ignore()
+        self._patches.uninstall()
         self._process.storages.clear()
 
     def move(self, step: int) -> None:
@@ -105,9 +105,9 @@ class OpWindow:
             return
         first, end = steps
         if first <= step and (end is None or step < end):
-            profiler.watch()
+            profiler.install()
         else:
-            profiler.ignore()
+            profiler.uninstall()
 
 
 def write_state(

@@ -115,11 +115,11 @@ class Callbacks:
         self._run = run
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in () if self._patches else _TAKING_CALLBACKS:
             self._patches.wrap(torch._C.Future, name, self._take)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _take(self, original: Callable[..., Any], future: Any, callback: Callable[[Any], Any], *more: Any) -> Any:
@@ -248,7 +248,7 @@ class Streams:
         if not self._patches:
             self._patches.wrap(threading.Thread, "start", self._start_named)  # of classes of the program's, too
             self._patches.wrap(threading.Thread, "_bootstrap_inner", self._run_recorded)
-            self._callbacks.watch()
+            self._callbacks.install()
 
     def leave(self) -> None:
         """Ops no longer become rows. Threads that are in the middle of their work merely pass theirs through."""
@@ -263,7 +263,7 @@ class Streams:
     def close(self) -> None:
         """Leave for good."""
         self.leave()
-        self._callbacks.ignore()
+        self._callbacks.uninstall()
         self._patches.undo_all()
 
     def silence(self) -> None:
