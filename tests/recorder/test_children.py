@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.recorder.base.process_names import Children, _what_runs, own_number
+from rltrace.recorder.base.process_names import Children, _program_of, own_number
 from rltrace.trace.format.process_start import FOLDER
 
 ASK = "import sys; from rltrace.recorder.base.process_names import own_number; print(own_number(sys.argv[1]))"
@@ -33,7 +33,7 @@ ASK = "import sys; from rltrace.recorder.base.process_names import own_number; p
 )
 def test_what_runs(args: object, what: str) -> None:
     """The script, the module, or the program."""
-    assert _what_runs(args) == what
+    assert _program_of(args) == what
 
 
 @pytest.fixture

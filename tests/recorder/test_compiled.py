@@ -101,29 +101,29 @@ def whole_graph(backend: Any) -> list[torch.Tensor]:
     return [run(torch.randn(size, 3)) for size in (2, 4, 7)]
 
 
-def test_the_compiler_is_kept_out_from_its_import_on(
+def test_the_compiler_is_excluded_from_its_import_on(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that never loads it is not kept waiting; one that does has it pass over all code of the recorder."""
     (tmp_path / "late_compiler.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(isolation, "COMPILER", "late_compiler")
-    monkeypatch.setattr(isolation, "_kept_out", weakref.WeakSet())
+    monkeypatch.setattr(isolation, "_excluded", weakref.WeakSet())
     before = []
 
     def program() -> None:
-        isolation.keep_out_of_new()
-        before.extend(isolation._kept_out)
+        isolation.exclude_new_modules()
+        before.extend(isolation._excluded)
         __import__("late_compiler")
 
     record(program)
     assert not before
     assert {sys.modules["rltrace.recorder.core.op_recorder"], sys.modules["rltrace.digest.cpu"]} <= set(
-        isolation._kept_out
+        isolation._excluded
     )
-    monkeypatch.setattr(isolation, "_kept_out", weakref.WeakSet())
-    isolation.keep_out_of_new()
-    assert sys.modules["rltrace.recorder.core.op_recorder"] in isolation._kept_out
+    monkeypatch.setattr(isolation, "_excluded", weakref.WeakSet())
+    isolation.exclude_new_modules()
+    assert sys.modules["rltrace.recorder.core.op_recorder"] in isolation._excluded
 
 
 @pytest.mark.parametrize("module", ["rltrace.recorder.core.op_recorder", "rltrace.digest.cpu", "rltrace.portable_keys"])

@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.digest import digest_buffer
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.selection import Wanted
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
@@ -165,7 +165,7 @@ def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
     address = _address(tensor, layout)
     if address:
         return string_at(address, layout.nbytes)
-    with unasked(), torch.no_grad():
+    with torch_function_disabled(), torch.no_grad():
         found = _of_unusual(tensor, layout)
         return string_at(found.data_ptr(), layout.nbytes) if isinstance(found, torch.Tensor) else found
 
@@ -176,7 +176,7 @@ def read_in_place(tensor: torch.Tensor, layout: Layout) -> Iterator[memoryview]:
     found: torch.Tensor | bytes = tensor
     address = _address(tensor, layout)
     if not address:
-        with unasked(), torch.no_grad():
+        with torch_function_disabled(), torch.no_grad():
             found = _of_unusual(tensor, layout)
             address = found.data_ptr() if isinstance(found, torch.Tensor) else 0
     yield memoryview((c_char * layout.nbytes).from_address(address)) if address else memoryview(bytes(found))

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.torch_function import OverriddenError, would_be_asked
+from rltrace.recorder.base.torch_function import OverriddenError, has_torch_function
 from rltrace.recorder.core.op_info import (
     LABELS,
     OpPlan,
@@ -142,7 +142,7 @@ def take_apart(
             real += inner[1]
             parts.append("]")
         elif isinstance(value, torch.Tensor):
-            if would_be_asked(value):
+            if has_torch_function(value):
                 raise OverriddenError(whole, real)
             tensors.append(value)
             parts.append(kind)

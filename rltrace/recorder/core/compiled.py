@@ -19,8 +19,8 @@ from torch._C._profiler import _RecordFunctionFast
 from torch._guards import TracingContext
 from xxhash import xxh3_64_hexdigest
 
-from rltrace.recorder.base.dispatch_mode import as_if_dispatched, observer_here, under
-from rltrace.recorder.base.import_hook import Imported
+from rltrace.recorder.base.dispatch_mode import current_observer, popped_modes, pushed_modes
+from rltrace.recorder.base.import_hook import ImportHook
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.process_state import ProcessState
@@ -105,19 +105,19 @@ class CompiledCalls:
 
     def __init__(self, process: ProcessState) -> None:
         self._regions = Regions(process)
-        self._imported: Imported | None = None
+        self._import_hook: ImportHook | None = None
         self._patches = Patches()
         self._fail = process.fail
 
     def install(self) -> None:
-        if self._imported is None:
-            self._imported = Imported({MODULE: self._put}, self._fail)
-            self._imported.install()
+        if self._import_hook is None:
+            self._import_hook = ImportHook({MODULE: self._put}, self._fail)
+            self._import_hook.install()
 
     def uninstall(self) -> None:
-        if self._imported is not None:
-            self._imported.uninstall()
-            self._imported = None
+        if self._import_hook is not None:
+            self._import_hook.uninstall()
+            self._import_hook = None
         self._patches.undo_all()
 
     def _put(self, module: Any) -> None:
@@ -127,13 +127,13 @@ class CompiledCalls:
 
         @functools.wraps(original)
         def __call__(graph: Graph, inputs: Any) -> Any:  # noqa: N807
-            observer = observer_here()
+            observer = current_observer()
             if observer is None:
                 return original(graph, inputs)
-            with as_if_dispatched() as others:
+            with popped_modes() as others:
 
                 def run() -> Any:
-                    with under(others):
+                    with pushed_modes(others):
                         return original(graph, inputs)
 
                 try:
@@ -227,17 +227,17 @@ class CompiledSteps:
 
     def __init__(self, around: Around, fail: Callable[[Exception], None]) -> None:
         self._around = around
-        self._imported = Imported({OPTIMIZER_MODULE: self._put}, fail)
+        self._import_hook = ImportHook({OPTIMIZER_MODULE: self._put}, fail)
         self._patches = Patches()
         self._on = False
 
     def install(self) -> None:
         self._on = True
-        self._imported.install()
+        self._import_hook.install()
 
     def uninstall(self) -> None:
         self._on = False
-        self._imported.uninstall()
+        self._import_hook.uninstall()
         self._patches.undo_all()
 
     def _put(self, module: Any) -> None:

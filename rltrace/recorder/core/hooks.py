@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import Observer
-from rltrace.recorder.base.torch_function import Overrides, StandIn, any_would_be_asked
+from rltrace.recorder.base.torch_function import OpWrapper, Overrides, any_torch_function
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.torchscript_threads import runs_beside
@@ -86,7 +86,7 @@ class HookedOps:
     def __init__(self, stream: HookedStream) -> None:
         self.stream = stream
         self._overrides = Overrides()
-        self._replaced: dict[tuple[int, int], StandIn] = {}
+        self._replaced: dict[tuple[int, int], OpWrapper] = {}
         """By ``id`` of op and hook. A call is known by the ``id`` of what is called, so there is one for each."""
 
     def observe(
@@ -95,7 +95,7 @@ class HookedOps:
         if get_ident() != self.stream.owner and runs_beside(2):
             self.stream.passed_by()
             return func(*args, **kwargs) if kwargs else func(*args)
-        if any_would_be_asked((*args, *(kwargs or {}).values())):
+        if any_torch_function((*args, *(kwargs or {}).values())):
             return self._overrides.observe(self._observe, by, func, types, args, kwargs)
         return self._observe(by, func, types, args, kwargs)
 
@@ -120,9 +120,9 @@ class HookedOps:
             hook.end()
         return out
 
-    def _replace(self, func: Any, hook: OpHook[Any], run: Run) -> StandIn:
+    def _replace(self, func: Any, hook: OpHook[Any], run: Run) -> OpWrapper:
         key = id(func), id(hook)
         found = self._replaced.get(key)
         if found is None:
-            found = self._replaced[key] = StandIn(func, run)
+            found = self._replaced[key] = OpWrapper(func, run)
         return found

@@ -21,10 +21,10 @@ from torch.jit._script import OrderedDictWrapper
 from torch.nn.modules import module as torch_module
 
 from rltrace.portable_keys import portable_key
-from rltrace.recorder.base.dispatch_mode import observer_here
+from rltrace.recorder.base.dispatch_mode import current_observer
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.core.call_sites import Anchor
 
@@ -500,16 +500,16 @@ def _with_hooks(
     hooks: list[CallHook], depth: int, call: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a module with hooks."""
-    with unasked():
+    with torch_function_disabled():
         begun = [hook.begins(module, args, kwargs, depth) for hook in hooks]
     try:
         result = call(module, *args, **kwargs)
     except BaseException:
-        with unasked():
+        with torch_function_disabled():
             for hook, own in zip(hooks, begun, strict=True):
                 hook.raised(own)
         raise
-    with unasked():
+    with torch_function_disabled():
         for hook, own in zip(hooks, begun, strict=True):
             hook.ended(own, result)
     return result
@@ -522,6 +522,6 @@ def _hooks_of_autograd() -> list[CallHook]:
     """
     if torch._C._current_autograd_node() is None:
         return []
-    observer = observer_here()
+    observer = current_observer()
     stack = getattr(getattr(observer, "stream", observer), "modules", None)
     return stack.autograd_call_hooks if isinstance(stack, ModuleStack) else []

@@ -21,9 +21,9 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from xxhash import xxh3_64_intdigest
 
-from rltrace.recorder.base.settings import NOT_ASKED, SUBNORMAL
-from rltrace.recorder.base.stack_room import need_room
-from rltrace.recorder.base.torch_function import OverriddenError, unasked, would_be_asked
+from rltrace.recorder.base.settings import NO_SNAPSHOT, SUBNORMAL
+from rltrace.recorder.base.stack_space import check_stack_space
+from rltrace.recorder.base.torch_function import OverriddenError, has_torch_function, torch_function_disabled
 from rltrace.recorder.core import storages as storage_rules
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import INT64, Call, op_tensors, take_apart, tensor_parts
@@ -65,7 +65,7 @@ _get_ident = get_ident
 _is_inference = torch.is_inference_mode_enabled
 _has_onednn = torch._C._get_mkldnn_enabled
 _storage_address = torch._C._storage_address  # type: ignore[attr-defined]
-_would_be_asked = would_be_asked
+_has_torch_function = has_torch_function
 _start_thread = start_new_thread  # of C, as is waiting for a lock: neither needs room on the stack
 
 
@@ -88,7 +88,7 @@ class OpRecorder(RowBuffer):
         if _get_ident() != self.owner and runs_beside(2):
             self.passed_by()
             return func(*args, **kwargs) if kwargs else func(*args)
-        if _would_be_asked(None):
+        if _has_torch_function(None):
             return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         process = self.process
         tensors: list[Tensor] = []
@@ -202,7 +202,7 @@ class OpRecorder(RowBuffer):
             return self._overrides.observe(self.observe, _by, func, _types, args, kwargs)
         except Exception as error:
             try:
-                need_room(error)
+                check_stack_space(error)
                 if is_symbolic(error, tensors):
                     self._take_back(tensors, links, integers, floats)
                 else:
@@ -265,7 +265,7 @@ class OpRecorder(RowBuffer):
                 self._committer.wake(self)
         except Exception as error:
             try:
-                need_room(error)
+                check_stack_space(error)
                 process.fail(error)
             except RecursionError:
                 _start_thread(self._lose, (args, kwargs))
@@ -358,9 +358,9 @@ class OpRecorder(RowBuffer):
     def _settings_changed(self) -> None:
         """The op at hand ran under other settings than the last one, or nobody has asked yet."""
         before = self.settings
-        if before is NOT_ASKED:
-            self.asked_settings = self.row
-        self.settings = self.process.settings.now(ask_all=before is NOT_ASKED)
+        if before is NO_SNAPSHOT:
+            self.settings_read_at = self.row
+        self.settings = self.process.settings.now(read_all=before is NO_SNAPSHOT)
         if not self.epochs or self.epochs[-1][1] != self.settings.number:
             self.epochs.append((self.row, self.settings.number))
 
@@ -371,7 +371,7 @@ class OpRecorder(RowBuffer):
         has written, or will have when it has run without a row.
         """
         try:
-            with unasked():
+            with torch_function_disabled():
                 self._interrupted(None, [])
                 for tensor in op_tensors(args, kwargs):
                     self._writers.drop(storage_rules.address_of(tensor))

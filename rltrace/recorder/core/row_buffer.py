@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from rltrace.recorder.base.settings import NOT_ASKED
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.torch_function import Overrides
 from rltrace.recorder.core import torchscript_threads
 from rltrace.recorder.core.call_sites import Anchor
@@ -109,9 +109,9 @@ class RowBuffer:
         """Phase and kind that rows are given outside of backward."""
         self.site = 0
         """Id of the call site of the op at hand."""
-        self.settings = NOT_ASKED
+        self.settings = NO_SNAPSHOT
         """What the last op ran under."""
-        self.asked_settings = 0
+        self.settings_read_at = 0
         """Row at which all settings were asked for last."""
         self.epochs: list[tuple[int, int]] = []
         """(first row, id in table "settings") wherever the settings changed."""

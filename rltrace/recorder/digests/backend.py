@@ -22,7 +22,7 @@ from rltrace.digest.constants import SECRET
 from rltrace.digest.gpu import CHUNK_BYTES, WARPS
 from rltrace.digest.gpu.compile import SIGNATURES, Binaries, Binary
 from rltrace.masking import masked_text
-from rltrace.recorder.base.isolation import keep_out_of_new
+from rltrace.recorder.base.isolation import exclude_new_modules
 from rltrace.recorder.digests import torch_backend
 from rltrace.recorder.digests.torch_backend import (
     PAGES_AT_ONCE,
@@ -77,7 +77,7 @@ def _choose(device: torch.device) -> Condense:
 def _by_kernel(device: torch.device) -> tuple[Condense, str]:
     from rltrace.digest.gpu.compile import UnavailableError, compiled
 
-    keep_out_of_new()
+    exclude_new_modules()
     if device.type != "cuda" or torch.version.hip is not None:
         raise UnavailableError("the kernels are for CUDA")
     major, minor = torch.cuda.get_device_capability(device)

@@ -16,7 +16,7 @@ import torch
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_pages
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.trace.format.schema import GENERATOR_NUMBERS, Generator
 
@@ -130,7 +130,7 @@ def all_states() -> RngStates:
     Apart, because two of them nobody has to seed: Python's and NumPy's differ in every run of a program that leaves
     them alone, and must not hide the others.
     """
-    with unasked():
+    with torch_function_disabled():
         return RngStates(state_digest(torch.default_generator), _of_devices(), _of_python(), _of_numpy())
 
 

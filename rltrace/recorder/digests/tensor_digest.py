@@ -16,7 +16,7 @@ from torch._C._profiler import _RecordFunctionFast
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import digest_address, digest_buffer, digest_pages
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.accelerator import waiting_allowed
 from rltrace.recorder.digests.backend import condense
 from rltrace.recorder.digests.cuda_graphs import is_captured
@@ -78,7 +78,7 @@ class TensorDigests:
         is capturing a graph of the tensor's device, which nobody may ask then."""
         if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
             return self.with_layout(tensor, self._layouts.of(tensor))
-        with unasked():  # a subclass's own __torch_function__ is the program's
+        with torch_function_disabled():  # a subclass's own __torch_function__ is the program's
             return self.with_layout(tensor, self._layouts.of(tensor))
 
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
@@ -118,7 +118,7 @@ class TensorDigests:
             except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
                 pass
         if tensor.is_cpu:  # common enough in programs for the price of ``own_work`` to count
-            with unasked(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
+            with torch_function_disabled(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
                 return self._of_unusual(tensor, layout)
         if is_captured(tensor.device):
             return 0

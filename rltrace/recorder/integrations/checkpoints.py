@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.integrations.environments import Teller
@@ -50,7 +50,7 @@ class Checkpoints:
         def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             loaded = original(*args, **kwargs)
             try:
-                with unasked():
+                with torch_function_disabled():
                     self._loaded(told, untold, loaded, sys._getframe(2))  # below the patch
             except Exception as error:
                 self._teller.fail(error)

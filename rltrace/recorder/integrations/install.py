@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from rltrace.recorder.base.import_hook import Imported
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.import_hook import ImportHook
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.integrations.checkpoints import Checkpoints
@@ -94,7 +94,7 @@ class Integrations:
         }
         awaited = {name: self._watching(*what) for name, what in roots.items()}
         awaited["safetensors.torch"] = self._checkpoints.watch_safetensors
-        self._imported = Imported(awaited, self.fail)
+        self._imported = ImportHook(awaited, self.fail)
 
     def install(self) -> None:
         self._states.begin()
@@ -140,7 +140,7 @@ def _beside_the_program(digests: TensorDigests) -> Any:
     """Digests of tensors, the ops for which are no ops of the program."""
 
     def of_tensor(tensor: torch.Tensor) -> int:
-        with unasked(), torch._C._DisableTorchDispatch():
+        with torch_function_disabled(), torch._C._DisableTorchDispatch():
             return digests.of(tensor)
 
     return of_tensor

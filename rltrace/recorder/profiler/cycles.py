@@ -108,7 +108,7 @@ MOST_STRAYS: Final = 200
 MOST_RUNS: Final = 64
 """Of a stretch, so many runs of unknown rows are told by their places; of more how many rows, from the first on."""
 
-MOST_KNOWN: Final = 1 << 16
+MAX_KNOWN: Final = 1 << 16
 
 NEEDED: Final = [Column.OP, Column.KERNEL, Column.KIND]
 
@@ -224,7 +224,7 @@ class Seen:
         """Id of what is known of a row that was written with evidence ``kernel``; 0: nothing more than that."""
         found = self._known.get((kernel, launches))
         if found is None:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             found = self._known[kernel, launches] = self._made(kernel, launches)
         return found

@@ -27,7 +27,7 @@ from torch.optim import optimizer as torch_optimizer
 from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.process_state import ProcessState
@@ -301,7 +301,7 @@ class StepCounter:
 
     def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
         """None where they lie on a device that cannot be asked: the attempt is being captured into a graph."""
-        with unasked(), torch._C._DisableTorchDispatch():
+        with torch_function_disabled(), torch._C._DisableTorchDispatch():
             known = list(tensors)
             if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
                 return None
@@ -335,7 +335,7 @@ def _skipped_inside(optimizer: Any) -> int:
     found = getattr(optimizer, "found_inf", None)
     if not isinstance(found, torch.Tensor):
         return 0
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         if found.device.type != "cpu":
             return 2  # reading it would make the program wait for its device
         return int(bool(found))
@@ -398,7 +398,7 @@ class StepWriter:
             return
         ended = self._process.step
         try:
-            with unasked():
+            with torch_function_disabled():
                 self._end_step(attempt)
         except Exception as error:
             self.fail(error)

@@ -23,10 +23,10 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
-from rltrace.recorder.base.isolation import EagerStance, compiler_kept_out
+from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
-from rltrace.recorder.base.stack_room import need_room
+from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.capture.captures import Extend, make_captures
 from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -112,7 +112,7 @@ class Session:
             self,
         )
         self.steps = StepCounter(self._process.digests, self._step_writer)
-        self._compiler = compiler_kept_out(self.fail)
+        self._compiler = compiler_exclusion(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
@@ -301,7 +301,7 @@ class Session:
         if self._failure is not None:
             return
         try:
-            need_room(error)
+            check_stack_space(error)
         except RecursionError:
             _thread.start_new_thread(self._note_missing, (FULL_STACK, f"after step {self._process.step}"))
             return

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import torch
 
-from rltrace.recorder.base.dispatch_mode import out_of_the_way, recorder_is_next
+from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_next
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
@@ -69,7 +69,7 @@ def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
     if cls is torch.Tensor or not recorder_is_next():
         return _original(cls, *args, **kwargs)
     if args and isinstance(args[0], torch.Tensor):
-        with out_of_the_way():  # an alias of what is there; nothing that a row would be needed for
+        with recorder_disabled():  # an alias of what is there; nothing that a row would be needed for
             return _original(cls, *args, **kwargs)
     made = _original(torch.Tensor, *args, **kwargs)  # memory from an op or from outside: that op has its row
     return torch.Tensor._make_subclass(cls, made)
@@ -144,7 +144,7 @@ class Aliases:
         def handing_out(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
-                with unasked():
+                with torch_function_disabled():
                     note(result, *args[:1])
             except Exception as error:
                 fail(error)

@@ -14,7 +14,7 @@ import torch
 
 from rltrace.digest import digest_pages
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
@@ -118,7 +118,7 @@ def write_state(
 ) -> None:
     """Rows for parameters, buffers, optimizer state and generators; ``optimizers`` with their ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.write_window_tensor(bits, name, owner, tensor)
         for name, state in states._asdict().items():
@@ -129,7 +129,7 @@ def last_state(
     digests: TensorDigests, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> dict[str, Any]:
     """The journal record ``state``: one digest over all that ``write_state`` would tell of now, gradients aside."""
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 

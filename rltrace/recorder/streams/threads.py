@@ -16,8 +16,8 @@ from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import Engine, Observer
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.process_names import tell_children
-from rltrace.recorder.base.settings import NOT_ASKED
+from rltrace.recorder.base.process_names import mark_children
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.capture.captures import MakeHook
 from rltrace.recorder.core.hooks import HookedOps
@@ -194,7 +194,7 @@ class Streams:
 
     def open_main(self) -> None:
         """The stream of the thread that starts recording; the first one, always there."""
-        tell_children()
+        mark_children()
         self._local.stream = self._open(self._name)
 
     def adopt(self, engine: Engine) -> None:
@@ -278,8 +278,8 @@ class Streams:
                 stream.steps[-1] = (stream.row, step)
             else:
                 stream.steps.append((stream.row, step))
-            if stream.row >= stream.asked_settings + ASK_ROWS:
-                stream.settings = NOT_ASKED
+            if stream.row >= stream.settings_read_at + ASK_ROWS:
+                stream.settings = NO_SNAPSHOT
 
     def set_phase(self, phase: Phase) -> None:
         self._process.phase = phase
