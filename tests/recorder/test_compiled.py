@@ -15,7 +15,7 @@ from recorded import Record, Recorded
 from torch import nn
 
 from rltrace.recorder.base import isolation
-from rltrace.recorder.core.compiled import MODULE, draws_numbers, fingerprint, kernels
+from rltrace.recorder.core.compiled import MODULE, code_fingerprint, draws_random_numbers, kernel_names
 from rltrace.replay.start import replay_block
 from rltrace.trace.format.schema import ValueIndex, ValueKind
 
@@ -311,28 +311,28 @@ class Runner:
 
 def test_kernels_are_named_in_the_order_of_their_calls() -> None:
     """Libraries' and operators' among them."""
-    assert kernels(SOURCE) == [
+    assert kernel_names(SOURCE) == [
         "extern_kernels.mm",
         "cpp_fused_sin_0",
         "aten.randint.low_out",
         "torch.ops.aten.convolution.default",
         "triton_poi_fused_add_0",
     ]
-    assert kernels("") == []
+    assert kernel_names("") == []
 
 
 def test_draws_are_found() -> None:
     """By the operators that are called."""
-    assert draws_numbers(SOURCE)
-    assert not draws_numbers(SOURCE.replace("randint.low_out", "mul.out"))
-    assert draws_numbers("aoti_torch_cpu_randint_low_out(buf1)")
+    assert draws_random_numbers(SOURCE)
+    assert not draws_random_numbers(SOURCE.replace("randint.low_out", "mul.out"))
+    assert draws_random_numbers("aoti_torch_cpu_randint_low_out(buf1)")
 
 
 def test_a_fingerprint_is_of_the_code_alone() -> None:
     """Where it lies, and what a comment counts, is nothing; what is parallel how is something."""
     elsewhere = SOURCE.replace("/tmp/someone", "/home/other/place").replace("0_forward", "7_forward")
-    assert fingerprint(elsewhere) == fingerprint(SOURCE)
-    assert fingerprint(SOURCE.replace("num_threads(2)", "num_threads(4)")) != fingerprint(SOURCE)
+    assert code_fingerprint(elsewhere) == code_fingerprint(SOURCE)
+    assert code_fingerprint(SOURCE.replace("num_threads(2)", "num_threads(4)")) != code_fingerprint(SOURCE)
 
 
 # --- what a region is called with -------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def lying_there(ways: HostWays | None = None, *, buffers: int = 3, words: int = 
         readback = ReadBack({"cpu": ways or HostWays()}, buffers=buffers, words=words)
         made.append(readback)
         process = ProcessState(*args, **options, readback=readback)
-        process.graphs = Graphs(readback.gate, process.storages.unseen_write, process.fail, HostGraph)
+        process.graphs = Graphs(readback.gate, process.storages.record_unseen_write, process.fail, HostGraph)
         return process
 
     with pytest.MonkeyPatch.context() as patch:

@@ -268,7 +268,7 @@ class _Op:
 def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
     """The tensors that an op is given, in the order of its row, each by the operator's name for it."""
     if args and type(args[0]) is RegionInputs:
-        return list(named_tensors(list(args[0].to_keep()), budget=WalkBudget(MOST_OF_OP)))
+        return list(named_tensors(list(args[0].retained()), budget=WalkBudget(MOST_OF_OP)))
     found: list[tuple[str, Tensor]] = []
     for name, value in plan.named(args, kwargs).items():
         if type(value) is Tensor or type(value) is torch.nn.Parameter:

@@ -297,7 +297,7 @@ class ValueCopier:
             if not lies.is_plain(place) and self._queue.has_room(0):  # where there is none, the inputs will say so
                 bits = lies.alignment << LYING_SHIFT | lies.bits
                 cells = (self._stream.number, self._stream.row, place, bits, b"", lies.offset)
-                self._queue.keep(NewValue(ValueKind.LYING, lies.with_, *cells))
+                self._queue.keep(NewValue(ValueKind.LYING, lies.shared_with, *cells))
 
     def _output(self, tensor: Tensor, digest: int, place: int) -> None:
         layout = self._layouts.of(tensor)
@@ -353,7 +353,7 @@ class ValueCapture(OpHook[OpInFlight]):
         if not self._wanted.may_find(plan.id, plan.name):
             return None
         if inputs and args and type(args[0]) is RegionInputs:
-            args = (args[0].to_keep(),)
+            args = (args[0].retained(),)
         op = OpInFlight(plan, args, kwargs)
         if plan.draws:
             op.state = state_bytes(args, kwargs)

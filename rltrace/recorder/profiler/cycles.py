@@ -139,17 +139,17 @@ class Seen:
         """The profiler runs from now on."""
         self._rows = []
         self._raised.clear()
-        self._streams.main.raised = self._raised
+        self._streams.main.raised_rows = self._raised
 
     def tell(self, events: Sequence[ProfilerEvent], why: str | None) -> None:
         """Commit the rows so far, and what events tell of those since ``collect``; ``why``: nothing can be told."""
-        self._streams.main.raised = None
+        self._streams.main.raised_rows = None
         self._committer.settle(self._streams.main, lambda: self._told(events, why))
         self._rows = None
 
     def drop(self, why: str) -> None:
         """Nothing is known of the rows since, nor what the profiler saw."""
-        self._rows = self._streams.main.raised = None
+        self._rows = self._streams.main.raised_rows = None
         self.miss(why)
 
     def miss(self, why: str) -> None:
@@ -169,7 +169,7 @@ class Seen:
 
     def abandon(self) -> None:
         self._committer.taken = None
-        self._rows = self._streams.main.raised = None
+        self._rows = self._streams.main.raised_rows = None
         self._unknown.clear()
 
     def _taken(self, stream: int, rows: Rows) -> None:
@@ -374,7 +374,7 @@ class Cycles:
 
     def full(self, stream: RowBuffer) -> None:
         """Many rows have come together, the last of which is being written: longer than that no cycle gets."""
-        if stream is not self._main or self._kinds is None or stream.row < stream.most:
+        if stream is not self._main or self._kinds is None or stream.row < stream.wake_by:
             return
         if torch._C._current_autograd_node() is None and not kineto.is_captured():
             self.pause(NO_MOMENT)
@@ -407,13 +407,13 @@ class Cycles:
         self._seen.miss(self._why)
         kineto.start(kinds)
         self._kinds, self._ever = kinds, True
-        self._main.most = self._main.row + LONGEST * CYCLE_ROWS
-        self._main.limit = min(self._main.limit, self._main.most)
+        self._main.wake_by = self._main.row + LONGEST * CYCLE_ROWS
+        self._main.limit = min(self._main.limit, self._main.wake_by)
         self._seen.collect()
 
     def _end(self) -> None:
         kinds, self._kinds = self._kinds or (), None
-        self._main.most = NO_LIMIT
+        self._main.wake_by = NO_LIMIT
         overrun = kineto.is_overrun()
         with _without_collections():
             events, still_open = kineto.stop(kinds)

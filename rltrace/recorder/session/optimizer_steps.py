@@ -64,7 +64,7 @@ class HookListener(Protocol):
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
         """``caller`` is the frame that runs the step."""
 
-    def step_ends(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         """The step that began last has ended."""
 
     def compiled_step_ends(self, optimizer: Any) -> None:
@@ -83,7 +83,7 @@ def _begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
         for listener in _told:
-            listener.step_ends(optimizer)
+            listener.end_step(optimizer)
     elif not goes_into_graph(optimizer):
         _ends_between(optimizer)
 
@@ -249,18 +249,18 @@ class StepCounter:
             self.step_begins(optimizer, sys._getframe())
         result = run(*args, **kwargs)
         for optimizer in optimizers:
-            self.step_ends(optimizer)
+            self.end_step(optimizer)
         return result
 
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
-        """torch's hook, as ``step_ends`` is."""
+        """torch's hook, as ``end_step`` is."""
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
 
-    def step_ends(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         self._finish(optimizer, _skipped_inside(optimizer))
 
     def compiled_step_ends(self, optimizer: Any) -> None:
@@ -454,7 +454,7 @@ class StepWriter:
         self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
-        process.storages.step_ends()
+        process.storages.end_step()
         if ended == 0:
             self._session.first_step_ended()
         self._streams.step_began(ended + 1)

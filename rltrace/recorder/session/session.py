@@ -78,7 +78,7 @@ class Session:
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
-        self._process.missing = self._note_missing
+        self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = make_captures(options, self._process)
         if self._extension is not None:
@@ -88,8 +88,8 @@ class Session:
         self._streams = Streams(self._process, self._committer, self._writer.name, DispatchEngine, hooks)
         if engine is not None:
             self._streams.adopt(engine)
-        closely = self._captures.activations is not None
-        self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, closely=closely)
+        with_hooks = self._captures.activations is not None
+        self._patches = TorchPatches(self._process, self._streams.modules_here, self.fail, with_hooks=with_hooks)
         self._modules = self._patches.modules
         self._profiler = self._make_profiler()
         self._series = SeriesSampler(self._process.tables, self._streams.place_here, self._committer.hurry)

@@ -155,14 +155,14 @@ class Aliases:
     def _to_array(self, array: Any, tensor: torch.Tensor) -> None:
         address = address_of(tensor)
         if address and tensor.is_cpu:
-            self._storages.aliased(address, tensor.untyped_storage(), array)
+            self._storages.record_alias(address, tensor.untyped_storage(), array)
 
     def _for_good(self, _capsule: Any, tensor: torch.Tensor) -> None:
         self._to_array(None, tensor)
 
     def _shared(self, _what: Any, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cpu":
-            self._storages.aliased(storage._cdata, storage)
+            self._storages.record_alias(storage._cdata, storage)
 
 
 # --- instruments ------------------------------------------------------------------------------------------------------
@@ -177,11 +177,11 @@ class TorchPatches:
         modules_here: Callable[[], ModuleStack | None],
         fail: Callable[[Exception], None],
         *,
-        closely: bool = False,
+        with_hooks: bool = False,
     ) -> None:
-        """``closely``: each stream may look at what its modules are called with, and at what they return."""
+        """``with_hooks``: each stream may look at what its modules are called with, and at what they return."""
         self._process = process
-        self.modules = ModuleCalls(process.module_names, modules_here, closely=closely)
+        self.modules = ModuleCalls(process.module_names, modules_here, with_hooks=with_hooks)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()

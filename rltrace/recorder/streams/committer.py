@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, Later, RowBuffer
+from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, DeferredDigest, RowBuffer
 from rltrace.recorder.digests.readback import ReadBack
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.trace.format.rows import Rows, StepRecord
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 # of the stream, but as the recording ends.
 
 
-def come(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[Later]]:
+def come(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[DeferredDigest]]:
     """The end of the rows before ``end`` whose digests are all known, and those of them that had to be awaited.
 
     ``last``: there will be no later; what cannot be had now is not known.
     """
-    came: list[Later] = []
+    came: list[DeferredDigest] = []
     while stream.later and stream.later[0].row < end:
         awaited = stream.later.popleft()
         if not readback.settle(awaited.pending, last=last):
@@ -57,7 +57,7 @@ def come(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tupl
     return end, came
 
 
-def put_in(rows: Rows, came: list[Later]) -> None:
+def put_in(rows: Rows, came: list[DeferredDigest]) -> None:
     """The digests that were awaited. A row with one that is not known may hold anything, as far as anybody can tell."""
     for row, place, pending in came:
         i = row - rows.first
@@ -192,7 +192,7 @@ class Committer:
             links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
             del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
             del stream.floats[floats:], stream.digests[digests:]
-            stream.drop_later(stream.row)
+            stream.drop_deferred(stream.row)
 
     def _run(self) -> None:
         try:
@@ -273,7 +273,7 @@ class Committer:
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
         del stream.floats[:floats], stream.digests[:digests]
         self._taken[number] = first + count
-        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
+        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.wake_by)
         return rows
 
     def _columns(self, stream: RowBuffer, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:

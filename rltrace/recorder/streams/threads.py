@@ -25,7 +25,7 @@ from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
-from rltrace.recorder.core.torchscript_threads import runs_beside
+from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import StreamPosition
 from rltrace.trace.format.schema import Phase
@@ -150,7 +150,7 @@ class _FirstOp:
         self._streams = streams
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
-        if runs_beside(2):
+        if is_torchscript_thread(2):
             return func(*args, **kwargs) if kwargs else func(*args)
         return observer_of(self._streams.open_here()).observe(by, func, types, args, kwargs)
 
@@ -340,7 +340,7 @@ class Streams:
             stream = OpRecorder(self._process, len(self._all), name, self._committer)
             stream.hooks = tuple(make_hook(stream) for make_hook in self._hooks)
             first = Phase.OTHER if self._all or self._process.step else Phase.INIT
-            stream.phase = phase_bits(self._process.phase if self._process.phases.said else first)
+            stream.phase = phase_bits(self._process.phase if self._process.phases.overrides else first)
             stream.modules.on_outermost = functools.partial(self._process.phases.module_called, stream)
             self._all.append(stream)
             self._committer.add(stream)
