@@ -32,7 +32,7 @@ from rltrace.recorder.capture.values import (
     read_in_place,
 )
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import ActivationRequest, LeftOut, add_up, axes_of
@@ -192,7 +192,7 @@ class RowDigests:
         its value is wanted, too; ``told_by``: it is where rows may be told by it. ``within_op``: torch is inside of
         the recorder, no mode of the program's is on.
         """
-        around: AbstractContextManager[None] = nullcontext() if within_op else unseen()
+        around: AbstractContextManager[None] = nullcontext() if within_op else overrides_disabled()
         with around:
             try:
                 if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols

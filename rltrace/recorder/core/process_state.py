@@ -235,7 +235,7 @@ class ProcessState:
         self.tables = Tables()
         self.readback = readback or ReadBack()
         """Digests of tensors on devices."""
-        self.layouts = Layouts(self.tables, self.readback.takes)
+        self.layouts = Layouts(self.tables, self.readback.can_defer)
         self.digests = TensorDigests(self.layouts)
         self.calls = Calls(self.tables, self.layouts)
         self.verify_inputs = verify_inputs

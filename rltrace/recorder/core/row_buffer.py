@@ -193,12 +193,12 @@ class RowBuffer:
         graphs.install()
         if readback.is_shut(tensors[0].device):
             for tensor in tensors:
-                graphs.wrote(address_of(tensor))
+                graphs.add_write(address_of(tensor))
             return [readback.unread()] * len(tensors)
         deferred: list[Pending | None] = [None] * len(tensors)
         if not self._needs_digests():
             plain = [i for i, tensor in enumerate(tensors) if _is_plain(tensor, layouts[i])]
-            put = readback.put([tensors[i] for i in plain], [layouts[i] for i in plain]) if plain else None
+            put = readback.defer([tensors[i] for i in plain], [layouts[i] for i in plain]) if plain else None
             for i, pending in zip(plain, put or (), strict=False):
                 deferred[i] = pending
         return deferred

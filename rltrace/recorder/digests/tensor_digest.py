@@ -1,8 +1,7 @@
-"""The digest of a tensor, wherever it lives and however it is laid out.
+"""The digest of a tensor of any device and layout.
 
-Owns the way from a tensor to its logical bytes. The plain case (dense, on the CPU) reads memory in place; every other
-case makes a contiguous copy first, outside of autograd and of any mode. Never changes the tensor, its version or its
-generator.
+Owns the way from a tensor to its logical bytes. A dense tensor on the CPU is read in place; any other is first copied
+to contiguous memory, outside of autograd and of any mode. Never changes the tensor or its version.
 """
 
 from __future__ import annotations
@@ -33,14 +32,12 @@ from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 # --- device reading ---------------------------------------------------------------------------------------------------
 #
-# Digests of tensors on a device, waited for: what they are made of is made there and read back, of many at once.
-#
-# Owns that wait. Everything is enqueued on the current stream, behind what wrote the tensors and before what will
-# overwrite them; the host waits once, at the end.
+# Digests of tensors on a device, waited for: condensed there, and read back together. All work is enqueued on the
+# current stream, after the tensors are written and before they are overwritten; the host waits once, at the end.
 
 
 _array: Any = TensorBase.numpy
-"""torch's own method: what stands in for it while ops are recorded follows the program's arrays, not these."""
+"""The original method: its patch follows the program's arrays."""
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
@@ -74,15 +71,15 @@ class TensorDigests:
         self._layouts = layouts
 
     def of(self, tensor: torch.Tensor) -> int:
-        """Digest of any tensor. What has no bytes to read (meta, fake) has the digest of no bytes; 0 where the program
-        is capturing a graph of the tensor's device, which nobody may ask then."""
+        """Digest of any tensor. One without bytes (meta, fake) has the digest of no bytes; 0 while the program captures
+        a graph of the tensor's device."""
         if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
             return self.with_layout(tensor, self._layouts.of(tensor))
         with torch_function_disabled():  # a subclass's own __torch_function__ is the program's
             return self.with_layout(tensor, self._layouts.of(tensor))
 
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
-        """Of each, 0 for None. Those that lie on a device are read back together: the program waits once for them."""
+        """Digests of several tensors, 0 for None. Those on a device are read back together: the program waits once."""
         digests: list[int] = []
         waiting: _Batches | None = None
         for tensor in tensors:
@@ -98,7 +95,7 @@ class TensorDigests:
         return digests
 
     def _of_one_of_several(self, tensor: torch.Tensor, place: int, waiting: _Batches) -> int:
-        """Its digest; 0 for one that has been put among those that are read back later."""
+        """Its digest; 0 where it was added to ``waiting``."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
             return self.of(tensor)
         if is_captured(tensor.device):
@@ -110,14 +107,14 @@ class TensorDigests:
         return 0
 
     def with_layout(self, tensor: torch.Tensor, layout: Layout) -> int:
-        """The same when the layout is at hand already."""
+        """The digest of a tensor with this layout."""
         kind = type(tensor)
         if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
             try:
                 return _in_place(tensor, layout)
-            except RuntimeError:  # a sparse scalar looks like a dense one until it is asked for its memory
+            except RuntimeError:  # a sparse scalar looks dense until its address is read
                 pass
-        if tensor.is_cpu:  # common enough in programs for the price of ``own_work`` to count
+        if tensor.is_cpu:  # common in programs, so that the cost of ``own_work`` matters
             with torch_function_disabled(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
                 return self._of_unusual(tensor, layout)
         if is_captured(tensor.device):
@@ -152,7 +149,7 @@ class _Batches:
         self._waiting.setdefault(plain.device, []).append((place, plain, seed))
 
     def read(self) -> Iterator[tuple[int, int]]:
-        """(place, digest) of all."""
+        """(place, digest) of all tensors."""
         for device, waiting in self._waiting.items():
             with own_work(), waiting_allowed(device):
                 found = digests_on_device([plain for _, plain, _ in waiting], [seed for _, _, seed in waiting])
@@ -169,7 +166,7 @@ def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
 
 
 def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
-    """Of nothing, of zeros that autograd never wrote down, or of a storage that was given back (FSDP)."""
+    """The digest of an empty tensor, of a zero tensor of autograd, or of a tensor with a freed storage (FSDP)."""
     zeros = tensor._is_zerotensor()
     return digest_buffer(bytes(layout.nbytes) if zeros else b"", layout.seed)
 
@@ -177,7 +174,7 @@ def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:
 def _has_memory(raw: torch.UntypedStorage) -> bool:
     try:
         return bool(raw.data_ptr())
-    except RuntimeError:  # a wrapper, which says nothing of what it wraps
+    except RuntimeError:  # a wrapper without memory
         return False
 
 
@@ -206,9 +203,9 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
 
 
 def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a subclass with a dispatch of its own wraps, or the memory it has itself."""
+    """The tensors that a subclass with a ``__torch_dispatch__`` wraps, or a plain tensor of its own memory."""
     wait = getattr(tensor, "trigger_wait", None)
-    if wait is not None:  # the result of a collective, which may be on its way; the op that reads it waits as well
+    if wait is not None:  # the result of a collective, maybe still in flight; the op that reads it waits as well
         wait()
     names = getattr(tensor, "__tensor_flatten__", None)
     if names is not None:

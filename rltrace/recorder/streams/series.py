@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.trace.format.schema import Sample
 
 Tensor = torch.Tensor
@@ -107,7 +107,7 @@ class SeriesSampler:
         with self._lock:
             places, values, later = self._places, self._values, self._later
             self._places, self._values, self._later = array("Q"), array("d"), []
-        with unseen():
+        with overrides_disabled():
             for place, value in later:
                 with suppress(Exception):  # the device has failed; the program is about to find out
                     values[place] = value.read()
@@ -135,7 +135,10 @@ def number_of(value: object) -> float | OnDevice | None:
     if kind is float or kind is int:
         return _float(value)
     try:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # as ``unseen``, at half its price
+        with (
+            torch._C._DisableTorchDispatch(),
+            torch._C.DisableTorchFunction(),
+        ):  # as ``overrides_disabled``, at half the cost
             return _of_tensor(value) if isinstance(value, Tensor) else _float(_scalar(value))
     except Exception:  # whatever it is, a number cannot be had of it, and the program is to go on
         return None
