@@ -48,25 +48,25 @@ _excluded: WeakSet[ModuleType] = WeakSet()
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
     """The code of all functions that a module defines, nested ones included."""
-    waiting: list[Any] = list(vars(module).values())
+    queue: list[Any] = list(vars(module).values())
     seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
+    while queue:
+        value = queue.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, CodeType):
             if value.co_filename.startswith(_PACKAGE_FOLDER):
                 yield value
-                waiting += value.co_consts
+                queue += value.co_consts
         elif isinstance(value, type) and value.__module__ == module.__name__:
-            waiting += vars(value).values()
+            queue += vars(value).values()
         elif isinstance(value, property):
-            waiting += (value.fget, value.fset)
+            queue += (value.fget, value.fset)
         elif isinstance(value, (staticmethod, classmethod)):
-            waiting.append(value.__func__)
+            queue.append(value.__func__)
         elif isinstance(value, FunctionType):
-            waiting += (value.__code__, getattr(value, "__wrapped__", None))
+            queue += (value.__code__, getattr(value, "__wrapped__", None))
 
 
 _PACKAGE_FOLDER = f"{Path(__file__).resolve().parents[2]}/"

@@ -102,56 +102,56 @@ _BY_VALUE = (int, str, torch.dtype, torch.device, torch.layout, torch.memory_for
 
 
 def flatten_arguments(
-    values: Any, signature_parts: list[object], tensors: list[torch.Tensor], integers: array[int], floats: array[float]
+    values: Any, signature: list[object], tensors: list[torch.Tensor], integers: array[int], floats: array[float]
 ) -> tuple[int, int]:
-    """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``signature_parts``.
+    """Sort ``values`` into ``tensors``, ``integers`` and ``floats`` and append their signature to ``signature``.
 
     Returns the numbers of integers and floats. Raises OverriddenError where a tensor has a ``__torch_function__``.
     """
-    whole = real = 0
+    integer_count = float_count = 0
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
             tensors.append(value)
-            signature_parts += tensor_signature(value)
+            signature += tensor_signature(value)
         elif kind is int and -INT64 <= value < INT64:
             integers.append(value)
-            whole += 1
-            signature_parts.append(int)
+            integer_count += 1
+            signature.append(int)
         elif kind is float:
             floats.append(value)
-            real += 1
-            signature_parts.append(float)
+            float_count += 1
+            signature.append(float)
         elif value is None or kind is bool:
-            signature_parts += kind, value
+            signature += kind, value
         elif kind is list or kind is tuple or kind is RegionInputs:
             if kind is RegionInputs and value.row_tensors is None:
                 value.row_tensors = tensors
-            signature_parts.append("[")
+            signature.append("[")
             try:
-                inner = flatten_arguments(value, signature_parts, tensors, integers, floats)
+                inner = flatten_arguments(value, signature, tensors, integers, floats)
             except OverriddenError as error:
-                raise OverriddenError(whole + error.integers, real + error.floats) from None
-            whole += inner[0]
-            real += inner[1]
-            signature_parts.append("]")
+                raise OverriddenError(integer_count + error.integers, float_count + error.floats) from None
+            integer_count += inner[0]
+            float_count += inner[1]
+            signature.append("]")
         elif isinstance(value, torch.Tensor):
             if has_torch_function(value):
-                raise OverriddenError(whole, real)
+                raise OverriddenError(integer_count, float_count)
             tensors.append(value)
-            signature_parts.append(kind)
-            signature_parts += tensor_signature(value)
+            signature.append(kind)
+            signature += tensor_signature(value)
         elif isinstance(value, complex):
             floats.extend((value.real, value.imag))
-            real += 2
-            signature_parts.append(complex)
+            float_count += 2
+            signature.append(complex)
         else:
-            signature_parts.append(kind)
+            signature.append(kind)
             if isinstance(value, _BY_VALUE):
-                signature_parts.append(value)
+                signature.append(value)
             elif kind is ScriptObject:
-                signature_parts.append(signature_of(value))
-    return whole, real
+                signature.append(signature_of(value))
+    return integer_count, float_count
 
 
 def op_tensors(args: Any, kwargs: dict[str, Any] | None) -> list[torch.Tensor]:

@@ -94,32 +94,32 @@ class OpRecorder(RowBuffer):
         links = integers = floats = self._digested = 0  # cells appended so far
         try:
             row = self.row
-            parts: list[object] = [id(func)]
+            key: list[object] = [id(func)]
             if kwargs:
-                parts.append(tuple(kwargs))
+                key.append(tuple(kwargs))
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is Tensor or kind is Parameter:
                     tensors.append(value)
                     try:
-                        parts += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
+                        key += value.dtype, value.shape, value.stride(), value.is_cpu or value.device
                     except RuntimeError:
-                        parts += tensor_signature(value)
+                        key += tensor_signature(value)
                 elif kind is float:
                     self._add_float(value)
                     floats += 1
-                    parts.append(float)
+                    key.append(float)
                 elif kind is int and -INT64 <= value < INT64:
                     self._add_integer(value)
                     integers += 1
-                    parts.append(int)
+                    key.append(int)
                 elif value is None or kind is bool:
-                    parts += kind, value
+                    key += kind, value
                 else:
-                    more_integers, more_floats = flatten_arguments((value,), parts, tensors, self.integers, self.floats)
+                    more_integers, more_floats = flatten_arguments((value,), key, tensors, self.integers, self.floats)
                     integers += more_integers
                     floats += more_floats
-            signature = tuple(parts)
+            signature = tuple(key)
             call = self._calls.get(signature)
             if call is None:
                 call = process.calls.make(func, args, kwargs, signature, tensors, integers, floats)
@@ -128,7 +128,7 @@ class OpRecorder(RowBuffer):
 
             if tensors:
                 self._marked = False
-                here = row << 12
+                row_bits = row << 12
                 current = self._current
                 for tensor in tensors:
                     try:
@@ -137,7 +137,7 @@ class OpRecorder(RowBuffer):
                         address = 0
                     writer = current.get(address)
                     if writer is not None:
-                        self._add_link(here - writer)
+                        self._add_link(row_bits - writer)
                     elif is_view:
                         self._add_link(self._view_link(address))
                     else:

@@ -65,9 +65,9 @@ class Layouts:
         # a sparse tensor reports strides of 0, too: such a layout may be of either kind
         dense = plain and tensor.is_contiguous() and not tensor.is_quantized and 0 not in strides
         later = self._later is not None and self._later(tensor.device)
-        made = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense, later)
-        self.known[key] = made
-        return made
+        layout = self._make([dtype, shape, strides, str(tensor.device)], tensor, dense, later)
+        self.known[key] = layout
+        return layout
 
     def _of_unstrided(self, tensor: torch.Tensor) -> Layout:
         shape = shape_of(tensor)

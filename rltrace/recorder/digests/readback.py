@@ -84,7 +84,7 @@ class Buffer:
         self.number = 0
         """Count of the device's opened buffers when it was opened."""
         self.filled = 0
-        self.waiting: list[Pending] = []
+        self.pending: list[Pending] = []
         self._views = {size: device_words.view(dtype) for size, dtype in WORDS.items()}
 
     def has_space(self, words: int) -> bool:
@@ -106,7 +106,7 @@ class Buffer:
                 contiguous.append(logical_bytes(tensors[i]))
         if contiguous:
             condense(contiguous, [pending.seed for pending in staged[: len(contiguous)]], self.device_words, first)
-        self.waiting += staged
+        self.pending += staged
         return [pending for _, pending in sorted(zip(order, staged, strict=True), key=lambda pair: pair[0])]
 
     def _copy_strided(self, tensor: Tensor, at: int) -> None:
@@ -120,10 +120,10 @@ class Buffer:
     def settle(self, *, arrived: bool) -> None:
         """Settle its digests and free it. ``arrived``: its words are on the host; else they never will be."""
         words = _array(self.host_words) if arrived else None
-        for pending in self.waiting:
+        for pending in self.pending:
             if not pending.is_settled:
                 pending.settle(words)
-        self.waiting = []
+        self.pending = []
         self.filled = 0
         self.event = None
         self.stream = None

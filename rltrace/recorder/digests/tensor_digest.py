@@ -81,21 +81,21 @@ class TensorDigests:
     def several(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
         """Digests of several tensors, 0 for None. Those on a device are read back together: the program waits once."""
         digests: list[int] = []
-        waiting: _Batches | None = None
+        batches: _Batches | None = None
         for tensor in tensors:
             if tensor is None:
                 digests.append(0)
             elif tensor.is_cpu:
                 digests.append(self.of(tensor))
             else:
-                waiting = waiting or _Batches()
-                digests.append(self._of_one_of_several(tensor, len(digests), waiting))
-        for place, digest in waiting.read() if waiting is not None else ():
+                batches = batches or _Batches()
+                digests.append(self._digest_or_batch(tensor, len(digests), batches))
+        for place, digest in batches.read() if batches is not None else ():
             digests[place] = digest
         return digests
 
-    def _of_one_of_several(self, tensor: torch.Tensor, place: int, waiting: _Batches) -> int:
-        """Its digest; 0 where it was added to ``waiting``."""
+    def _digest_or_batch(self, tensor: torch.Tensor, place: int, batches: _Batches) -> int:
+        """Its digest; 0 where it was added to ``batches``."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
             return self.of(tensor)
         if is_captured(tensor.device):
@@ -103,7 +103,7 @@ class TensorDigests:
         with own_work():
             if is_compound(tensor) or not (plain := logical_bytes(tensor)).data_ptr():
                 return self.of(tensor)
-            waiting.add(place, plain, self._layouts.of(tensor).seed)
+            batches.add(place, plain, self._layouts.of(tensor).seed)
         return 0
 
     def with_layout(self, tensor: torch.Tensor, layout: Layout) -> int:
@@ -116,16 +116,16 @@ class TensorDigests:
                 pass
         if tensor.is_cpu:  # common in programs, so that the cost of ``own_work`` matters
             with torch_function_disabled(), torch.no_grad(), _RecordFunctionFast(OWN_WORK):
-                return self._of_unusual(tensor, layout)
+                return self._digest_copied(tensor, layout)
         if is_captured(tensor.device):
             return 0
         with own_work():
-            return self._of_unusual(tensor, layout)
+            return self._digest_copied(tensor, layout)
 
-    def _of_unusual(self, tensor: torch.Tensor, layout: Layout) -> int:
-        parts = _parts(tensor)
-        if parts is not None:
-            digests = [self.of(part) for part in parts]
+    def _digest_copied(self, tensor: torch.Tensor, layout: Layout) -> int:
+        components = _components(tensor)
+        if components is not None:
+            digests = [self.of(component) for component in components]
             return digest_pages(digests, layout.seed)
         if tensor.device.type == "meta":
             return digest_buffer(b"", layout.seed)
@@ -142,18 +142,18 @@ class _Batches:
     """Tensors that are read back together, device by device."""
 
     def __init__(self) -> None:
-        self._waiting: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
+        self._tensors: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
 
     def add(self, place: int, plain: torch.Tensor, seed: int) -> None:
         """``plain``: contiguous."""
-        self._waiting.setdefault(plain.device, []).append((place, plain, seed))
+        self._tensors.setdefault(plain.device, []).append((place, plain, seed))
 
     def read(self) -> Iterator[tuple[int, int]]:
         """(place, digest) of all tensors."""
-        for device, waiting in self._waiting.items():
+        for device, entries in self._tensors.items():
             with own_work(), waiting_allowed(device):
-                found = digests_on_device([plain for _, plain, _ in waiting], [seed for _, _, seed in waiting])
-            yield from zip((place for place, _, _ in waiting), found, strict=True)
+                found = digests_on_device([plain for _, plain, _ in entries], [seed for _, _, seed in entries])
+            yield from zip((place for place, _, _ in entries), found, strict=True)
 
 
 def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
@@ -187,7 +187,7 @@ _SPARSE: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] 
 }
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
+def _components(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     """The dense tensors that make up a compound one; None for an ordinary tensor."""
     if is_subclass(tensor):
         return _inside(tensor)
@@ -210,7 +210,7 @@ def _inside(tensor: torch.Tensor) -> list[torch.Tensor]:
     names = getattr(tensor, "__tensor_flatten__", None)
     if names is not None:
         inner = [getattr(tensor, name) for name in names()[0]]
-        return [part for part in inner if isinstance(part, torch.Tensor)]
+        return [component for component in inner if isinstance(component, torch.Tensor)]
     raw = tensor.untyped_storage()
     if raw.device.type == "meta" or not tensor.numel() or not _has_memory(raw):
         return []

@@ -101,8 +101,8 @@ def condense(tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.
         at += condensed_words(len(data))
     for each in pages:
         if len(each.words) >= SEPARATE_PAGES:
-            for part, place in zip(each.words.split(PAGES_AT_ONCE), each.place.split(PAGES_AT_ONCE), strict=True):
-                place.copy_(page_digests(part, each.seed))
+            for batch, place in zip(each.words.split(PAGES_AT_ONCE), each.place.split(PAGES_AT_ONCE), strict=True):
+                place.copy_(page_digests(batch, each.seed))
     _digest_together([each for each in pages if len(each.words) < SEPARATE_PAGES])
     if rests:
         torch._foreach_copy_([place for place, _ in rests], [rest for _, rest in rests], non_blocking=True)
@@ -127,14 +127,14 @@ class _Pages(NamedTuple):
     """Where their digests go, int64 [pages]."""
 
 
-def _digest_together(waiting: Sequence[_Pages]) -> None:
+def _digest_together(remaining: Sequence[_Pages]) -> None:
     """Digest the pages of many small tensors at once."""
-    while waiting:
+    while remaining:
         tensors, pages = 0, 0
-        while tensors < len(waiting) and pages < PAGES_AT_ONCE:
-            pages += len(waiting[tensors].words)
+        while tensors < len(remaining) and pages < PAGES_AT_ONCE:
+            pages += len(remaining[tensors].words)
             tensors += 1
-        batch, waiting = waiting[:tensors], waiting[tensors:]
+        batch, remaining = remaining[:tensors], remaining[tensors:]
         counts = [len(each.words) for each in batch]
         seeds = torch.tensor([signed(each.seed) for each in batch]).repeat_interleave(torch.tensor(counts))
         digests = page_digests(torch.cat([each.words for each in batch]), to_device(seeds, batch[0].words.device))
