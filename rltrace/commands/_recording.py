@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGINT
 
+from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, counted, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.launch.command import ORIGIN, CommandLookup, look_up, script_folder
@@ -188,7 +189,7 @@ def _left_out(found: RecordingSummary) -> str:
 def nothing_found(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
     """What was asked for by a selector that found nothing at all; empty where each found something."""
     asked = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
-    return f"{' or '.join(asked)} matched nothing; rltrace ops {trace} lists the recorded ops" if asked else ""
+    return f"{' or '.join(asked)} matched nothing; {line('ops', trace)} lists the recorded ops" if asked else ""
 
 
 def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:

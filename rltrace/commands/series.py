@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.command_lines import line
 from rltrace.commands._output_files import check_output, write_output
 from rltrace.commands.console import ExitCode, color_option, counted, emit, narrate, readable_size, use_color
 from rltrace.errors import UsageError
@@ -69,7 +70,7 @@ def command(
     segments = 1 << 40 if every else MOST_SEGMENTS
     told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
     if names and not any(one.series for one in told):
-        narrate(f"no series matches {' or '.join(names)}", hint=f"rltrace series {traces[0]} lists all of them")
+        narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
     rest = zip(told[1:], opened[1:], strict=True)
     pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
     if form == "json":

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import Watch
@@ -537,7 +538,7 @@ class _Comparing:
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None:
-                return suggested_commands.window_commands(self.a, self.b, *numbers)
+                return record_both(self.a, self.b, *numbers, "window")
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
             if not decisive.op:
@@ -547,10 +548,10 @@ class _Comparing:
             )
             return self._settle_inputs(decisive) + closer + suggested_commands.look_closer(self.a, self.b, decisive)
         if holes:
-            again = suggested_commands.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
+            again = record_both(self.a, self.b, *self.hidden, "window") if self.hidden else ()
             return suggested_commands.verify(self.a, self.b, holes) + again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
-            return suggested_commands.compare_again(self.a, self.b)
+            return (line("diff", self.a.path, self.b.path),)  # still being written
         return ()
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.errors import RltraceError
+from rltrace.trace.read.names import Site
 
 SCHEMA = "rltrace.confirm/1"
 

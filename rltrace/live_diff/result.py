@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.trace.format.journal import Record
+from rltrace.trace.read.names import Site, parse_site
 from rltrace.trace.read.reader import Trace
 
 TYPE = "against"
@@ -132,7 +133,7 @@ def _first(found: Mapping[str, Any]) -> LiveFinding:
         int(found["step"]),
         str(found["op"]),
         str(found["module"]),
-        None if site is None else _site(site),
+        None if site is None else parse_site(site),
         Cause(found["cause"]),
         InputsMatch(found["inputs"]),
         str(found["because"]),
@@ -141,10 +142,6 @@ def _first(found: Mapping[str, Any]) -> LiveFinding:
         None if found["again"] is None else _again(found["again"]),
         str(found["why_not"]),
     )
-
-
-def _site(found: Mapping[str, Any]) -> Site:
-    return Site(str(found["file"]), int(found["line"]), str(found["function"]), str(found["source"]))
 
 
 def _again(found: Mapping[str, Any]) -> Repetition:

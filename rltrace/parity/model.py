@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
+from rltrace.trace.read.names import Site
 
 
 class ParityVerdict(StrEnum):

@@ -119,7 +119,7 @@ def _holds_numbers(layout: Layout) -> bool:
 
 def _own_op(stretch: CallRange, view: StreamView, rows: Rows, i: int, call: ModuleCall, outer: ModuleCall) -> OwnOp:
     row = rows.first + i
-    layouts = [_layout(view, number) for number in _numbers(view, int(rows.columns[i, Column.STRUCTURE]))]
+    layouts = [(dtype, tuple(shape)) for dtype, shape, *_ in view.tensors(rows, i)]
     given = {_flattened(tensor.shape) for tensor in inputs_of(call)}
     kept = [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := stretch.ops.get(row)) is not None else []
     weights: list[Known] = []
@@ -148,21 +148,8 @@ def _is_without_dropout(op: str, view: StreamView, rows: Rows, i: int) -> bool:
     among its positional arguments is dropout's probability, which is left out where it is 0."""
     if "scaled_dot_product" not in op:
         return False
-    scalars = view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
     floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
-    return not (isinstance(scalars, list) and "f" in scalars and len(floats) and float(floats[0]) > 0)
-
-
-def _numbers(view: StreamView, structure: int) -> Sequence[int]:
-    payload = view.payload("structures", structure)
-    return payload if isinstance(payload, list) else []
-
-
-def _layout(view: StreamView, number: int) -> Layout:
-    payload = view.payload("layouts", number)
-    if not isinstance(payload, list) or len(payload) < 2:
-        return "?", ()
-    return str(payload[0]), tuple(payload[1])
+    return not ("f" in view.skeleton(rows, i) and len(floats) and float(floats[0]) > 0)
 
 
 def _flattened(shape: Sequence[int]) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rltrace.diff.base.model import Boundary, Comparison, Drift, Finding, Hunk, Received, Side, Site
+from rltrace.diff.base.model import Boundary, Comparison, Drift, Finding, Hunk, Received, Side
+from rltrace.trace.read.names import Site
 
 SCHEMA = "rltrace.diff/1"
 

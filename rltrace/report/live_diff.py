@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rltrace.command_lines import line
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
 
 SCHEMA = "rltrace.against/1"
@@ -46,7 +46,7 @@ def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[s
             yield f"nothing could be compared with {a}: none of its ops ran ({_counts(tally) or 'no ops'})"
         case LiveOutcome.ONE_SIDED:
             yield f"all {tally.matched:,} matched ops give the same as {a}; {_counts(tally)}"
-            yield f"  to see whether those matter: {shlex.join(['rltrace', 'diff', a, trace])}"
+            yield f"  to see whether those matter: {line('diff', a, trace)}"
         case _:
             yield f"equal to {a}: all {tally.matched:,} ops give the same{_rest(tally)}"
 
@@ -68,9 +68,9 @@ def commands(found: Sequence[LiveResult], a: str, trace: str) -> list[str]:
     first = next((one.first for one in found if one.first is not None), None)
     if first is None:
         return []
-    told = [shlex.join(["rltrace", "diff", a, trace])]
+    told = [line("diff", a, trace)]
     if first.again is not None:
-        told.append(shlex.join(["rltrace", "repro", trace, "--at", f"{first.stream}:{first.row}", "--against", a]))
+        told.append(line("repro", trace, "--at", f"{first.stream}:{first.row}", "--against", a))
     return told
 
 

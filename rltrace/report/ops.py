@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from rltrace.diff.base.model import Site
 from rltrace.query.ops import HoleLine, Line, OpInput, OpLine, Value
 from rltrace.trace.format.events import COUNT, FLOAT, INTEGER, Cell, Event
+from rltrace.trace.read.names import Site
 
 
 def line_text(line: Line) -> str:

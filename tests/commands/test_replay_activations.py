@@ -115,7 +115,7 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
         (["--rows", "--inject", "op=mm", "--origins", "--", "true"], "leave out --lockstep, --origins"),
         (
             ["--rows", "--inject", "op=mm", "--", "true"],
-            "record it again: rltrace record --rows 'module=*' --rows 'op=mm'",
+            "record it again: rltrace record --rows 'module=*' --rows op=mm",
         ),
     ],
 )

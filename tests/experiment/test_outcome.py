@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import (
     SCHEMA,
     Arm,
@@ -26,6 +26,7 @@ from rltrace.experiment.outcome import (
     read_outcome,
     write_outcome,
 )
+from rltrace.trace.read.names import Site
 
 TEXT = st.text(max_size=12)
 COUNT = st.integers(0, 2**40)

@@ -21,14 +21,13 @@ from torch import nn
 import rltrace
 from rltrace.digest import reference, seed_of
 from rltrace.errors import SelectorError, UsageError
-from rltrace.query.names import Words
-from rltrace.query.selector_mask import RowMask
 from rltrace.recorder.capture import values as keepers
 from rltrace.recorder.capture.values import ValueQueue
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.records import ValueRequest
 from rltrace.trace.format.schema import LIMIT, RowFlag, ValueIndex, ValueKind
 from rltrace.trace.read.reader import open_trace
+from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.values import Value
 from rltrace.trace.tools.verify import verify
 from rltrace.trace.write.packers import NewValue
@@ -280,7 +279,7 @@ def test_a_selector_keeps_what_it_finds(tmp_path_factory: pytest.TempPathFactory
     process = open_trace(path).processes[0]
     stream = process.streams[0]
     rows = stream.read(0, stream.rows)
-    wanted = RowMask(parse_selectors(texts), None, stream.name, Words(process))
+    wanted = RowMask(parse_selectors(texts), stream.name, process.words)
     mask = wanted.of(rows) if wanted.possible else np.zeros(len(rows), bool)
     found = set()
     for row in np.flatnonzero(mask).tolist():

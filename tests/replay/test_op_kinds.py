@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rltrace.diff.base.model import Site
 from rltrace.errors import UsageError
 from rltrace.replay.op_kinds import (
     GENERATOR,
@@ -25,6 +24,7 @@ from rltrace.replay.op_kinds import (
 )
 from rltrace.replay.plan import read_only
 from rltrace.report.replay import kind_lines
+from rltrace.trace.read.names import Site, Words
 
 TABLES = {
     "kernels": [{}, {"library": "ATen", "isa": "AVX2", "threads": 1}],
@@ -39,7 +39,7 @@ TABLES = {
 
 def test_a_kind_is_op_kernel_and_innermost_line() -> None:
     """The same three give the same kind; frames that are not the user's do not count, and there may be none."""
-    kinds = OpKinds(TABLES)
+    kinds = OpKinds(Words(TABLES))
     found = kinds.of("aten.mm.default", 1, 1)
     assert found.label == "aten.mm.default at train.py:4 (update), ATen AVX2, 1 thread"
     assert kinds.of("aten.mm.default", 1, 1) is found

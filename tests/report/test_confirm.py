@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.report.confirm import arm_line, capture_plan_lines, plan_lines, render_outcome
+from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"
 KERNELS = Pair("ATen AVX512, 2 threads", "ATen DEFAULT, 2 threads")

@@ -13,9 +13,8 @@ from comparisons import CASES, identical, kernel
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
 from rltrace.report.diff_json import SCHEMA, comparison_json
-from rltrace.report.diff_text import WIDTH, finding_lines, render_comparison
+from rltrace.report.diff_text import WIDTH, render_comparison
 from rltrace.report.phrases import ordinal
-from rltrace.report.style import Style
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -109,21 +108,23 @@ def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
     text = render_comparison(replace(kernel(), curves=points), color=False)
     assert "  Tensors diverge at step 1; the first logged scalar differs 40 steps later.\n" in text
-    assert "  step 41: log(loss.item())\n      0.5 | 0.25\n" in text
+    assert "  step 41: log(loss.item())  0.5 | 0.25\n" in text
 
 
 def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the outputs those that differ are shown, two of them, and all are counted."""
+    """Of the outputs those that differ are shown, four of them, and all are counted."""
     monkeypatch.chdir(tmp_path)
     comparison = kernel()
     assert comparison.first_value is not None
-    outputs = (Pair("1" * 16, "1" * 16), *(Pair("2" * 16, f"{k}" * 16) for k in range(3, 7)))
-    finding = replace(comparison.first_value, outputs=outputs)
-    told = "\n".join(finding_lines("Found", finding, Style(False)))
-    assert told.count("  output   A  2222222222222222") == 2
-    assert "(4 of 5 outputs differ)" in told
-    equal = "\n".join(finding_lines("Found", replace(finding, outputs=outputs[:1] * 3), Style(False)))
-    assert "  output   equal on both sides" in equal
+    outputs = (Pair("1" * 16, "1" * 16), *(Pair("2" * 16, f"{k}" * 16) for k in range(3, 9)))
+
+    def text(outputs: tuple[Pair[str], ...]) -> str:
+        finding = replace(comparison.first_value, outputs=outputs)
+        return render_comparison(replace(comparison, decisive=finding, first=finding, first_value=finding), color=False)
+
+    assert text(outputs).count("  output   A  2222222222222222") == 4
+    assert "  outputs  6 of 7 differ\n" in text(outputs)
+    assert "  output   equal on both sides" in text(outputs[:1] * 3)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, Repetition
 from rltrace.report.live_diff import against_json, against_lines, commands
+from rltrace.trace.read.names import Site
 
 SITE = Site("train.py", 12, "update", "loss = f(x)")
 PLACE = ("rank0/main", 1300, 1234, 7, "aten.mm.default", "critic", SITE)

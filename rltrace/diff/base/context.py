@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -90,12 +90,19 @@ class Matching:
 # --- scene ------------------------------------------------------------------------------------------------------------
 
 
+class Partners(Protocol):
+    """Which rows of two streams are the same op."""
+
+    def partner(self, row: int) -> int | None:
+        """The row of B that is A's ``row``; None: not known, or A alone has it."""
+
+
 @dataclass(frozen=True)
 class DiffContext:
     """Two streams, and what has been settled about them so far."""
 
     a: StreamView
     b: StreamView
-    matching: Matching
+    matching: Partners
     settings: tuple[EnvironmentDifference, ...]
     """Facts that select kernels and differ."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from rltrace.trace.read.names import Site
+
 T = TypeVar("T")
 
 
@@ -42,16 +44,6 @@ class InputsMatch(StrEnum):
     INFERRED = "inferred"  # written by a matching op of the same step and not seen to change
     DIFFER = "differ"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Site:
-    """One stack frame, for display."""
-
-    file: str
-    line: int
-    function: str
-    source: str
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ Owns what has to be known before anything runs, and refuses where it is not. Run
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace import fingerprint
+from rltrace.command_lines import line
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
@@ -113,7 +113,7 @@ def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question,
         raise UsageError(
             f"{other}: {side.upper()}'s program has to be run there; capture there what this machine needs of it, "
             f"then run {here.upper()}'s arms here\n  there: {capture_command(trace, question, capture)}\n  here:  "
-            f"{shlex.join(['rltrace', 'confirm', *map(str, words)])}"
+            f"{line('confirm', *words)}"
         )
     return _recipe(trace, f"--cmd-{side}", by_hand)
 
@@ -135,8 +135,7 @@ def _recipe(trace: Trace, option: str, by_hand: ByHand | None) -> Recipe:
 def capture_command(trace: Trace, question: Question, output: str) -> str:
     """What captures a trace for an experiment, ready to paste on its machine."""
     horizon = question.parting.horizon
-    words = ["rltrace", "capture", str(trace.path), "--steps", f"{horizon.first}:{horizon.end}", "-o", output]
-    return shlex.join(words)
+    return line("capture", trace.path, "--steps", f"{horizon.first}:{horizon.end}", "-o", output)
 
 
 def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work: Path) -> None:

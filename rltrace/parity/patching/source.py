@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of
@@ -24,8 +25,8 @@ from rltrace.parity.matching.row_keying import KeyedRows, Keying, fold
 from rltrace.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.parity.patching.layout import Observed, chosen, grid_of, places, readings, root_of
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
-from rltrace.parity.selection import OF_OPS, around, finds_call, ops_in
-from rltrace.selectors import Selector
+from rltrace.parity.selection import around, finds_call, ops_in
+from rltrace.selectors import OF_OPS, Selector
 from rltrace.token_keys import NO_KEY
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
@@ -224,20 +225,19 @@ def _of_ops(
     stretch: CallRange, process: ProcessTrace, selector: Selector, passes: RecordedPasses, *, weights: bool
 ) -> Iterator[_Tensor]:
     """Results of the ops that are found by what asks for something that only ops have."""
-    of_ops = tuple(clause for clause in selector.clauses if any(condition.key in OF_OPS for condition in clause))
-    wanted = dict(ops_in(stretch, Selector(of_ops)))
+    wanted = dict(ops_in(stretch, selector.where(lambda keys: not OF_OPS.isdisjoint(keys))))
     if not wanted:
         return
     assert stretch.recorded is not None
-    names, modules = process.tables["ops"].payloads, process.tables["modules"].payloads
-    asked = {number for number, name in enumerate(names) if name in set(wanted.values())}
+    words, names = process.words, set(wanted.values())
+    asked = [number for number in range(words.size("ops")) if words.op(number) in names]
     seen: dict[tuple[int, str, str], int] = {}
     for segment in stretch.recorded.stream.segments:
         rows = stretch.recorded.stream.read_segment(segment)
-        may = np.isin(rows.column(Column.OP), list(asked)) & (rows.column(Column.PHASE) != Phase.BACKWARD)
+        may = np.isin(rows.column(Column.OP), asked) & (rows.column(Column.PHASE) != Phase.BACKWARD)
         for i in np.flatnonzero(may).tolist():
             row = rows.first + i
-            op, module = str(names[rows.columns[i, Column.OP]]), str(modules[rows.columns[i, Column.MODULE]])
+            op, module = words.op(int(rows.columns[i, Column.OP])), words.module(int(rows.columns[i, Column.MODULE]))
             grid = passes.at(module, row)
             if grid is None:
                 continue
@@ -287,10 +287,9 @@ def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
 
 
 def _record_command(texts: Sequence[str]) -> str:
-    asked = " ".join(f"--rows '{text}'" for text in texts if text != "all")
-    values = " ".join(f"--values '{text}'" for text in texts)
-    rows = "--rows all" if "all" in texts else f"--rows 'module=*' {asked}"
-    return f"rltrace record {rows} {values} -- CMD"
+    rows = ["all"] if "all" in texts else ["module=*", *texts]
+    given = [("--rows", text) for text in rows], [("--values", text) for text in texts]
+    return line("record", *(word for pairs in given for pair in pairs for word in pair), "--", "CMD")
 
 
 def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:

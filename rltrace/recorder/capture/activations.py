@@ -30,7 +30,7 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.row_buffer import OVERWRITTEN
 from rltrace.recorder.core.storages import address_of
-from rltrace.selectors import Condition, Key, Range, Selector
+from rltrace.selectors import Key, Selector
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
 from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
@@ -43,62 +43,7 @@ from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
 # begins, since it may overwrite it.
 
 
-OF_CALLS = frozenset((Key.MODULE, Key.PHASE, Key.STEP, Key.STREAM))
-"""What can be asked of a call; a selector that asks for anything else means ops."""
-
 TOO_MANY = f"a call has more than {MAX_TENSORS:,} tensors, or too many things to look through"
-
-Clause = tuple[Condition, ...]
-
-
-def of_calls(selector: Selector) -> Selector:
-    """What of a selector finds calls of modules."""
-    return Selector(tuple(c for c in selector.clauses if all(condition.key in OF_CALLS for condition in c)))
-
-
-def of_ops(selector: Selector) -> Selector:
-    """What of a selector finds ops: not what asks for modules and nothing that only an op has, which means calls."""
-    return Selector(tuple(c for c in selector.clauses if not _means_calls({condition.key for condition in c})))
-
-
-def _means_calls(keys: set[Key]) -> bool:
-    return Key.MODULE in keys and keys <= OF_CALLS
-
-
-class SelectorContext:
-    """What a selector asks of everything but the op itself, made ready for one stream."""
-
-    def __init__(self, selector: Selector, stream: OpRecorder) -> None:
-        self._stream = stream
-        self._clauses = [
-            clause
-            for clause in selector.clauses
-            if all(condition.matches_name(stream.name) for condition in clause if condition.key is Key.STREAM)
-        ]
-        self._asks_step = any(condition.key is Key.STEP for clause in self._clauses for condition in clause)
-        self._by_names: dict[tuple[int, Phase], list[Clause]] = {}
-
-    def find(self, module: int, phase: Phase) -> bool:
-        """Whether what happens now, in a module and a phase, can be found."""
-        if not self._clauses:
-            return False
-        clauses = self._by_names.get((module, phase))
-        if clauses is None:
-            path: Any = self._stream.process.tables.remembered["modules"][module]
-            names = {Key.MODULE: path, Key.PHASE: phase.name.lower()}
-            clauses = self._by_names[module, phase] = [
-                clause
-                for clause in self._clauses
-                if all(condition.matches_name(names[condition.key]) for condition in clause if condition.key in names)
-            ]
-        if not clauses or not self._asks_step:
-            return bool(clauses)
-        step = self._stream.process.step
-        return any(all(_holds(condition, step) for condition in clause) for clause in clauses)
-
-
-def _holds(condition: Condition, step: int) -> bool:
-    return condition.key is not Key.STEP or (isinstance(condition.value, Range) and condition.value.matches(step))
 
 
 @dataclass(slots=True)
@@ -126,8 +71,8 @@ class CallRows:
         stream: OpRecorder,
         keeper: ActivationQueue,
         digests: RowDigests,
-        wanted: SelectorContext,
-        with_values: SelectorContext,
+        wanted: Wanted,
+        with_values: Wanted,
         names: ForwardNames,
     ) -> None:
         self._stream = stream
@@ -181,7 +126,7 @@ class CallRows:
         parent = open_calls[-1].number if open_calls else None
         current = stream.modules.current
         phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
-        kept = self._wanted.find(current, phase)
+        kept = self._wanted.may_find_in(current, phase)
         call = OpenCall(self._begun, parent, depth, stream.row, current, phase, kept)
         self._begun += 1
         open_calls.append(call)
@@ -194,7 +139,7 @@ class CallRows:
 
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
         row = self._stream.row
-        keep_value = self._with_values.find(call.module, call.phase)
+        keep_value = self._with_values.may_find_in(call.module, call.phase)
         budget, found = WalkBudget(), 0
         for name, value in values:
             for place, tensor in named_tensors(value, name, budget):
@@ -294,19 +239,17 @@ class ActivationCapture(OpHook[_Op]):
         self._stream = stream
         self._queue = queue
         self._digests = RowDigests(stream.process, stream.number, queue, values)
-        of_rows = of_ops(selector)
-        self._wanted_rows = Wanted(of_rows, stream)
+        self._wanted_rows = Wanted(selector.of_ops, stream)
         self._wanted_values = Wanted(with_values, stream)
-        self._surroundings = SelectorContext(of_rows, stream)
-        self._counts = any(c.key is Key.NTH for s in (of_rows, with_values) for k in s.clauses for c in k)
+        self._counts = Key.NTH in selector.keys | with_values.keys
         """Whether occurrences matter: then ops that cannot be found are counted, too."""
         stream.modules.call_hooks.append(
             CallRows(
                 stream,
                 queue,
                 self._digests,
-                SelectorContext(of_calls(selector), stream),
-                SelectorContext(of_calls(with_values), stream),
+                Wanted(selector.of_calls, stream),
+                Wanted(with_values.of_calls, stream),
                 names,
             )
         )
@@ -321,7 +264,7 @@ class ActivationCapture(OpHook[_Op]):
         values = self._wanted_values.may_find(plan.id, plan.name)
         if not rows and not (values and self._counts):
             return None
-        here = rows and self._surroundings.find(*self._surrounded_by())
+        here = rows and self._wanted_rows.may_find_in(*self._surrounded_by())
         if not here and not self._counts:
             return None
         op = _Op(plan, _inputs_of(plan, args, kwargs), rows, values)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.parity.model import (
     Disagreement,
     Distance,
@@ -26,6 +26,7 @@ from rltrace.parity.model import (
 )
 from rltrace.parity.report.json import parity_json
 from rltrace.parity.report.text import SHOWN, render_parity
+from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site("policy.py", 31, "Attention.forward", "return self.out(weights @ values)")
