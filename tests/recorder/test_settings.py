@@ -13,7 +13,7 @@ import torch
 from recorded import Record, Recorded, recorder
 
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.settings import NOT_ASKED, Settings, thread_settings
+from rltrace.recorder.base.settings import NO_SNAPSHOT, Settings, thread_settings
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_many_changes_make_few_entries() -> None:
     numbers = set()
     for i in range(200):
         with torch.no_grad() if i % 2 else nullcontext():
-            numbers.add(settings.now(ask_all=i % 10 == 0).number)
+            numbers.add(settings.now(read_all=i % 10 == 0).number)
     assert len(numbers) == 2
     assert len(settings._known) == 2
     assert settings.threads[min(numbers)] == torch.get_num_threads()
@@ -156,15 +156,15 @@ def test_many_changes_make_few_entries() -> None:
 def test_a_guard_that_has_gone_stale_is_not_believed() -> None:
     """What the guard does not look at may have changed under it; asked for all, nothing old is given out."""
     settings = Settings(Tables())
-    first = settings.now(ask_all=True)
+    first = settings.now(read_all=True)
     with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
-        assert settings.now(ask_all=False) is first
-        second = settings.now(ask_all=True)
+        assert settings.now(read_all=False) is first
+        second = settings.now(read_all=True)
         assert settings.payloads[second.number]["sdp.flash"] is False
-    assert settings.now(ask_all=True).number == first.number
+    assert settings.now(read_all=True).number == first.number
 
 
 def test_nothing_asked_yet_holds_nowhere() -> None:
     """What stands before the first op is never taken for what an op ran under."""
-    assert not NOT_ASKED.holds()
+    assert not NO_SNAPSHOT.is_current()
     assert thread_settings()["grad_mode"] is True
