@@ -14,6 +14,7 @@ from recorded import Record, Recorded, recorder
 
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.settings import NO_SNAPSHOT, Settings, thread_settings
+from rltrace.trace.format.schema import SEGMENT_ROWS
 
 
 @pytest.fixture
@@ -103,6 +104,19 @@ def test_what_is_asked_only_now_and_then(record: Record) -> None:
     found = record(program)
     assert settings_of(found, "exp")["sdp.flash"] is False
     assert found.named("neg")[0].settings["sdp.flash"] is True
+
+
+def test_a_program_without_steps(record: Record) -> None:
+    """Its flags are read again with each full segment of rows."""
+
+    def program() -> None:
+        x = torch.ones(1)
+        with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
+            for _ in range(SEGMENT_ROWS + 1):
+                x.neg()
+            x.exp()
+
+    assert settings_of(record(program), "exp")["sdp.flash"] is False
 
 
 def test_each_thread_has_its_own(record: Record) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, DeferredDigest, RowBuffer
@@ -127,6 +128,7 @@ class Committer:
         if self.on_full is not None:
             self.on_full(stream)
         self._wake.set()
+        stream.settings = NO_SNAPSHOT  # a program without steps changes them, too
         waiting = stream.row - self._committed[stream.number]
         stream.limit = stream.row + SEGMENT_ROWS // 16
         if waiting > MAX_PENDING_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
