@@ -57,7 +57,9 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ops": ops,
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
-        "births": [{"state": birth.state, "why": birth.why, "process": _plain(birth.record)} for birth in trace.births],
+        "births": [
+            {"state": birth.state, "why": birth.why, "process": _plain(birth.record)} for birth in trace.unrecorded
+        ],
         "unrecorded": list(unrecorded(trace)),
         "holes": [_hole(hole) for hole in trace.holes],
     }
@@ -95,11 +97,11 @@ def _stream(stream: StreamTrace) -> dict[str, Any]:
 def _values(process: ProcessTrace) -> dict[str, Any] | None:
     """What was kept of values, and what was left out; None where none were asked for."""
     values = process.values
-    if values.asked is None or not (values or len(values) or values.left_out):
+    if values.request is None or not (values or len(values) or values.left_out):
         return None
     return {
-        **asdict(values.asked),
-        "selectors": list(values.asked.selectors),
+        **asdict(values.request),
+        "selectors": list(values.request.selectors),
         "count": len(values),
         "bytes": values.nbytes,
         "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
@@ -108,13 +110,13 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
 
 def _rows(process: ProcessTrace) -> dict[str, Any] | None:
     """What was kept of tensors' rows, and what was left out; None where none were asked for."""
-    kept = process.kept_rows
-    if kept.asked is None:
+    kept = process.activations
+    if kept.request is None:
         return None
     return {
-        "selectors": list(kept.asked.selectors),
-        "axes": None if kept.asked.axes is None else list(kept.asked.axes),
-        "limit": kept.asked.limit,
+        "selectors": list(kept.request.selectors),
+        "axes": None if kept.request.axes is None else list(kept.request.axes),
+        "limit": kept.request.limit,
         "calls": kept.call_count,
         "tensors": kept.tensor_count,
         "digests": kept.digest_count,

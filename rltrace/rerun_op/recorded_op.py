@@ -255,7 +255,7 @@ def _missing(process: ProcessTrace, stream: StreamTrace, row: int, lacking: Sequ
     why = process.values.why_missing(stream.index, row)
     if why is None and not process.values:
         why = "no values were recorded"
-    elif why is None and process.asked is not None and not process.asked.inputs:
+    elif why is None and process.value_request is not None and not process.value_request.inputs:
         why = "it was recorded without --values-inputs"
     elif why is None:
         why = "no selector of the recording found this op"

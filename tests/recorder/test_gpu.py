@@ -58,7 +58,7 @@ def test_rows_of_tensors_on_the_device(record: Record) -> None:
     """Calls and ops have the rows that the same bytes have on a CPU."""
     layer, x = nn.Linear(8, 4).cuda(), torch.randn(2, 3, 8, device="cuda")
     kept: list[torch.Tensor] = []
-    [call] = record(lambda: kept.append(layer(x)), rows="module=Linear").process.kept_rows.calls(0)
+    [call] = record(lambda: kept.append(layer(x)), rows="module=Linear").process.activations.calls(0)
     for tensor, found in zip((x, *kept), call.tensors, strict=True):
         rows = tensor.detach().cpu().reshape(-1, tensor.shape[-1])
         wanted = [digest(row.numpy().tobytes(), seed_of("float32", row.shape)) for row in rows]

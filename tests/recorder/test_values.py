@@ -84,7 +84,7 @@ def test_nothing_else_changes(record: Record) -> None:
     plain, keeping = record(training), record(training, values="all", values_inputs=True)
     assert keeping.rows == plain.rows
     assert np.array_equal(keeping.stream.marks[-1], plain.stream.marks[-1])
-    assert plain.process.asked is None
+    assert plain.process.value_request is None
     assert not plain.process.values
 
 

@@ -15,7 +15,7 @@ from rltrace.commands.kernels import command
 from rltrace.commands.ops import command as ops_command
 from rltrace.diff.compare import compare
 from rltrace.portable_keys import portable_key
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import Rows, TableEntry, empty_rows
 from rltrace.trace.format.schema import FIRST_ENTRIES, TABLES, Column, Kind
@@ -36,7 +36,7 @@ def evidence(*names: str, grid: int = 8) -> dict[str, Any]:
 def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int = 7, closed: bool = True) -> Path:
     """A trace of as many rows of one op; of each what it launched, None: not known. Written as the recorder does."""
     create_trace(path, {"command": ["program"], "options": {}})
-    writer = ProcessWriter.open(path, {"name": "main", "token": write_birth(path, {})})
+    writer = ProcessWriter.open(path, {"name": "main", "token": write_start(path, {})})
     writer.facts("op", "dispatch", {"digest": "x"})
     number = writer.stream("main")
     writer.window(number, 0, None, 0)

@@ -23,7 +23,7 @@ from typing import Any
 from rltrace.portable_keys import portable_path
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.process_start import FOLDER, process_start
+from rltrace.trace.format.process_start import STARTS, start_ticks
 
 # --- ray workers ------------------------------------------------------------------------------------------------------
 #
@@ -76,7 +76,7 @@ class Children:
     """In a parent: writes down the number of every program that it starts, from ``watch`` to ``ignore``."""
 
     def __init__(self, trace: str, token: str) -> None:
-        self._list = Path(trace, FOLDER, f"{token}{ENDING}")
+        self._list = Path(trace, STARTS, f"{token}{ENDING}")
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._patches = Patches()
@@ -101,7 +101,7 @@ class Children:
 
     def _write(self, pid: int, number: int) -> None:
         with contextlib.suppress(OSError):  # the trace is gone
-            line = f"{pid} {process_start(pid)} {number}\n".encode()
+            line = f"{pid} {start_ticks(pid)} {number}\n".encode()
             descriptor = os.open(self._list, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.write(descriptor, line)
@@ -114,8 +114,8 @@ def own_number(trace: str) -> int | None:
     below = os.getpid()
     with contextlib.suppress(OSError, ValueError):
         for above in _above(below):
-            for listed in Path(trace, FOLDER).glob(f"{above}-*{ENDING}"):
-                wanted = f"{below} {process_start(below)}"
+            for listed in Path(trace, STARTS).glob(f"{above}-*{ENDING}"):
+                wanted = f"{below} {start_ticks(below)}"
                 for line in listed.read_text().splitlines():
                     if line.rpartition(" ")[0] == wanted:
                         return int(line.rpartition(" ")[2])

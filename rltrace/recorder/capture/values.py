@@ -34,7 +34,7 @@ from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.records import LeftOut, ValueRequest, add_up
-from rltrace.trace.format.schema import LIMIT, LYING_SHIFT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
 from rltrace.trace.write.packers import NewValue, NewValues
 
 # --- keeper -----------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class ValueQueue:
             self._used += size
             self.waiting += size
             own.append(value)
-            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.LYING):
+            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.PLACEMENT):
                 self._known.add(value.digest)
                 if len(self._known) >= KNOWN:
                     self._older, self._known = self._known, set()
@@ -295,9 +295,9 @@ class ValueCopier:
     def _placements(self, op: OpInFlight) -> None:
         for place, lies in op.lying.items():
             if not lies.is_plain(place) and self._queue.has_room(0):  # where there is none, the inputs will say so
-                bits = lies.alignment << LYING_SHIFT | lies.bits
+                bits = lies.alignment << PLACEMENT_SHIFT | lies.bits
                 cells = (self._stream.number, self._stream.row, place, bits, b"", lies.offset)
-                self._queue.keep(NewValue(ValueKind.LYING, lies.with_, *cells))
+                self._queue.keep(NewValue(ValueKind.PLACEMENT, lies.with_, *cells))
 
     def _output(self, tensor: Tensor, digest: int, place: int) -> None:
         layout = self._layouts.of(tensor)

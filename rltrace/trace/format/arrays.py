@@ -18,12 +18,12 @@ from rltrace.trace.format.schema import (
     DIGEST_CHUNK,
     FORMAT,
     INDEX_CHUNK,
-    KEPT_CHUNK,
     SAMPLE_CHUNK,
     SEGMENT_CELLS,
     SEGMENT_ROWS,
     STEP_CHUNK,
     TABLE_CHUNK,
+    TENSOR_CHUNK,
     VALUE_CHUNK,
     ActivationColumn,
     Column,
@@ -83,47 +83,23 @@ class ArraySpec(NamedTuple):
         )
 
 
-def _names(columns: type[IntEnum]) -> list[str]:
-    return [column.name.lower() for column in columns]
+def _table(name: str, columns: type[IntEnum], length: int, dtype: str = "uint64") -> ArraySpec:
+    """A table, stored column by column; ``length``: rows of a chunk."""
+    names = [column.name.lower() for column in columns]
+    return ArraySpec(name, dtype, (length, len(columns)), level=1, order=(1, 0), attributes={"columns": names})
 
 
-ROWS: Final = ArraySpec(
-    "rows", "uint32", (SEGMENT_ROWS, len(Column)), level=1, order=(1, 0), attributes={"columns": _names(Column)}
-)
+ROWS: Final = _table("rows", Column, SEGMENT_ROWS, "uint32")
 CELLS: Final = ArraySpec("cells", "uint64", (SEGMENT_CELLS,), level=3)
 TABLES: Final = ArraySpec("tables", "uint8", (TABLE_CHUNK,), level=3)
-STEPS: Final = ArraySpec(
-    "steps", "uint64", (STEP_CHUNK, len(Step)), level=1, order=(1, 0), attributes={"columns": _names(Step)}
-)
-SERIES: Final = ArraySpec(
-    "series", "uint64", (SAMPLE_CHUNK, len(Sample)), level=1, order=(1, 0), attributes={"columns": _names(Sample)}
-)
+STEPS: Final = _table("steps", Step, STEP_CHUNK)
+SERIES: Final = _table("series", Sample, SAMPLE_CHUNK)
 VALUE_BYTES: Final = ArraySpec("values/bytes", "uint8", (VALUE_CHUNK,), level=1)
-VALUE_INDEX: Final = ArraySpec(
-    "values/index",
-    "uint64",
-    (INDEX_CHUNK, len(ValueIndex)),
-    level=1,
-    order=(1, 0),
-    attributes={"columns": _names(ValueIndex)},
-)
-KEPT_CALLS: Final = ArraySpec(
-    "activations/calls",
-    "uint64",
-    (CALL_CHUNK, len(ModuleCallColumn)),
-    level=1,
-    order=(1, 0),
-    attributes={"columns": _names(ModuleCallColumn)},
-)
-KEPT_TENSORS: Final = ArraySpec(
-    "activations/tensors",
-    "uint64",
-    (KEPT_CHUNK, len(ActivationColumn)),
-    level=1,
-    order=(1, 0),
-    attributes={"columns": _names(ActivationColumn)},
-)
-KEPT_DIGESTS: Final = ArraySpec("activations/digests", "uint64", (DIGEST_CHUNK,), level=1)
+VALUE_INDEX: Final = _table("values/index", ValueIndex, INDEX_CHUNK)
+ACTIVATION_CALLS: Final = _table("activations/calls", ModuleCallColumn, CALL_CHUNK)
+ACTIVATION_TENSORS: Final = _table("activations/tensors", ActivationColumn, TENSOR_CHUNK)
+ACTIVATION_DIGESTS: Final = ArraySpec("activations/digests", "uint64", (DIGEST_CHUNK,), level=1)
+ACTIVATION_ARRAYS: Final = (ACTIVATION_CALLS, ACTIVATION_TENSORS, ACTIVATION_DIGESTS)
 
 
 def _document(**fields: object) -> bytes:
@@ -155,4 +131,4 @@ def folder_document(holds: str) -> bytes:
 
 
 JOURNAL_FOLDER: Final = folder_document("log: framed records, see docs/reference/trace-format.md of rltrace")
-BIRTHS_FOLDER: Final = folder_document("one small file for every process that started, and one for every name taken")
+STARTS_FOLDER: Final = folder_document("one small file for every process that started, and one for every name taken")

@@ -132,7 +132,7 @@ class Folder:
 # characters, so that whoever shows a name shows a name.
 
 
-MOST_AT_ONCE: Final = 1 << 20
+MAX_VALUES_AT_ONCE: Final = 1 << 20
 """Values in one text: a journal's record, a line of a table, a birth record."""
 
 MOST: Final = 1 << 24
@@ -151,8 +151,8 @@ class ValueBudget:
     def load(self, text: bytes) -> Any:
         """What a text holds. Raises ValueError where it is no JSON, or more than is taken."""
         values = text.count(b",") + text.count(b"[") + text.count(b"{") + 1
-        if values > MOST_AT_ONCE:
-            raise ValueError(f"holds more than {MOST_AT_ONCE:,} values")
+        if values > MAX_VALUES_AT_ONCE:
+            raise ValueError(f"holds more than {MAX_VALUES_AT_ONCE:,} values")
         self._left -= values
         if self._left < 0:
             raise ValueError("exceeds the limit of a reader for one process")

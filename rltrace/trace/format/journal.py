@@ -26,7 +26,7 @@ LONGEST: Final = 1 << 26
 """No payload is longer, in bytes."""
 LARGEST: Final = 1 << 30
 """Nor is a journal, or all journals of a trace together: a billion ops need a hundredth of that."""
-MOST_TRIED: Final = 1 << 28
+MAX_HASHED_BYTES: Final = 1 << 28
 """Bytes that are hashed to find where a damaged journal goes on, besides sixteen times its length."""
 
 Record = dict[str, Any]
@@ -127,7 +127,7 @@ class Journal:
 def parse_journal(data: bytes) -> Journal:
     """Read all frames of a journal; never raises."""
     journal = Journal(length=len(data))
-    budget, room = ValueBudget(), [MOST_TRIED + 16 * len(data)]
+    budget, room = ValueBudget(), [MAX_HASHED_BYTES + 16 * len(data)]
     at, previous = 0, 0
     while at < len(data):
         end = _frame_end(data, at)
@@ -276,6 +276,6 @@ def lost_records(head: Head, journal: Journal) -> str | None:
     return f"ends at byte {journal.size}, before byte {head.size} that it had reached at the end of the launch"
 
 
-def birth_of(journal: Journal) -> Record:
+def start_record_of(journal: Journal) -> Record:
     """The birth record of a process's journal; empty where there is none."""
     return next((record for record in journal.records if record["type"] == "birth"), {})

@@ -15,15 +15,15 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-FOLDER = "births"
-LONGEST = 1 << 20
+STARTS = "births"
+MAX_START_BYTES = 1 << 20
 
 
-def write_birth(path: str | os.PathLike[str], birth: Mapping[str, object]) -> str:
+def write_start(path: str | os.PathLike[str], birth: Mapping[str, object]) -> str:
     """Leave the birth record of this process in the trace ``path``; returns its token. Raises OSError."""
     token = f"{os.getpid()}-{time.time_ns():x}-{os.urandom(4).hex()}"
     payload = json.dumps({**this_process(), **birth, "token": token}, default=str).encode()
-    partial = Path(path, FOLDER, f"{token}.partial")
+    partial = Path(path, STARTS, f"{token}.partial")
     with partial.open("xb") as file:
         file.write(checked(payload))
     partial.rename(partial.with_suffix(".json"))
@@ -34,7 +34,7 @@ def note_failure(path: str | os.PathLike[str], token: str, why: str) -> None:
     """Say in the trace why the process of that birth record could not be recorded."""
     payload = json.dumps({"token": token, "pid": os.getpid(), "why": " ".join(why.split())}).encode()
     with contextlib.suppress(OSError):  # the trace cannot be written: the parent sees that for itself
-        Path(path, FOLDER, f"{token}.failed").write_bytes(checked(payload))
+        Path(path, STARTS, f"{token}.failed").write_bytes(checked(payload))
 
 
 def checked(payload: bytes) -> bytes:
@@ -42,7 +42,7 @@ def checked(payload: bytes) -> bytes:
     return b"%s\n%08x\n" % (payload, zlib.crc32(payload))
 
 
-def parse_birth(data: bytes) -> dict[str, object] | None:
+def parse_start(data: bytes) -> dict[str, object] | None:
     """A birth record's content; None: it is not what was written."""
     payload = data.partition(b"\n")[0]
     try:
@@ -60,7 +60,7 @@ def this_process() -> dict[str, object]:
         "parent": os.getppid(),
         "host": platform.node(),
         "boot": _boot(),
-        "started": process_start(pid),
+        "started": start_ticks(pid),
         "time": time.time(),
     }
 
@@ -71,7 +71,7 @@ def is_alive(birth: Mapping[str, object]) -> bool:
     if not isinstance(pid, int) or pid <= 0 or birth.get("host") != platform.node() or birth.get("boot") != _boot():
         return False
     if started is not None:
-        return process_start(pid) == started
+        return start_ticks(pid) == started
     try:
         os.kill(pid, 0)
     except (PermissionError, OverflowError):
@@ -81,7 +81,7 @@ def is_alive(birth: Mapping[str, object]) -> bool:
     return True
 
 
-def process_start(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; None: no such process, or a system without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

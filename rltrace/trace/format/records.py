@@ -11,10 +11,10 @@ from typing import Any
 
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_CALLS,
+    ACTIVATION_DIGESTS,
+    ACTIVATION_TENSORS,
     CELLS,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     VALUE_BYTES,
     VALUE_INDEX,
@@ -27,7 +27,7 @@ from rltrace.trace.format.schema import GENERATORS, INDEX_CHUNK, SEGMENT_CELLS, 
 MOST = 1 << 48
 """No count in a trace is larger."""
 
-MOST_STREAMS = 1 << 20
+MAX_STREAMS = 1 << 20
 """Nor is the number of a stream."""
 
 LATEST = 253_402_300_799
@@ -195,11 +195,11 @@ class ValuePart:
     """Number of the first chunk of ``values/index``."""
 
 
-def asked_record(asked: ValueRequest) -> dict[str, object]:
-    return {"type": "value_request", **asdict(asked)}
+def value_request_record(request: ValueRequest) -> dict[str, object]:
+    return {"type": "value_request", **asdict(request)}
 
 
-def parse_asked(record: Record) -> ValueRequest:
+def parse_value_request(record: Record) -> ValueRequest:
     """Raises ValueError, KeyError or TypeError where the record makes no sense."""
     selectors, inputs = record["selectors"], record["inputs"]
     if not isinstance(inputs, bool) or not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
@@ -266,7 +266,7 @@ def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
     """Raises ValueError, KeyError or TypeError where the entry makes no sense."""
     if not isinstance(entry["why"], str):
         raise ValueError("a reason is not text")
-    stream = number(entry, "stream", MOST_STREAMS)
+    stream = number(entry, "stream", MAX_STREAMS)
     first, last, values, size = (number(entry, name) for name in ("first", "last", "values", "bytes"))
     return LeftOut(entry["why"], stream, first, last, values, size)
 
@@ -282,7 +282,7 @@ def _entry(file: ChunkFile | None) -> list[object] | None:
 # Owns the records ``activation_request`` and ``activations``, written and checked; reads no file.
 
 
-MOST_AXES = 64
+MAX_AXES = 64
 """No tensor has more."""
 
 
@@ -320,46 +320,46 @@ class ActivationPart:
 
     @property
     def arrays(self) -> tuple[tuple[ArraySpec, ArrayPart], ...]:
-        return (KEPT_CALLS, self.calls), (KEPT_TENSORS, self.tensors), (KEPT_DIGESTS, self.digests)
+        return (ACTIVATION_CALLS, self.calls), (ACTIVATION_TENSORS, self.tensors), (ACTIVATION_DIGESTS, self.digests)
 
 
-def axes_of(asked: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
+def axes_of(axes: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
     """Along which axes the rows of a tensor with so many dimensions are counted."""
-    if asked is None:
+    if axes is None:
         return tuple(range(dimensions - 1))
-    return tuple(axis for axis in asked if axis < dimensions)
+    return tuple(axis for axis in axes if axis < dimensions)
 
 
-def asked_rows_record(asked: ActivationRequest) -> dict[str, object]:
-    return {"type": "activation_request", **asdict(asked)}
+def activation_request_record(request: ActivationRequest) -> dict[str, object]:
+    return {"type": "activation_request", **asdict(request)}
 
 
-def parse_asked_rows(record: Record) -> ActivationRequest:
+def parse_activation_request(record: Record) -> ActivationRequest:
     """Raises ValueError, KeyError or TypeError where the record makes no sense."""
     selectors, axes = record["selectors"], record["axes"]
     if not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
         raise ValueError("its request is not a list of selectors")
     if axes is not None:
-        axes = tuple(number({"axis": axis}, "axis", MOST_AXES - 1) for axis in axes)
+        axes = tuple(number({"axis": axis}, "axis", MAX_AXES - 1) for axis in axes)
         if list(axes) != sorted(set(axes)):
             raise ValueError("its axes are not in order")
     return ActivationRequest(tuple(selectors), axes, number(record, "limit"))
 
 
-def kept_record(part: ActivationPart) -> dict[str, object]:
+def activations_record(part: ActivationPart) -> dict[str, object]:
     """The journal's record of one commit's rows of tensors."""
     arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
     return {"type": "activations", **arrays, "left_out": [asdict(entry) for entry in part.left_out]}
 
 
-def parse_kept(record: Record, *, sliced: bool) -> ActivationPart:
+def parse_activations(record: Record, *, sliced: bool) -> ActivationPart:
     """Raises ValueError, KeyError or TypeError where the record makes no sense."""
-    calls, tensors = _array(record["calls"], KEPT_CALLS), _array(record["tensors"], KEPT_TENSORS)
-    digests = _array(record["digests"], KEPT_DIGESTS, sliced=sliced)
+    calls, tensors = _array(record["calls"], ACTIVATION_CALLS), _array(record["tensors"], ACTIVATION_TENSORS)
+    digests = _array(record["digests"], ACTIVATION_DIGESTS, sliced=sliced)
     return ActivationPart(calls, tensors, digests, tuple(map(parse_left_out, record["left_out"])))
 
 
-def add_kept(parts: list[ActivationPart], part: ActivationPart) -> None:
+def add_activations(parts: list[ActivationPart], part: ActivationPart) -> None:
     """Take a part in. Raises ValueError where its chunks are there already."""
     if parts:
         for (_, before), (_, array) in zip(parts[-1].arrays, part.arrays, strict=True):

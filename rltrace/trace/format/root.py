@@ -16,9 +16,9 @@ from typing import Final
 from xxhash import xxh3_64_hexdigest
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.trace.format.arrays import BIRTHS_FOLDER, JOURNAL_FOLDER, group_document, root_document
+from rltrace.trace.format.arrays import JOURNAL_FOLDER, STARTS_FOLDER, group_document, root_document
 from rltrace.trace.format.journal import MAGIC, JournalWriter, heads_record, parse_journal
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
+from rltrace.trace.format.process_start import STARTS
 from rltrace.trace.format.schema import FORMAT
 
 JOURNAL: Final = "journal/log"
@@ -38,7 +38,7 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
         for folder, document in (
             ("", root_document()),
             ("journal", JOURNAL_FOLDER),
-            (BIRTHS, BIRTHS_FOLDER),
+            (STARTS, STARTS_FOLDER),
             (PROCESSES, group_document()),
         ):
             (path / folder).mkdir(mode=0o700, exist_ok=True)

@@ -20,7 +20,7 @@ beyond packing and unpacking one link. Knows nothing of torch.
       processes/N/values/index/     uint64 [chunks * INDEX_CHUNK, len(ValueIndex)]   what stands where in them
       processes/N/activations/      a group, where tensors' rows were asked for
       processes/N/activations/calls/    uint64 [chunks * CALL_CHUNK, len(ModuleCallColumn)]  one per call of a module
-      processes/N/activations/tensors/  uint64 [chunks * KEPT_CHUNK, len(ActivationColumn)]  one per tensor
+      processes/N/activations/tensors/  uint64 [chunks * TENSOR_CHUNK, len(ActivationColumn)]  one per tensor
       processes/N/activations/digests/  uint64 [chunks * DIGEST_CHUNK]                 digests of activation rows
 
 A *segment* is what one commit writes of one stream: at most SEGMENT_ROWS rows, one chunk of ``rows`` and one of
@@ -49,7 +49,7 @@ VALUE_CHUNK: Final = 1 << 22
 INDEX_CHUNK: Final = 1_024
 SAMPLE_CHUNK: Final = 16_384
 CALL_CHUNK: Final = 1_024
-KEPT_CHUNK: Final = 4_096
+TENSOR_CHUNK: Final = 4_096
 DIGEST_CHUNK: Final = 65_536
 MARK_ROWS: Final = 4_096
 """A prefix digest is kept at every multiple of this many rows of a stream, wherever segments end."""
@@ -285,12 +285,12 @@ class ValueKind(IntEnum):
     GENERATOR = 2  # an RNG state before an op; its bytes are here
     INPUT = 3  # what an op read; its bytes are here
     SAME_INPUT = 4  # what an op read; another row of this index holds its bytes
-    LYING = 5  # memory layout of a tensor of an op, where it is not what an allocator gives; no bytes
+    PLACEMENT = 5  # memory layout of a tensor of an op, where it is not what an allocator gives; no bytes
     WITH_ROWS = 6  # a tensor whose activation rows were recorded; its bytes are here
 
 
-LYING_ALIGNMENT: Final = 64
-"""What addresses of ``ValueKind.LYING`` are taken modulo: how torch aligns memory of the CPU."""
+PLACEMENT_ALIGNMENT: Final = 64
+"""What addresses of ``ValueKind.PLACEMENT`` are taken modulo: how torch aligns memory of the CPU."""
 
 
 class PlacementBit(IntFlag):
@@ -300,7 +300,7 @@ class PlacementBit(IntFlag):
     NEGATED = 2
 
 
-LYING_SHIFT: Final = 8
+PLACEMENT_SHIFT: Final = 8
 
 
 LIMIT: Final = "the limit was reached"

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from rltrace.trace.format.arrays import ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to_text
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MOST, MOST_STREAMS, check_fields, number
+from rltrace.trace.format.records import MAX_STREAMS, MOST, check_fields, number
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.format.tables import Table
 
-MOST_ROWS: Final = 1 << 24
+MAX_ROWS: Final = 1 << 24
 """Of one record."""
 
-IDS: Final = ArraySpec("launches", "uint32", (MOST_ROWS, 1), level=3, order=(1, 0))
+IDS: Final = ArraySpec("launches", "uint32", (MAX_ROWS, 1), level=3, order=(1, 0))
 """How ids are packed: as a chunk of so many rows would be."""
 
 
@@ -94,8 +94,7 @@ class Launched:
         """One more record. Raises ValueError, KeyError, TypeError where it makes no sense."""
         check_fields(record, ids=str, unknown=list, strays=list)
         stream, first, rows = (
-            number(record, name, most)
-            for name, most in (("stream", MOST_STREAMS), ("first", MOST), ("rows", MOST_ROWS))
+            number(record, name, most) for name, most in (("stream", MAX_STREAMS), ("first", MOST), ("rows", MAX_ROWS))
         )
         parts = self._parts.get(stream, [])
         if not rows and record["ids"]:

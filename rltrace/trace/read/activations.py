@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
-from rltrace.trace.format.arrays import KEPT_CALLS, KEPT_DIGESTS, KEPT_TENSORS, ArraySpec
+from rltrace.trace.format.arrays import ACTIVATION_CALLS, ACTIVATION_DIGESTS, ACTIVATION_TENSORS, ArraySpec
 from rltrace.trace.format.files import Folder, UnreadableError
-from rltrace.trace.format.records import MOST, MOST_AXES, ActivationPart, ActivationRequest, ArrayPart, LeftOut
+from rltrace.trace.format.records import MAX_AXES, MOST, ActivationPart, ActivationRequest, ArrayPart, LeftOut
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, CallFlag, ModuleCallColumn, Phase, TensorOwner
 from rltrace.trace.format.tables import Table
@@ -31,10 +31,10 @@ from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
 # ``rltrace.trace.read.activations``.
 
 
-NO_SENSE = "its description is inconsistent"
+INCONSISTENT = "its description is inconsistent"
 
 
-class NotThereError(Exception):
+class NotInSliceError(Exception):
     """The digests of a tensor's rows were left out of a slice."""
 
 
@@ -65,12 +65,12 @@ class ActivationArrays:
     @cached_property
     def calls(self) -> NDArray[np.uint64]:
         """Every call of a module that can be read, shape [n, len(Called)]."""
-        return self._array(KEPT_CALLS, [part.calls for part in self._parts])
+        return self._array(ACTIVATION_CALLS, [part.calls for part in self._parts])
 
     @cached_property
     def tensors(self) -> NDArray[np.uint64]:
         """Every tensor that can be read, shape [n, len(Kept)]."""
-        return self._array(KEPT_TENSORS, [part.tensors for part in self._parts])
+        return self._array(ACTIVATION_TENSORS, [part.tensors for part in self._parts])
 
     @cached_property
     def by_owner(self) -> NDArray[np.uint64]:
@@ -111,18 +111,18 @@ class ActivationArrays:
         return np.concatenate(found)
 
     def digests(self, offset: int, count: int) -> NDArray[np.uint64]:
-        """``count`` digests from ``offset`` on. Raises UnreadableError, NotThereError."""
+        """``count`` digests from ``offset`` on. Raises UnreadableError, NotInSliceError."""
         first, stop = offset // DIGEST_CHUNK, -(-(offset + count) // DIGEST_CHUNK)
         if not count:
             return np.zeros(0, np.uint64)
         start = offset - first * DIGEST_CHUNK
         if stop - first > len(self._digest_files):
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         chunks = [self._digest_chunk(number) for number in range(first, stop)]
         found = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         own: NDArray[np.uint64] = found[start : start + count]
         if len(own) < count:
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         return own
 
     @cached_property
@@ -138,12 +138,12 @@ class ActivationArrays:
         """The digests of one chunk, without its padding."""
         if number not in self._digest_chunks:
             if number not in self._digest_files:
-                raise UnreadableError(f"chunk {number} of {KEPT_DIGESTS.name}, which it needs, is missing")
+                raise UnreadableError(f"chunk {number} of {ACTIVATION_DIGESTS.name}, which it needs, is missing")
             file, count = self._digest_files[number]
             if file is None:
-                raise NotThereError
+                raise NotInSliceError
             try:
-                chunk = read_chunk(self._folder, self._base, KEPT_DIGESTS, file, self.counter)
+                chunk = read_chunk(self._folder, self._base, ACTIVATION_DIGESTS, file, self.counter)
             except UnreadableError as error:
                 raise UnreadableError(f"{self._base}/{file.key} {error}") from None
             self._digest_chunks[number] = chunk[:count]
@@ -160,14 +160,14 @@ class Activations:
         self,
         folder: Folder,
         base: str,
-        asked: ActivationRequest | None,
+        request: ActivationRequest | None,
         parts: Sequence[ActivationPart],
         tables: Callable[[], Mapping[str, Table]],
         rows: Callable[[int], int],
         miss: Callable[[str], None],
     ) -> None:
         """``rows``: how many rows a stream has, by its number; ``miss`` is told of damage."""
-        self.asked = asked
+        self.request = request
         """What was to be kept; None: nothing was."""
         self.left_out: tuple[LeftOut, ...] = tuple(entry for part in parts for entry in part.left_out)
         """Tensors that were asked for and whose rows are not there, in the order of recording."""
@@ -184,7 +184,7 @@ class Activations:
         self._ops: dict[int, Mapping[int, OpRows]] = {}
 
     def __bool__(self) -> bool:
-        return self.asked is not None
+        return self.request is not None
 
     @property
     def chunks_read(self) -> int:
@@ -293,12 +293,12 @@ class Activations:
             return None
         try:
             if not row[ModuleCallColumn.FLAGS] & CallFlag.CALL or not row[ModuleCallColumn.PARENT] <= number:
-                raise UnreadableError(NO_SENSE)
+                raise UnreadableError(INCONSISTENT)
             if (
                 not row[ModuleCallColumn.FIRST_ROW] <= row[ModuleCallColumn.END_ROW] <= self._rows(stream)
                 or row[ModuleCallColumn.STEP] > MOST
             ):
-                raise UnreadableError(NO_SENSE)
+                raise UnreadableError(INCONSISTENT)
             return ModuleCall(
                 number=number,
                 parent=row[ModuleCallColumn.PARENT] - 1 if row[ModuleCallColumn.PARENT] else None,
@@ -336,30 +336,30 @@ class Activations:
             if len(rows) != wanted or any(row[ActivationColumn.TENSORS] != wanted for row in rows):
                 raise UnreadableError(f"{wanted} tensors of it were recorded, but {len(rows)} can be read")
             return tuple(map(self._tensor, rows))
-        except NotThereError:
+        except NotInSliceError:
             self.unread += 1
         except UnreadableError as error:
             self._lose(owner, stream, number, error)
         return None
 
     def _tensor(self, row: list[int]) -> ActivationRows:
-        """One tensor. Raises UnreadableError, NotThereError."""
+        """One tensor. Raises UnreadableError, NotInSliceError."""
         payload: Any = self._payload("layouts", row[ActivationColumn.LAYOUT])
         dtype, shape = payload[0], payload[1]
         if row[ActivationColumn.PART] not in (Part.INPUT, Part.OUTPUT):
-            raise UnreadableError(NO_SENSE)
-        if len(shape) > MOST_AXES or row[ActivationColumn.AXES] >= 1 << len(shape):
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
+        if len(shape) > MAX_AXES or row[ActivationColumn.AXES] >= 1 << len(shape):
+            raise UnreadableError(INCONSISTENT)
         if not all(type(size) is int and 0 <= size < MOST for size in shape):
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         axes = tuple(axis for axis in range(len(shape)) if row[ActivationColumn.AXES] >> axis & 1)
         lengths = [shape[axis] for axis in axes]
         if prod(lengths) != row[ActivationColumn.COUNT]:
-            raise UnreadableError(NO_SENSE)
+            raise UnreadableError(INCONSISTENT)
         try:
             digests = self._arrays.digests(row[ActivationColumn.OFFSET], row[ActivationColumn.COUNT]).reshape(lengths)
         except ValueError:  # no rows of more than an array can have
-            raise UnreadableError(NO_SENSE) from None
+            raise UnreadableError(INCONSISTENT) from None
         name = self._text("names", row[ActivationColumn.NAME])
         return ActivationRows(
             Part(row[ActivationColumn.PART]), name, dtype, tuple(shape), axes, digests, row[ActivationColumn.WHOLE]
@@ -391,7 +391,7 @@ def _phase(number: int) -> str:
     try:
         return Phase(number).name.lower()
     except ValueError:
-        raise UnreadableError(NO_SENSE) from None
+        raise UnreadableError(INCONSISTENT) from None
 
 
 class _Ops(Mapping[int, OpRows]):

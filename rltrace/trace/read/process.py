@@ -16,23 +16,23 @@ from rltrace.trace.format.arrays import ROWS, TABLES
 from rltrace.trace.format.files import Folder, UnreadableError, printable
 from rltrace.trace.format.journal import Journal, Record
 from rltrace.trace.format.records import (
+    MAX_STREAMS,
     MOST,
-    MOST_STREAMS,
     ActivationPart,
     ActivationRequest,
     ValuePart,
     ValueRequest,
-    add_kept,
+    add_activations,
     check_facts,
     check_fields,
     chunk_files,
     number,
-    parse_asked,
-    parse_asked_rows,
+    parse_activation_request,
+    parse_activations,
     parse_generators,
-    parse_kept,
     parse_parameters,
     parse_segment,
+    parse_value_request,
     parse_values,
 )
 from rltrace.trace.format.records import add_part as add_values
@@ -73,7 +73,7 @@ class JournalContent:
     ) -> None:
         """``damage`` is told of records that make no sense; ``stream`` makes one of a name and a number."""
         self.base = base
-        self.birth: Record = {}
+        self.start_record: Record = {}
         self.facts: dict[str, object] = {}
         """Of the machine and the process; the later of one name."""
         self.level = ""
@@ -89,10 +89,10 @@ class JournalContent:
         self.attempts = attempts
         self.samples = samples
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
-        self.asked: ValueRequest | None = None
+        self.value_request: ValueRequest | None = None
         self.value_parts: list[ValuePart] = []
-        self.asked_rows: ActivationRequest | None = None
-        self.kept_parts: list[ActivationPart] = []
+        self.activation_request: ActivationRequest | None = None
+        self.activation_parts: list[ActivationPart] = []
         self.launched = Launched()
         self._for_now = False
         """Whether that is how it ends only where no more rows follow."""
@@ -102,7 +102,7 @@ class JournalContent:
 
     @property
     def name(self) -> str:
-        return str(self.birth.get("name") or self.base)
+        return str(self.start_record.get("name") or self.base)
 
     def take_all(self, journal: Journal) -> None:
         for at, record in enumerate(printable(journal.records) if journal.unprintable else journal.records):
@@ -119,10 +119,10 @@ class JournalContent:
             self._damage.append(f"the journal's record {at} ({record['type']}) is inconsistent: {error}")
 
     def _take_birth(self, record: Record) -> None:
-        if self.birth:
+        if self.start_record:
             raise ValueError("a process starts only once")
         check_fields(record, name=str, token=str)
-        self.birth = record
+        self.start_record = record
 
     def _take_facts(self, record: Record) -> None:
         check_fields(record, level=str, engine=str, facts=dict)
@@ -132,7 +132,7 @@ class JournalContent:
 
     def _take_stream(self, record: Record) -> None:
         check_fields(record, name=str)
-        index, name = number(record, "stream", MOST_STREAMS), record["name"]
+        index, name = number(record, "stream", MAX_STREAMS), record["name"]
         if any(stream.name == name for stream in self.streams.values()):
             raise ValueError(f"there is already a stream {name}")
         self._stream(index).name = name
@@ -140,12 +140,12 @@ class JournalContent:
     def _take_window(self, record: Record) -> None:
         first, end = number(record, "first_step"), record["end_step"]
         window = (first, None if end is None else number(record, "end_step"))
-        self._stream(number(record, "stream", MOST_STREAMS)).windows.append((*window, number(record, "row")))
+        self._stream(number(record, "stream", MAX_STREAMS)).windows.append((*window, number(record, "row")))
         if window not in self.windows:
             self.windows.append(window)
 
     def _take_commit(self, record: Record) -> None:
-        stream = self._stream(number(record, "stream", MOST_STREAMS))
+        stream = self._stream(number(record, "stream", MAX_STREAMS))
         segment = parse_segment(record, sliced=self._sliced)
         last = stream.segments[-1].index if stream.segments else -1
         if segment.first < stream.rows or segment.index <= last:
@@ -168,16 +168,16 @@ class JournalContent:
         self.samples.take(record)
 
     def _take_value_request(self, record: Record) -> None:
-        self.asked = parse_asked(record)
+        self.value_request = parse_value_request(record)
 
     def _take_values(self, record: Record) -> None:
         add_values(self.value_parts, parse_values(record, sliced=self._sliced))
 
     def _take_activation_request(self, record: Record) -> None:
-        self.asked_rows = parse_asked_rows(record)
+        self.activation_request = parse_activation_request(record)
 
     def _take_activations(self, record: Record) -> None:
-        add_kept(self.kept_parts, parse_kept(record, sliced=self._sliced))
+        add_activations(self.activation_parts, parse_activations(record, sliced=self._sliced))
 
     def _take_launches(self, record: Record) -> None:
         self.launched.take(record)
@@ -208,7 +208,7 @@ class JournalContent:
 # --- process ----------------------------------------------------------------------------------------------------------
 
 
-MOST_TABLES = 1 << 28
+MAX_TABLE_BYTES = 1 << 28
 """Bytes of tables that are read of one process."""
 
 
@@ -256,7 +256,7 @@ class ProcessTrace:
             stream.check_sizes()
 
     def _take_over(self, told: JournalContent) -> None:
-        self.birth = told.birth
+        self.start_record = told.start_record
         self.facts = told.facts
         """Of the machine and the process; the later of one name."""
         self.level, self.engine = told.level, told.engine
@@ -270,11 +270,11 @@ class ProcessTrace:
         """(first step, end step or None) of the recorded ops; empty: everything or nothing was."""
         self.table_records = told.table_records
         """(first chunk, entries of each table so far, files)."""
-        self.asked = told.asked
+        self.value_request = told.value_request
         """Which values were to be kept; None: none."""
         self.value_parts = told.value_parts
         """Where the values stand, commit by commit."""
-        self.kept_parts = told.kept_parts
+        self.activation_parts = told.activation_parts
         """Where rows of tensors stand, commit by commit."""
         self.launched = told.launched
         """What a profiler saw launched for rows; falsy: none looked."""
@@ -287,7 +287,7 @@ class ProcessTrace:
 
     @property
     def token(self) -> str | None:
-        token = self.birth.get("token")
+        token = self.start_record.get("token")
         return token if isinstance(token, str) else None
 
     @property
@@ -316,12 +316,12 @@ class ProcessTrace:
             return self._ended
         return RUNNING if self.journal.alive else KILLED
 
-    def broke_off(self, why: str) -> None:
+    def mark_failed(self, why: str) -> None:
         """Its recorder failed, and left word of that beside the journal, which could not take it."""
         self._ended, self.exit = DAMAGED, {"why": why}
 
     @property
-    def told_its_end(self) -> bool:
+    def has_complete_journal(self) -> bool:
         """Whether its journal is whole and says that it ran to its end: then it had no rows but those told of."""
         return self._ended == COMPLETE and not self.record_damage
 
@@ -332,7 +332,7 @@ class ProcessTrace:
         if state == DAMAGED and self.holes:
             return self.holes[0].why
         if state == RUNNING:
-            return f"process {self.birth.get('pid')} is still recording"
+            return f"process {self.start_record.get('pid')} is still recording"
         if state == NEVER_RECORDED:
             return "it ended before its first record"
         if state == KILLED:
@@ -367,8 +367,8 @@ class ProcessTrace:
             for file in files:
                 parts.append(self._table_bytes(file))
                 size += len(parts[-1])
-            if size > MOST_TABLES:
-                self.other_holes.append(f"its tables exceed the reader's limit of {MOST_TABLES:,} bytes")
+            if size > MAX_TABLE_BYTES:
+                self.other_holes.append(f"its tables exceed the reader's limit of {MAX_TABLE_BYTES:,} bytes")
                 break
             expected = first + len(files)
         return parse_tables(b"".join(parts), counts)
@@ -377,18 +377,18 @@ class ProcessTrace:
     def values(self) -> Values:
         """The tensor values that were asked for; falsy where none were. Their files' sizes are looked at now."""
         layouts, parts = self.tables["layouts"], self.value_parts
-        made = Values(self._folder, self.base, self.asked, parts, layouts, self._slice, self.other_holes.append)
+        made = Values(self._folder, self.base, self.value_request, parts, layouts, self._slice, self.other_holes.append)
         made.check_sizes()
         return made
 
     @cached_property
-    def kept_rows(self) -> Activations:
+    def activations(self) -> Activations:
         """The rows of tensors that were asked for; falsy where none were. Their files' sizes are looked at now."""
         made = Activations(
             self._folder,
             self.base,
-            self._told.asked_rows,
-            self.kept_parts,
+            self._told.activation_request,
+            self.activation_parts,
             lambda: self.tables,
             lambda stream: self._streams[stream].rows if stream in self._streams else 0,
             self.other_holes.append,

@@ -19,16 +19,14 @@ from rltrace.trace.format.journal import (
     Head,
     Journal,
     Record,
-    birth_of,
     is_another,
     is_number,
     lost_records,
     parse_heads,
     parse_journal,
+    start_record_of,
 )
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
-from rltrace.trace.format.process_start import is_alive, parse_birth
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
 from rltrace.trace.format.records import check_launch, check_slice, number
 from rltrace.trace.format.root import JOURNAL, KILLED, NEVER_RECORDED, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
@@ -42,7 +40,7 @@ __all__ = ["ProcessTrace", "Segment", "StreamTrace", "Table", "Trace", "TraceHol
 
 LONGEST_DOCUMENT = 1 << 20
 
-MOST_NAMED = 16
+MAX_NAMED = 16
 """Missing processes that are named one by one."""
 
 
@@ -99,7 +97,7 @@ class Trace:
         if not self.launch and not self.other_holes:
             self.other_holes.append(f"{JOURNAL} has no launch record")
         self.processes: tuple[ProcessTrace, ...] = tuple(self._processes())
-        self.births: tuple[UnrecordedProcess, ...] = tuple(self._births())
+        self.unrecorded: tuple[UnrecordedProcess, ...] = tuple(self._births())
         self._check_names()
 
     @property
@@ -158,7 +156,7 @@ class Trace:
         try:
             found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", self._room))
             self._room -= found.length
-            birth = birth_of(found)
+            birth = start_record_of(found)
             if birth and not any(record["type"] == "end" for record in found.records):
                 found.alive = is_alive(birth)
                 if not found.alive:
@@ -168,18 +166,18 @@ class Trace:
         return found
 
     def _is_of_another_launch(self, journal: Journal) -> bool:
-        launch = birth_of(journal).get("launch")
+        launch = start_record_of(journal).get("launch")
         return launch is not None and self._launch_digest not in (None, launch)
 
     def _is_of_this_trace(self, journal: Journal) -> bool:
         """Whether the process of a journal left its birth record here."""
-        return self.folder.holds(f"{BIRTHS}/{birth_of(journal).get('token')}.json")
+        return self.folder.holds(f"{STARTS}/{start_record_of(journal).get('token')}.json")
 
     def _processes(self) -> list[ProcessTrace]:
         there = [number for number, head in (self._heads or {}).items() if head.size]
         last = max([*self._journals, *there], default=-1)
         gaps = (number for number in range(last + 1) if number not in self._journals)
-        self._missing = list(islice(gaps, MOST_NAMED))
+        self._missing = list(islice(gaps, MAX_NAMED))
         self._lost += [f"{PROCESSES}/{number} is missing" for number in self._missing]
         found = [self._process(number, journal) for number, journal in self._journals.items()]
         owners: dict[str, ProcessTrace] = {}
@@ -188,8 +186,8 @@ class Trace:
             if twin is not process:
                 self._lost.append(f"{process.base} and {twin.base} both have the name {process.name}")
         for process in owners.values():
-            if process.token is not None and not self.folder.holds(f"{BIRTHS}/{process.token}.json"):
-                self._lost.append(f"{BIRTHS}/{process.token}.json of {process.name} is missing")
+            if process.token is not None and not self.folder.holds(f"{STARTS}/{process.token}.json"):
+                self._lost.append(f"{STARTS}/{process.token}.json of {process.name} is missing")
         return [process for process in found if owners[process.name] is process]
 
     def _check_names(self) -> None:
@@ -198,16 +196,16 @@ class Trace:
         missing = [name for name in self._names() if name not in known]
         if self._heads is not None and not self._missing:
             return  # everything that had begun by the end of the launch is here
-        if len(missing) > sum(birth.state == RUNNING for birth in self.births):
+        if len(missing) > sum(birth.state == RUNNING for birth in self.unrecorded):
             self._lost += [f"process {name} took its name and is missing" for name in missing]
 
     def _names(self) -> list[str]:
         """Names that processes of this trace took."""
         names = []
-        for file in self.folder.names(BIRTHS):
+        for file in self.folder.names(STARTS):
             if file.endswith(".name"):
                 try:
-                    data = self.folder.read(f"{BIRTHS}/{file}", LONGEST_BIRTH)
+                    data = self.folder.read(f"{STARTS}/{file}", MAX_START_BYTES)
                 except UnreadableError:
                     continue
                 if name_file(data) == file:
@@ -234,7 +232,7 @@ class Trace:
         process = ProcessTrace(self.folder, base, journal, left_out, self._ran.get(number))
         failure = self._failure(process.token) if process.token is not None and process.state == KILLED else None
         if failure is not None:
-            process.broke_off(failure)
+            process.mark_failed(failure)
         return process
 
     def _has_rows(self, base: str) -> bool:
@@ -242,19 +240,19 @@ class Trace:
 
     def _births(self) -> list[UnrecordedProcess]:
         opened = {process.token for process in self.processes}
-        tokens = [name.removesuffix(".json") for name in self.folder.names(BIRTHS) if name.endswith(".json")]
+        tokens = [name.removesuffix(".json") for name in self.folder.names(STARTS) if name.endswith(".json")]
         return [self._birth(token) for token in tokens if token not in opened and token != "zarr"]
 
     def _birth(self, token: str) -> UnrecordedProcess:
         try:
-            record = printable(parse_birth(self.folder.read(f"{BIRTHS}/{token}.json", LONGEST_BIRTH)))
+            record = printable(parse_start(self.folder.read(f"{STARTS}/{token}.json", MAX_START_BYTES)))
             if record is not None and record.get("token", token) != token:
                 record = None  # another process's
             why = None if record else "is not what was written"
         except UnreadableError as error:
             record, why = None, str(error)
         if record is None:
-            self.other_holes.append(f"{BIRTHS}/{token}.json {why}")
+            self.other_holes.append(f"{STARTS}/{token}.json {why}")
             return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its birth record {why}")
         if is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
@@ -268,10 +266,10 @@ class Trace:
 
     def _failure(self, token: str) -> str | None:
         """Why the recorder could not start in a process, or broke off; None: it left no word beside the journal."""
-        if not self.folder.holds(f"{BIRTHS}/{token}.failed"):
+        if not self.folder.holds(f"{STARTS}/{token}.failed"):
             return None
         try:
-            note = parse_birth(self.folder.read(f"{BIRTHS}/{token}.failed", LONGEST_BIRTH)) or {}
+            note = parse_start(self.folder.read(f"{STARTS}/{token}.failed", MAX_START_BYTES)) or {}
         except UnreadableError:
             note = {}
         return str(printable(note.get("why", "for an unreadable reason")))

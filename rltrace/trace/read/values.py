@@ -23,7 +23,7 @@ from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
 from rltrace.trace.format.files import Folder, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
-from rltrace.trace.format.schema import INDEX_CHUNK, LYING_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
+from rltrace.trace.format.schema import INDEX_CHUNK, PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, missing_or_cut, read_chunk
 
@@ -34,7 +34,7 @@ GENERATOR = "generator"
 """In place of a dtype: the state of a generator, as torch's ``Generator.get_state`` gives it."""
 
 
-_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.LYING, ValueKind.PADDING)
+_WITHOUT_BYTES = (ValueKind.SAME_INPUT, ValueKind.PLACEMENT, ValueKind.PADDING)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StoredPlacement:
     offset: int
     """Bytes from the lowest address at which a tensor of the row in this storage began."""
     alignment: int
-    """That lowest address modulo LYING_ALIGNMENT."""
+    """That lowest address modulo PLACEMENT_ALIGNMENT."""
     conjugated: bool
     negated: bool
     """The storage held the lazy conjugate, the negative, of the value."""
@@ -81,13 +81,13 @@ class Values:
         self,
         folder: Folder,
         base: str,
-        asked: ValueRequest | None,
+        request: ValueRequest | None,
         parts: Sequence[ValuePart],
         layouts: Table,
         left_out: str | None,
         miss: Callable[[str], None],
     ) -> None:
-        self.asked = asked
+        self.request = request
         """What was to be kept; None: nothing was."""
         self.left_out: tuple[LeftOut, ...] = tuple(entry for part in parts for entry in part.left_out)
         """What was asked for and is not there, in the order of recording."""
@@ -103,7 +103,7 @@ class Values:
         self._chunks: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return self.asked is not None and bool(self.asked.selectors)
+        return self.request is not None and bool(self.request.selectors)
 
     def __len__(self) -> int:
         """How many values there are."""
@@ -159,7 +159,7 @@ class Values:
         """How tensors of one row whose inputs were kept lay in memory, by place; those that lay plainly aside."""
         index = self.index
         found = index[
-            (index[:, ValueIndex.KIND] == ValueKind.LYING)
+            (index[:, ValueIndex.KIND] == ValueKind.PLACEMENT)
             & (index[:, ValueIndex.STREAM] == stream)
             & (index[:, ValueIndex.ROW] == row)
         ].tolist()
@@ -168,7 +168,7 @@ class Values:
             int(entry[ValueIndex.PLACE]): StoredPlacement(
                 int(entry[ValueIndex.DIGEST]),
                 int(entry[ValueIndex.OFFSET]),
-                layout >> LYING_SHIFT,
+                layout >> PLACEMENT_SHIFT,
                 bool(layout & PlacementBit.CONJUGATED),
                 bool(layout & PlacementBit.NEGATED),
             )

@@ -19,10 +19,9 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.errors import DamagedTraceError, HoleError, UsageError
 from rltrace.trace.format import chunk_codec as codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_ARRAYS,
+    ACTIVATION_DIGESTS,
     CELLS,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -33,8 +32,7 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.files import UnreadableError, write_whole
 from rltrace.trace.format.journal import JournalWriter, Record, heads_record
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS
 from rltrace.trace.format.root import JOURNAL, PROCESSES, make_way, record_error
 from rltrace.trace.format.rows import ChunkFile, Segment
 from rltrace.trace.format.schema import VALUE_CHUNK, Column, ValueIndex, ValueKind
@@ -152,13 +150,13 @@ def _step_ranges(trace: Trace, process: ProcessTrace, stream: StreamTrace) -> It
 
 
 def _copy_root(trace: Trace, building: Path) -> None:
-    for folder in ("journal", BIRTHS, PROCESSES):
+    for folder in ("journal", STARTS, PROCESSES):
         (building / folder).mkdir(mode=0o700)
-    for key in ("", "journal/", f"{BIRTHS}/", f"{PROCESSES}/"):
+    for key in ("", "journal/", f"{STARTS}/", f"{PROCESSES}/"):
         _copy_document(trace, building, key)
-    for name in trace.folder.names(BIRTHS):
+    for name in trace.folder.names(STARTS):
         if name != "zarr.json" and name.endswith((".json", ".name", ".failed")):
-            write_whole(os.fspath(building / BIRTHS / name), _read(trace, f"{BIRTHS}/{name}", LONGEST_BIRTH))
+            write_whole(os.fspath(building / STARTS / name), _read(trace, f"{STARTS}/{name}", MAX_START_BYTES))
 
 
 def _root_records(trace: Trace, building: Path, first_step: int, end_step: int) -> list[Record]:
@@ -189,7 +187,7 @@ def _copy_process(trace: Trace, process: ProcessTrace, building: Path, chosen: C
                 for spec, file in zip(SPECS.values(), segment.files, strict=True):
                     _copy_chunk(trace, process, building, spec, file)
     kept_chunks, tensors = _copy_kept(trace, process, building, chosen)
-    chunks = _copy_values(trace, process, building, chosen, tensors) if process.asked is not None else set()
+    chunks = _copy_values(trace, process, building, chosen, tensors) if process.value_request is not None else set()
     _write_journal(base, [_thinned(record, chosen, chunks, kept_chunks) for record in process.journal.records])
 
 
@@ -214,10 +212,10 @@ def _copy_kept(
 
     Returns the numbers of those chunks, and the digests of the tensors.
     """
-    kept = process.kept_rows
+    kept = process.activations
     if not kept:
         return set(), np.zeros(0, np.uint64)
-    _copy_folders(trace, process, building, "activations", KEPT_CALLS.name, KEPT_TENSORS.name, KEPT_DIGESTS.name)
+    _copy_folders(trace, process, building, "activations", *(spec.name for spec in ACTIVATION_ARRAYS))
     segments = {
         stream.index: [(s.first, s.stop) for s in stream.segments if (stream.index, s.index) in chosen]
         for stream in process.streams
@@ -225,10 +223,10 @@ def _copy_kept(
     needed, tensors = kept.digest_chunks_of(
         lambda stream, first, stop: any(first < end and begin < stop for begin, end in segments.get(stream, ()))
     )
-    for part in process.kept_parts:
+    for part in process.activation_parts:
         for spec, array in part.arrays:
             for chunk, file in enumerate(array.files, array.chunk):
-                if file is not None and (spec is not KEPT_DIGESTS or chunk in needed):
+                if file is not None and (spec is not ACTIVATION_DIGESTS or chunk in needed):
                     _copy_chunk(trace, process, building, spec, file)
     return needed, tensors
 

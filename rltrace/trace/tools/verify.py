@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
 from rltrace.trace.format.arrays import (
-    BIRTHS_FOLDER,
+    ACTIVATION_ARRAYS,
     CELLS,
     JOURNAL_FOLDER,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
+    STARTS_FOLDER,
     STEPS,
     TABLES,
     VALUE_BYTES,
@@ -33,9 +31,7 @@ from rltrace.trace.format.arrays import (
     root_document,
 )
 from rltrace.trace.format.files import PARTIAL, UnreadableError
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import LONGEST as LONGEST_BIRTH
-from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, parse_start
 from rltrace.trace.format.root import COMPLETE, JOURNAL, PROCESSES, RUNNING, STOPPED, name_file
 from rltrace.trace.format.row_hashes import Chains
 from rltrace.trace.format.rows import Segment
@@ -106,9 +102,6 @@ class StreamProof:
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
-
-
-KEPT = (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
 
 
 @dataclass(frozen=True)
@@ -200,7 +193,7 @@ class _Work:
             self.bytes += stream.bytes_read
         values = process.values
         values_read = values.read_all()
-        kept = process.kept_rows
+        kept = process.activations
         kept.read_all([stream.index for stream in process.streams])
         if kept.unread and self.trace.slice is not None:
             self.notes.append(f"activation rows of {kept.unread} calls and ops of {process.name} are not in this slice")
@@ -228,17 +221,17 @@ class _Work:
 
     def check_births(self) -> None:
         """Check the small files of processes that started and of names taken."""
-        for name in self.trace.folder.names(BIRTHS):
+        for name in self.trace.folder.names(STARTS):
             if not name.endswith((".json", ".name")) or name == "zarr.json":
                 continue
             try:
-                data = self.trace.folder.read(f"{BIRTHS}/{name}", LONGEST_BIRTH)
+                data = self.trace.folder.read(f"{STARTS}/{name}", MAX_START_BYTES)
                 if not data and name.endswith(".name"):
-                    self.notes.append(f"{BIRTHS}/{name} was being written when its process ended")
+                    self.notes.append(f"{STARTS}/{name} was being written when its process ended")
                 elif not _is_own(name, data):
-                    self.damage.append(f"{BIRTHS}/{name} is not what was written")
+                    self.damage.append(f"{STARTS}/{name} is not what was written")
             except UnreadableError as error:
-                self.damage.append(f"{BIRTHS}/{name} {error}")
+                self.damage.append(f"{STARTS}/{name} {error}")
 
     def check_leftovers(self) -> None:
         """Name the files that nothing speaks of."""
@@ -260,10 +253,10 @@ class _Work:
         """Folder and the documents it may have."""
         yield "", [root_document()]
         yield "journal/", [JOURNAL_FOLDER]
-        yield f"{BIRTHS}/", [BIRTHS_FOLDER]
+        yield f"{STARTS}/", [STARTS_FOLDER]
         yield f"{PROCESSES}/", [group_document()]
         for process in self.trace.processes:
-            if process.birth:
+            if process.start_record:
                 yield from self._process_documents(process)
 
     def _process_documents(self, process: ProcessTrace) -> Iterator[tuple[str, list[bytes]]]:
@@ -278,17 +271,17 @@ class _Work:
         if process.sample_parts:
             series = max((part.chunk + 1 for part in process.sample_parts if part.chunk is not None), default=0)
             yield self._array(process, f"{base}/series/", SERIES, series)
-        if process.asked is not None:
+        if process.value_request is not None:
             yield f"{base}/values/", [group_document()]
             last = process.value_parts[-1] if process.value_parts else None
             index = last.index_chunk + len(last.index_files) if last else 0
             yield self._array(process, f"{base}/{VALUE_INDEX.name}/", VALUE_INDEX, index)
             chunks = last.first_chunk + len(last.files) if last else 0
             yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
-        if process.kept_rows:
+        if process.activations:
             yield f"{base}/activations/", [group_document()]
-            for spec in KEPT:
-                parts = (array for part in process.kept_parts for own, array in part.arrays if own is spec)
+            for spec in ACTIVATION_ARRAYS:
+                parts = (array for part in process.activation_parts for own, array in part.arrays if own is spec)
                 chunks = max((array.chunk + len(array.files) for array in parts), default=0)
                 yield self._array(process, f"{base}/{spec.name}/", spec, chunks)
         for stream in process.streams:
@@ -308,9 +301,9 @@ class _Work:
         yield JOURNAL
         for key, _ in self._documents():
             yield f"{key}zarr.json"
-        for name in self.trace.folder.names(BIRTHS):
+        for name in self.trace.folder.names(STARTS):
             if name.endswith((".json", ".name", ".failed", ".children")):
-                yield f"{BIRTHS}/{name}"
+                yield f"{STARTS}/{name}"
         for process in self.trace.processes:
             yield f"{process.base}/{JOURNAL}"
             files = [f for _, _, fs in process.table_records for f in fs]
@@ -318,7 +311,7 @@ class _Work:
             files += [part.file for part in parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
             files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
-            files += process.kept_rows.files
+            files += process.activations.files
             yield from (f"{process.base}/{file.key}" for file in files)
 
     def _advance(self) -> None:
@@ -331,7 +324,7 @@ def _is_own(name: str, data: bytes) -> bool:
     """Whether a file of ``births/`` holds what its name says."""
     if name.endswith(".name"):
         return name_file(data) == name
-    birth, token = parse_birth(data), name.removesuffix(".json")
+    birth, token = parse_start(data), name.removesuffix(".json")
     return birth is not None and birth.get("token", token) == token
 
 

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.arrays import (
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
+    ACTIVATION_ARRAYS,
+    ACTIVATION_CALLS,
+    ACTIVATION_DIGESTS,
+    ACTIVATION_TENSORS,
     SERIES,
     STEPS,
     VALUE_BYTES,
@@ -33,8 +34,8 @@ from rltrace.trace.format.records import (
     ArrayPart,
     LeftOut,
     ValuePart,
+    activations_record,
     chunk_files,
-    kept_record,
     number,
     values_record,
 )
@@ -299,9 +300,9 @@ class NewValue:
     layout: int
     """Id in table "layouts"; 0 where the kind has none."""
     data: bytes
-    """Its logical bytes; none for SAME_INPUT and LYING."""
+    """Its logical bytes; none for SAME_INPUT and PLACEMENT."""
     offset: int = 0
-    """LYING: of the tensor within its storage."""
+    """PLACEMENT: of the tensor within its storage."""
 
 
 @dataclass(frozen=True)
@@ -449,23 +450,23 @@ class ActivationPacker:
     """Counts chunks; every commit begins new ones, because a chunk is written once."""
 
     def __init__(self) -> None:
-        self._chunks = {spec.name: 0 for spec in (KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)}
+        self._chunks = {spec.name: 0 for spec in ACTIVATION_ARRAYS}
 
     def write(self, new: NewActivations, write_chunk: WriteChunk) -> dict[str, object]:
         """Write what a commit has of tensors' rows; returns its journal record."""
-        digests = self._write(KEPT_DIGESTS, self._digests(new.entries), write_chunk)
+        digests = self._write(ACTIVATION_DIGESTS, self._digests(new.entries), write_chunk)
         call_rows = [_call(entry) for entry in new.entries if isinstance(entry, NewCall)]
         tensor_rows = [row for entry in new.entries for row in _tensors(entry)]
         calls, tensors = (
             self._write(spec, np.array(rows, np.uint64).reshape(-1, spec.chunk[1]), write_chunk)
-            for spec, rows in ((KEPT_CALLS, call_rows), (KEPT_TENSORS, tensor_rows))
+            for spec, rows in ((ACTIVATION_CALLS, call_rows), (ACTIVATION_TENSORS, tensor_rows))
         )
-        return kept_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
+        return activations_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
 
     def _digests(self, entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
         """The digests that no commit has written, one block after the other; each block is told its place."""
         found: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-        at = self._chunks[KEPT_DIGESTS.name] * KEPT_DIGESTS.chunk[0]
+        at = self._chunks[ACTIVATION_DIGESTS.name] * ACTIVATION_DIGESTS.chunk[0]
         for entry in entries:
             for tensor in entry.tensors:
                 block = tensor.block

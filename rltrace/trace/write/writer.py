@@ -21,11 +21,9 @@ from xxhash import xxh3_64_hexdigest
 from rltrace.errors import RecordError
 from rltrace.trace.format import chunk_codec as codec
 from rltrace.trace.format.arrays import (
+    ACTIVATION_ARRAYS,
     CELLS,
     JOURNAL_FOLDER,
-    KEPT_CALLS,
-    KEPT_DIGESTS,
-    KEPT_TENSORS,
     ROWS,
     SERIES,
     STEPS,
@@ -37,8 +35,7 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.files import write_whole
 from rltrace.trace.format.journal import JournalWriter, first_digest
-from rltrace.trace.format.process_start import FOLDER as BIRTHS
-from rltrace.trace.format.process_start import this_process
+from rltrace.trace.format.process_start import STARTS, this_process
 from rltrace.trace.format.root import JOURNAL, PROCESSES, name_file, record_error
 from rltrace.trace.format.row_hashes import Chains, Digests
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
@@ -98,7 +95,7 @@ def claim_name(trace: Path, wanted: str) -> str:
     while True:
         name = wanted if count == 1 else f"{wanted}#{count}"
         try:
-            with (trace / BIRTHS / name_file(name.encode())).open("xb") as file:
+            with (trace / STARTS / name_file(name.encode())).open("xb") as file:
                 file.write(name.encode())
         except FileExistsError:
             count += 1
@@ -195,21 +192,21 @@ class ProcessWriter:
 
         return ActivationPacker()
 
-    def request_values(self, asked: ValueRequest) -> None:
+    def request_values(self, request: ValueRequest) -> None:
         """Values are going to be kept; called before the first of them."""
-        from rltrace.trace.format.records import asked_record
+        from rltrace.trace.format.records import value_request_record
 
         with self._lock, self._writing("values cannot be recorded"):
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
-            self._journal.append([asked_record(asked)])
+            self._journal.append([value_request_record(request)])
 
-    def request_activations(self, asked: ActivationRequest) -> None:
+    def request_activations(self, request: ActivationRequest) -> None:
         """Rows of tensors are going to be kept; called before the first of them."""
-        from rltrace.trace.format.records import asked_rows_record
+        from rltrace.trace.format.records import activation_request_record
 
         with self._lock, self._writing("activation rows cannot be recorded"):
-            self._make_group("activations", KEPT_CALLS, KEPT_TENSORS, KEPT_DIGESTS)
-            self._journal.append([asked_rows_record(asked)])
+            self._make_group("activations", *ACTIVATION_ARRAYS)
+            self._journal.append([activation_request_record(request)])
 
     def stream(self, name: str) -> int:
         """Begin a stream; returns its number."""
