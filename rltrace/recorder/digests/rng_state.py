@@ -77,13 +77,13 @@ class RngUse:
             if is_captured(
                 generator.device
             ):  # where it will stand is known at each replay only, and it must not be asked
-                return 0, Generator.NOT_SAID
+                return 0, Generator.UNKNOWN
             return state_digest(generator), self._number_of(generator)
         device = _device_of(args, kwargs)
         if device.type == "cpu":
             return state_digest(torch.default_generator), _TORCH
         generator = None if is_captured(device) else _default_of(device)
-        return (0, Generator.NOT_SAID) if generator is None else (state_digest(generator), _default_number(device))
+        return (0, Generator.UNKNOWN) if generator is None else (state_digest(generator), _default_number(device))
 
     def _number_of(self, generator: torch.Generator) -> int:
         address = generator._cdata  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ class RngUse:
         if number is None:
             number = Generator.OWN + len(self._own)
             if number >= GENERATOR_NUMBERS:
-                return Generator.NOT_SAID
+                return Generator.UNKNOWN
             self._own[address] = number
         return number
 
@@ -108,7 +108,7 @@ def _default_number(device: torch.device) -> int:
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     number = Generator.DEVICE + index
-    return number if number < Generator.OWN else Generator.NOT_SAID
+    return number if number < Generator.OWN else Generator.UNKNOWN
 
 
 def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:

@@ -1,7 +1,7 @@
-"""The zarr arrays of a trace: their shapes, the names of their chunks and their ``zarr.json``.
+"""The zarr arrays of a trace: shapes, chunk names and ``zarr.json``.
 
-Owns what a zarr reader sees of a trace. Every array grows by whole chunks along its first axis; its ``zarr.json`` is
-written again at each new chunk, its chunks never are. Imports neither zarr nor NumPy.
+Owns what a zarr reader sees of a trace. Every array grows by whole chunks along its first axis. Its ``zarr.json`` is
+rewritten for each new chunk; chunks never are. Imports neither zarr nor NumPy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ArraySpec(NamedTuple):
     level: int
     """zstd level, chosen by measurement (docs/reference/trace-format.md)."""
     order: tuple[int, ...] | None = None
-    """Axes of a chunk in the order they are stored, where it is not the order of ``chunk``."""
+    """Axes of a chunk in stored order; None: the order of ``chunk``."""
     attributes: Mapping[str, object] = MappingProxyType({})
 
     @property
@@ -58,11 +58,11 @@ class ArraySpec(NamedTuple):
         return prod(self.chunk) * self.itemsize
 
     def key(self, chunk: int) -> str:
-        """File of one chunk within the folder of the array."""
+        """File name of one chunk in the folder of the array."""
         return ".".join(["c", str(chunk), *(["0"] * (len(self.chunk) - 1))])
 
     def document(self, chunks: int) -> bytes:
-        """``zarr.json`` of the array when it has so many chunks."""
+        """``zarr.json`` of the array with this number of chunks."""
         codecs: list[dict[str, object]] = []
         if self.order:
             codecs.append({"name": "transpose", "configuration": {"order": list(self.order)}})
@@ -112,12 +112,12 @@ def group_document(attributes: Mapping[str, object] | None = None) -> bytes:
 
 
 def root_document() -> bytes:
-    """``zarr.json`` of the trace itself: what makes a folder a trace."""
+    """``zarr.json`` of the root of a trace."""
     return group_document({"rltrace": {"format": list(FORMAT)}})
 
 
 def folder_document(holds: str) -> bytes:
-    """``zarr.json`` of a folder of plain files: an empty array, so that zarr walks past the files."""
+    """``zarr.json`` of a folder of plain files: an empty array, so that zarr ignores the files."""
     return _document(
         node_type="array",
         shape=[0],

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rltrace.trace.format.arrays import ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to_text
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MAX_STREAMS, MOST, check_fields, number
+from rltrace.trace.format.records import MAX_COUNT, MAX_STREAMS, check_fields, number
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.format.tables import Table
@@ -94,7 +94,8 @@ class Launched:
         """One more record. Raises ValueError, KeyError, TypeError where it makes no sense."""
         check_fields(record, ids=str, unknown=list, strays=list)
         stream, first, rows = (
-            number(record, name, most) for name, most in (("stream", MAX_STREAMS), ("first", MOST), ("rows", MAX_ROWS))
+            number(record, name, most)
+            for name, most in (("stream", MAX_STREAMS), ("first", MAX_COUNT), ("rows", MAX_ROWS))
         )
         parts = self._parts.get(stream, [])
         if not rows and record["ids"]:
@@ -122,7 +123,7 @@ class Launched:
 
     def _ids(self, stream: int, start: int, stop: int) -> NDArray[np.uint32] | None:
         parts: Sequence[tuple[int, int, str]] = self._parts.get(stream, ())
-        at = max(bisect_right(parts, (start, MOST, "")) - 1, 0)
+        at = max(bisect_right(parts, (start, MAX_COUNT, "")) - 1, 0)
         found = None
         for first, rows, packed in parts[at:]:
             if first >= stop:

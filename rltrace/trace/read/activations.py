@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.format.arrays import ACTIVATION_CALLS, ACTIVATION_DIGESTS, ACTIVATION_TENSORS, ArraySpec
 from rltrace.trace.format.files import Folder, UnreadableError
-from rltrace.trace.format.records import MAX_AXES, MOST, ActivationPart, ActivationRequest, ArrayPart, LeftOut
+from rltrace.trace.format.records import MAX_AXES, MAX_COUNT, ActivationPart, ActivationRequest, ArrayPart, LeftOut
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, CallFlag, ModuleCallColumn, Phase, TensorOwner
 from rltrace.trace.format.tables import Table
@@ -296,7 +296,7 @@ class Activations:
                 raise UnreadableError(INCONSISTENT)
             if (
                 not row[ModuleCallColumn.FIRST_ROW] <= row[ModuleCallColumn.END_ROW] <= self._rows(stream)
-                or row[ModuleCallColumn.STEP] > MOST
+                or row[ModuleCallColumn.STEP] > MAX_COUNT
             ):
                 raise UnreadableError(INCONSISTENT)
             return ModuleCall(
@@ -350,7 +350,7 @@ class Activations:
             raise UnreadableError(INCONSISTENT)
         if len(shape) > MAX_AXES or row[ActivationColumn.AXES] >= 1 << len(shape):
             raise UnreadableError(INCONSISTENT)
-        if not all(type(size) is int and 0 <= size < MOST for size in shape):
+        if not all(type(size) is int and 0 <= size < MAX_COUNT for size in shape):
             raise UnreadableError(INCONSISTENT)
         axes = tuple(axis for axis in range(len(shape)) if row[ActivationColumn.AXES] >> axis & 1)
         lengths = [shape[axis] for axis in axes]

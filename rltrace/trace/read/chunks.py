@@ -18,7 +18,7 @@ from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
 from rltrace.trace.format.files import Folder, UnreadableError
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MOST
+from rltrace.trace.format.records import MAX_COUNT
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import Sample, Step
 from rltrace.trace.write.packers import StepPart, add_part, parse_part
@@ -36,7 +36,7 @@ def read_chunk(folder: Folder, base: str, spec: ArraySpec, file: ChunkFile, coun
     """One chunk, verified. Raises UnreadableError saying what is wrong with it."""
     key = f"{base}/{file.key}"
     try:
-        encoded = folder.read(key, chunk_codec.longest(spec))
+        encoded = folder.read(key, chunk_codec.max_bytes(spec))
         counter.chunks += 1
         counter.bytes += len(encoded)
         if len(encoded) != file.length:
@@ -157,5 +157,5 @@ class Samples(Parted):
 
     def _check(self, samples: NDArray[np.uint64]) -> None:
         """Refuse samples with counts that none can have. Raises UnreadableError."""
-        if (samples[:, : Sample.VALUE] > np.uint64(MOST)).any():
+        if (samples[:, : Sample.VALUE] > np.uint64(MAX_COUNT)).any():
             raise UnreadableError("is inconsistent")

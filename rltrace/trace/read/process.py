@@ -16,8 +16,8 @@ from rltrace.trace.format.arrays import ROWS, TABLES
 from rltrace.trace.format.files import Folder, UnreadableError, printable
 from rltrace.trace.format.journal import Journal, Record
 from rltrace.trace.format.records import (
+    MAX_COUNT,
     MAX_STREAMS,
-    MOST,
     ActivationPart,
     ActivationRequest,
     ValuePart,
@@ -445,7 +445,7 @@ class ProcessTrace:
     def _latest_end(self, stream: int) -> int:
         """No step of this stream ends at a later row."""
         known = self._streams.get(stream)
-        return known.rows if known is not None and not self.record_damage else MOST
+        return known.rows if known is not None and not self.record_damage else MAX_COUNT
 
     def _miss_records(self) -> None:
         """A writer begins a segment once the journal tells of the one before; two that it doesn't tell of were told."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
 from rltrace.trace.format.files import MISSING, Folder, UnreadableError, printable
 from rltrace.trace.format.journal import (
-    LARGEST,
     MAGIC,
+    MAX_JOURNAL_BYTES,
     Head,
     Journal,
     Record,
@@ -85,7 +85,7 @@ class Trace:
         self._launch_digest = f"{next(iter(journal.ends.values())):016x}" if first_is_whole else None
         self.other_holes = [f"{why} ({JOURNAL})" for why in journal.damage]
         self._lost: list[str] = []
-        self._room = LARGEST
+        self._room = MAX_JOURNAL_BYTES
         """Bytes of journals that may still be read."""
         self._journals = self._read_journals()
         if any(self._is_of_this_trace(found) for found in self._journals.values() if self._is_of_another_launch(found)):
@@ -160,7 +160,7 @@ class Trace:
             if birth and not any(record["type"] == "end" for record in found.records):
                 found.alive = is_alive(birth)
                 if not found.alive:
-                    found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", LARGEST))
+                    found = parse_journal(self.folder.read(f"{PROCESSES}/{number}/{JOURNAL}", MAX_JOURNAL_BYTES))
         except UnreadableError as error:
             return Journal(unreadable=str(error))
         return found
@@ -309,7 +309,7 @@ def open_trace(path: Path | str) -> Trace:
 def _root_journal(path: Path, folder: Folder) -> Journal:
     """The launch's journal. Raises NotATraceError where neither it nor the root group is one of ours."""
     try:
-        data = folder.read(JOURNAL, LARGEST)
+        data = folder.read(JOURNAL, MAX_JOURNAL_BYTES)
     except UnreadableError as error:
         data, trouble = b"", f"{JOURNAL} {error}"
     else:

@@ -33,7 +33,7 @@ from rltrace.trace.format.arrays import (
 from rltrace.trace.format.files import UnreadableError, write_whole
 from rltrace.trace.format.journal import JournalWriter, Record, heads_record
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS
-from rltrace.trace.format.root import JOURNAL, PROCESSES, make_way, record_error
+from rltrace.trace.format.root import JOURNAL, PROCESSES, record_error, remove_existing
 from rltrace.trace.format.rows import ChunkFile, Segment
 from rltrace.trace.format.schema import VALUE_CHUNK, Column, ValueIndex, ValueKind
 from rltrace.trace.read.process import ProcessTrace
@@ -73,7 +73,7 @@ def slice_trace(
     chosen = {p.base: _chosen(trace, p, first_step, end_step) for p in trace.processes}
     _check_chosen(trace, chosen, first_step, end_step)
     if destination.is_symlink() or destination.exists():
-        make_way(destination, force)
+        remove_existing(destination, force)
     building = destination.with_name(destination.name + ".partial")
     try:
         building.mkdir(mode=0o700)
@@ -275,7 +275,7 @@ def _digests_of(process: ProcessTrace, chosen: Chosen) -> NDArray[np.uint64]:
 
 def _copy_chunk(trace: Trace, process: ProcessTrace, building: Path, spec: ArraySpec, file: ChunkFile) -> None:
     key = f"{process.base}/{file.key}"
-    data = _read(trace, key, codec.longest(spec))
+    data = _read(trace, key, codec.max_bytes(spec))
     if len(data) != file.length or xxh3_64_hexdigest(data) != file.digest:
         raise HoleError(f"{key} is not what was written; the slice would lack it")
     write_whole(os.fspath(building / key), data)

@@ -76,7 +76,7 @@ class StreamProof:
         marks = {mark[0]: mark[1:] for mark in segment.marks}
         to_come = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
         ends = set(takewhile(lambda row: row <= segment.stop, to_come))
-        self._chains.hold(rows, self._process.tables, ends)
+        self._chains.load(rows, self._process.tables, ends)
         for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
             self._chains.advance_to(row)
             if row in marks and marks[row] != tuple(self._chains.digests()):

@@ -353,7 +353,7 @@ class ProcessWriter:
         end = rows.first + len(rows)
         due = set(range(rows.first // MARK_ROWS * MARK_ROWS + MARK_ROWS, end, MARK_ROWS))
         ending = {row for row in self._waiting.ends(stream) if rows.first <= row <= end}
-        chains.hold(rows, self._tables, ending)
+        chains.load(rows, self._tables, ending)
         marks = []
         for row in sorted(due | ending | {end}):
             chains.advance_to(row)

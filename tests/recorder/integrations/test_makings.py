@@ -42,7 +42,7 @@ def test_what_it_was_made_with_is_told_and_where_files_lie_is_not(record: Record
 
     def told(*args: Any, **kwargs: Any) -> int:
         (event,) = events(record(lambda: Logged(*args, **kwargs)), MADE)
-        return int(event.told["arguments"])
+        return int(event.compared["arguments"])
 
     assert told(5, folder="/tmp/run-1") == told(5, folder="/tmp/run-2") != told(6, folder="/tmp/run-1")
     assert told(length=5) != told(5, "logs")
