@@ -21,7 +21,7 @@ from typing import Any
 from rltrace.errors import RecordError, UsageError
 from rltrace.fingerprint.host import ACTING
 from rltrace.trace.format.root import RUNNING, add_to_launch
-from rltrace.trace.kernels.library_reports import ReportedCall, ran_record
+from rltrace.trace.kernels.library_reports import ReportedCall, library_reports_record
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -68,7 +68,7 @@ def query_kernels(path: Path, steps: Window | None = None) -> KernelQueryResult:
         _check_machine(path, trace.processes, numbers, answers.facts)
         for number in numbers:
             calls, unknown = answers.calls.get(number, []), answers.unknown.get(number, [])
-            records.append(ran_record(number, answers.libraries, calls, unknown))
+            records.append(library_reports_record(number, answers.libraries, calls, unknown))
             asked.calls += len(calls)
             asked.told += sum(bool(call.names) for call in calls)
             for why, count in unknown:

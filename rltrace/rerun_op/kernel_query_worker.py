@@ -37,7 +37,7 @@ from rltrace.trace.format import dtypes
 from rltrace.trace.format.row_hashes import GOLDEN
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag
-from rltrace.trace.kernels.evidence import telling
+from rltrace.trace.kernels.evidence import without_reorders
 from rltrace.trace.kernels.library_reports import call_keys
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
@@ -192,7 +192,7 @@ def prepared(process: ProcessTrace, stream: StreamTrace, row: int) -> Any:
     """The call of a row on made-up values, ready to be made. Raises UsageError, HoleError."""
     rows = stream.read(row, row + 1)
     func = find_operator(str(process.tables["ops"].payloads[rows.columns[0, Column.OP]]))
-    memory = lay_out(layouts_of(process, rows), process.values.lying(stream.index, row))
+    memory = lay_out(layouts_of(process, rows), process.values.placements(stream.index, row))
     if any(tensor.device != "cpu" for tensor in memory.tensors):
         raise UsageError("its tensors are on another device")
     if sum(len(storage) for storage in memory.storages) > LARGEST:
@@ -227,7 +227,7 @@ def either(answers: Sequence[LibraryOutput]) -> LibraryOutput:
     distinct = list({said.names: said for said in reversed(answers)}.values())[::-1]
     if len(distinct) == 1:
         return answers[0]
-    names = " or ".join(" + ".join(telling(list(said.names))) for said in distinct)
+    names = " or ".join(" + ".join(without_reorders(list(said.names))) for said in distinct)
     lines = " or ".join(" + ".join(said.reported) for said in distinct)
     return LibraryOutput((names,), (lines,))
 

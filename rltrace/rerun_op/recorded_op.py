@@ -195,7 +195,7 @@ def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
 
 def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
     """The tensor arguments, and the storages they lie in with everything in its place."""
-    memory = lay_out(layouts_of(process, rows), process.values.lying(stream.index, rows.first))
+    memory = lay_out(layouts_of(process, rows), process.values.placements(stream.index, rows.first))
     for place, value in enumerate(_values(process, stream, rows, memory.tensors)):
         if value is not None:
             fill(memory, place, value.data)
@@ -204,7 +204,7 @@ def _memory(process: ProcessTrace, stream: StreamTrace, rows: Rows) -> Memory:
 
 def alignments_of(process: ProcessTrace, stream: StreamTrace, row: int) -> tuple[int, ...] | None:
     """Address of each storage of a row's inputs modulo 64; None where nobody wrote down how they lay."""
-    lying = process.values.lying(stream.index, row)
+    lying = process.values.placements(stream.index, row)
     if not lying and not process.values.inputs(stream.index, row):
         return None
     try:

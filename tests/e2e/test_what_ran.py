@@ -104,7 +104,7 @@ def test_each_op_has_its_own(asked: Any) -> None:
     assert all(any(name.startswith("oneDNN convolution") for name in names) for names in ran["convolution"])
     assert ran["_softmax"] == [()]
     assert [threads for op, threads, _ in rows if op == "mm"] == [1, 1, 1, 1, 2]
-    strides = open_trace(asked.folder / "a.zarr").processes[0].ran
+    strides = open_trace(asked.folder / "a.zarr").processes[0].library_reports
     assert strides is not None
     told = {line for call in strides.calls.values() for line in call.reported if line.startswith("convolution")}
     assert len(told) == 2, "two kinds of convolution differ in their stride alone"

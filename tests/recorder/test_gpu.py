@@ -144,7 +144,7 @@ def test_every_op_of_an_update_has_its_kernels(record: Record, update: Callable[
     update("cuda")  # libraries choose, allocate and compile at their first calls
     torch.cuda.synchronize()
     recording = record(lambda: update("cuda"), kernels=(0, None))
-    told = recording.process.launched
+    told = recording.process.launches
     assert told.unknown == [], "; ".join(entry.why for entry in told.unknown)
     idle = RowFlag.VIEW | RowFlag.ALLOCATION
     rows = [row for row in recording.rows if "device" in row.kernel and not row.flags & idle]
@@ -174,7 +174,7 @@ def test_what_is_captured_into_a_graph_is_unknown_and_its_replay_is_counted(reco
             graph.replay()
         x.relu()
 
-    told = record(program, kernels=(0, None)).process.launched
+    told = record(program, kernels=(0, None)).process.launches
     assert any(count == 3 for (_, launcher), count in told.strays.items() if "GraphLaunch" in launcher), told.strays
     assert told.unknown
 

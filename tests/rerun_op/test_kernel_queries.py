@@ -79,7 +79,7 @@ def test_only_the_machine_of_the_recording_may_answer(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"host\.cpu is Zilog Z80; here it is"):
         query_kernels(path)
     assert (path / JOURNAL).read_bytes() == before
-    assert open_trace(path).processes[0].ran is None
+    assert open_trace(path).processes[0].library_reports is None
 
 
 def test_what_was_cut_off_with_its_writer_is_no_answer(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.recorder.profiler.launch_matching import whole_name
 from rltrace.trace.kernels.evidence import kernel_text
-from rltrace.trace.kernels.names import LONGEST, in_words, read_name
+from rltrace.trace.kernels.names import MAX_SHORT, distinct_names, read_name
 
 TF32 = (
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4>"
@@ -257,7 +257,7 @@ def test_what_a_product_tells(full: str, library: str, architecture: str, tile: 
     name = read_name(full)
     assert (name.library, name.architecture, name.tile, name.precision) == (library, architecture, tile, precision)
     assert name.full == full and name.words == f"{library} {tile} {precision}"
-    assert len(name.short) <= LONGEST
+    assert len(name.short) <= MAX_SHORT
 
 
 @pytest.mark.parametrize(("full", "short", "library"), OTHERS)
@@ -270,12 +270,12 @@ def test_what_is_left_of_templates(full: str, short: str, library: str) -> None:
 def test_in_no_more_words_than_tell_them_apart() -> None:
     """Two that read alike are told by their short names, and these by the whole, where they have to be."""
     other = TF32.replace("16x6_tn", "16x6_nn")
-    assert in_words([TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×128 fp32"]
-    assert in_words([TF32, TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×64 tf32", "cutlass 128×128 fp32"]
-    assert in_words([TF32, other])[1] == "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"
+    assert distinct_names([TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×128 fp32"]
+    assert distinct_names([TF32, TF32, FP32]) == ["cutlass 128×64 tf32", "cutlass 128×64 tf32", "cutlass 128×128 fp32"]
+    assert distinct_names([TF32, other])[1] == "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"
     alike = ["void f<at::native::A<1>>(int)", "void f<at::native::A<2>>(int)"]
-    assert in_words(alike) == alike
-    assert in_words([]) == []
+    assert distinct_names(alike) == alike
+    assert distinct_names([]) == []
 
 
 def test_a_difference_of_kernels_in_a_sentence() -> None:

@@ -17,7 +17,7 @@ from rltrace.commands.main import main
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.files import MAX_VALUES_AT_ONCE, Folder, UnreadableError, ValueBudget, has_control, printable
-from rltrace.trace.format.journal import HEAD, LONGEST, MAGIC, chain, frame, parse_journal
+from rltrace.trace.format.journal import HEAD, MAGIC, MAX_PAYLOAD_BYTES, chain, frame, parse_journal
 from rltrace.trace.format.process_start import note_failure, write_start
 from rltrace.trace.format.root import is_trace
 from rltrace.trace.format.tables import parse_tables
@@ -222,7 +222,7 @@ def test_a_longest_record_can_be_read() -> None:
     """What a writer writes is within what a reader takes."""
     heads = [[number, 1 << 40, "f" * 16] for number in range(200_000)]
     data, _ = frame(0, {"type": "journals", "heads": heads})
-    assert len(data) < LONGEST + HEAD
+    assert len(data) < MAX_PAYLOAD_BYTES + HEAD
     assert parse_journal(data).damage == []
 
 

@@ -61,7 +61,7 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
 def _alignments(at: RowAt) -> dict[int, int] | None:
     """The largest power of two, 64 at most, that each input's address is a multiple of; those of 64 aside."""
     values, stream = at.view.process.values, at.view.stream.index
-    lying = values.lying(stream, at.index)
+    lying = values.placements(stream, at.index)
     if not lying and not values.inputs(stream, at.index):
         return None
     addresses = {place: (lies.alignment + lies.offset) % PLACEMENT_ALIGNMENT for place, lies in lying.items()}

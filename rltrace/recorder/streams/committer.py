@@ -28,7 +28,7 @@ from rltrace.trace.write.writer import ProcessWriter
 if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.values import ValueQueue
-    from rltrace.trace.kernels.launches import NewLaunched
+    from rltrace.trace.kernels.launches import NewLaunches
 
 
 # --- awaited ----------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Committer:
                 while self._commit(stream, number):
                     pass
 
-    def settle(self, stream: RowBuffer, told: Callable[[], NewLaunched | None]) -> None:
+    def settle(self, stream: RowBuffer, told: Callable[[], NewLaunches | None]) -> None:
         """Commit every finished row of a stream, then what there is to tell of its rows."""
         try:
             with self._commits:

@@ -127,8 +127,8 @@ class StepPart:
     """Number of the chunk they are in; None: their journal record holds them."""
     file: ChunkFile | None
     text: str = ""
-    instead: tuple[StepPart, ...] = ()
-    """Of a chunk: what journal records hold of it as well, from the time before there was one."""
+    journal_parts: tuple[StepPart, ...] = ()
+    """Of a chunk: the parts in earlier journal records that hold its rows, too."""
 
     @property
     def stop(self) -> int:
@@ -165,7 +165,7 @@ def add_part(parts: list[StepPart], part: StepPart) -> None:
     if kept and part.first < parts[kept - 1].stop:
         raise ValueError("its steps exist already")
     inside = tuple(old for old in parts[kept:] if old.stop <= part.stop)
-    parts[kept:] = [replace(part, instead=inside) if inside else part]
+    parts[kept:] = [replace(part, journal_parts=inside) if inside else part]
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from rltrace.trace.write.packers import SamplePacker, StepPacker, WaitingSteps
 
 if TYPE_CHECKING:
     from rltrace.trace.format.records import ActivationRequest, ValueRequest
-    from rltrace.trace.kernels.launches import NewLaunched
+    from rltrace.trace.kernels.launches import NewLaunches
     from rltrace.trace.write.packers import ActivationPacker, NewActivations, NewValues, ValuePacker
 
 
@@ -230,7 +230,7 @@ class ProcessWriter:
         values: NewValues | None = None,
         samples: NDArray[np.uint64] | None = None,
         kept: NewActivations | None = None,
-        launched: NewLaunched | None = None,
+        launched: NewLaunches | None = None,
     ) -> None:
         """Write rows of one stream, the table entries and values that go with them, and the steps that ended.
 
@@ -265,9 +265,9 @@ class ProcessWriter:
             if samples is not None and len(samples):
                 records += self._write_samples(samples)
             if launched is not None:
-                from rltrace.trace.kernels.launches import launched_record
+                from rltrace.trace.kernels.launches import launches_record
 
-                records.append(launched_record(launched))
+                records.append(launches_record(launched))
             if records:
                 self._journal.append(records)
 
