@@ -57,7 +57,7 @@ def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int 
     ids = np.array([known[names].id if names else 0 for names in kernels], np.uint32)
     unknown = tuple(Unknown("nobody looked", number, row, 1) for row, names in enumerate(kernels) if names is None)
     new = NewLaunches(number, 0, ids, unknown, (("lone", "cudaGraphLaunch", 3),))
-    writer.commit(number, None, list(known.values()), launched=new)
+    writer.commit(number, None, list(known.values()), launches=new)
     if closed:
         writer.close("complete", {})
         end_launch(path, {"status": 0})

@@ -155,14 +155,14 @@ def test_an_ending_for_now(tmp_path: Path, then: str, state: str) -> None:
     writer = ProcessWriter.open(tmp_path / "t", {**birth, "token": write_start(tmp_path / "t", birth)})
     stream, generator = writer.stream("rank0/main"), np.random.default_rng(0)
     writer.commit(stream, random_rows(generator, 0, ROWS), plain_entries())
-    writer.say({"type": "provisional_end", "state": "stopped", "exit": {"why": "its parent terminated it"}})
+    writer.append({"type": "provisional_end", "state": "stopped", "exit": {"why": "its parent terminated it"}})
     match then:
         case "facts":
             writer.facts("op", "dispatch", {"more": 1})
         case "commit":
             writer.commit(stream, random_rows(generator, ROWS, ROWS))
         case "taken back":
-            writer.say({"type": "provisional_end", "state": None, "exit": {"exec": None}})
+            writer.append({"type": "provisional_end", "state": None, "exit": {"exec": None}})
         case "end":
             writer.close("complete", {})
     (process,) = open_trace(tmp_path / "t").processes

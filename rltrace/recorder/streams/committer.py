@@ -179,7 +179,7 @@ class Committer:
                     pass
                 launched = told()
                 if launched is not None:
-                    self._writer.commit(stream.number, None, self._process.tables.take(), launched=launched)
+                    self._writer.commit(stream.number, None, self._process.tables.take(), launches=launched)
         except Exception as error:
             self._fail(error)
 

@@ -1,6 +1,6 @@
-"""Checks a whole trace: every chunk, every digest, every file in the folder.
+"""Verification of a whole trace: every chunk, every digest, every file in the folder.
 
-Owns the list of what can be wrong and what merely lies about. Reads everything and changes nothing.
+Owns the list of possible damage and of harmless leftovers. Reads everything and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,18 +40,14 @@ from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import LONGEST_DOCUMENT, Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
 
-# --- proof ------------------------------------------------------------------------------------------------------------
-#
-# Whether the digests that were written of a stream are those of its rows, computed again from the first row on.
-#
-# Owns the end of what can be proved: the first row that is missing. Reads the stream segment by segment, in order.
+# --- digests of streams -----------------------------------------------------------------------------------------------
 
 
 STEP_DIGESTS = (Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES, Step.STRUCTURE, Step.VALUES, Step.ANY_ORDER)
 
 
-class StreamProof:
-    """Reads a stream from its first row on and compares the digests that were written with those of the rows."""
+class StreamCheck:
+    """Compares the recorded digests of a stream with those computed from its rows, up to the first missing row."""
 
     def __init__(self, process: ProcessTrace, stream: StreamTrace, steps: NDArray[np.uint64] | None) -> None:
         self.read = 0
@@ -74,8 +70,8 @@ class StreamProof:
             self._chains = None
             return
         marks = {mark[0]: mark[1:] for mark in segment.marks}
-        to_come = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
-        ends = set(takewhile(lambda row: row <= segment.stop, to_come))
+        pending = (step[Step.END_ROW] for step in islice(self._steps, self._next, None))
+        ends = set(takewhile(lambda row: row <= segment.stop, pending))
         self._chains.load(rows, self._process.tables, ends)
         for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
             self._chains.advance_to(row)
@@ -90,8 +86,8 @@ class StreamProof:
         while self._next < len(self._steps) and self._steps[self._next][Step.END_ROW] == chains.rows:
             step = self._steps[self._next]
             self._next += 1
-            alone = list(chains.end_step())
-            expected = alone if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
+            digests = list(chains.end_step())
+            expected = digests if step[Step.FLAGS] & StepFlag.RECORDED else [0, 0, 0]
             found = [step[column] for column in STEP_DIGESTS]
             if found != [prefix.structure, prefix.values, *expected]:
                 self.damage.append(f"digests of step {step[Step.STEP]} of {self._stream.name} do not match its rows")
@@ -106,36 +102,36 @@ class StreamProof:
 
 @dataclass(frozen=True)
 class CheckedProcess:
-    """What was found of one process."""
+    """The result for one process."""
 
     name: str
     state: str
     rows: int
     rows_read: int
-    """Rows that could be read; the rest is damaged, or left out of a slice."""
+    """Readable rows; the others are damaged, or left out of a slice."""
     rows_proved: int
-    """Rows whose prefix digests were computed again and agree; rows after the first missing one cannot be proved."""
+    """Rows with matching prefix digests; those after the first missing row cannot be checked."""
     why: str | None
     values: int = 0
-    """Tensor values that were kept."""
+    """Number of recorded values."""
     values_read: int = 0
-    """Those whose bytes have the digest that they stand under; the rest is damaged, or left out of a slice."""
+    """Values that match their digests; the others are damaged, or left out of a slice."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything ``verify`` found out about a trace."""
+    """The result of ``verify``."""
 
     path: Path
     processes: tuple[CheckedProcess, ...]
     chunks: int
     bytes: int
     damage: tuple[str, ...]
-    """Each part that is not what was written."""
+    """A sentence for each damaged part."""
     notes: tuple[str, ...]
-    """What is worth saying and no damage: torn tails, leftovers, rows a slice left out."""
+    """Sentences on harmless findings: torn tails, leftovers, rows left out of a slice."""
     lost_steps: tuple[int, int] | None = None
-    """Steps (half open) whose rows cannot all be read; None: none are known to be."""
+    """Steps (half open) with unreadable rows; None: none."""
 
     @property
     def ok(self) -> bool:
@@ -143,9 +139,9 @@ class Verification:
 
 
 def verify(path: Path | str, progress: Callable[[int, int], None] | None = None) -> Verification:
-    """Read and check everything. ``progress`` is called with (segments done, segments in all).
+    """Read and check everything. ``progress`` is called with (segments done, segments in total).
 
-    Raises what ``open_trace`` raises.
+    Raises the errors of ``open_trace``.
     """
     trace = open_trace(path)
     total = sum(len(s.segments) for p in trace.processes for s in p.streams)
@@ -156,7 +152,7 @@ def verify(path: Path | str, progress: Callable[[int, int], None] | None = None)
         work.notes.append(f"{JOURNAL}: {trace.journal.torn}")
     if trace.exit is None:
         work.notes.append("the end of the launch was not recorded; it was killed, or is still running")
-    work.check_births()
+    work.check_process_starts()
     work.check_leftovers()
     damage = tuple(dict.fromkeys([*map(_hole_text, trace.holes), *work.damage]))
     lost = [steps for process in trace.processes for steps in _lost_steps(process)]
@@ -180,7 +176,7 @@ class _Work:
         read = proved = 0
         for stream in process.streams:
             steps = process.steps[process.steps[:, Step.STREAM] == stream.index] if process.has_all_steps else None
-            check = StreamProof(process, stream, steps)
+            check = StreamCheck(process, stream, steps)
             for segment in stream.segments:
                 check.segment(segment)
                 self._advance()
@@ -193,11 +189,11 @@ class _Work:
             self.bytes += stream.bytes_read
         values = process.values
         values_read = values.read_all()
-        kept = process.activations
-        kept.read_all([stream.index for stream in process.streams])
-        if kept.unread and self.trace.slice is not None:
-            self.notes.append(f"activation rows of {kept.unread} calls and ops of {process.name} are not in this slice")
-        for part in (process, values, kept):
+        activations = process.activations
+        activations.read_all([stream.index for stream in process.streams])
+        if (unread := activations.unread) and self.trace.slice is not None:
+            self.notes.append(f"activation rows of {unread} calls and ops of {process.name} are not in this slice")
+        for part in (process, values, activations):
             self.chunks += part.chunks_read
             self.bytes += part.bytes_read
         if values_read < len(values) and self.trace.slice is not None:
@@ -209,18 +205,18 @@ class _Work:
         )
 
     def check_documents(self) -> None:
-        """Compare every ``zarr.json`` with the one that the journal makes necessary."""
-        for key, wanted in self._documents():
+        """Compare every ``zarr.json`` with the one that follows from the journal."""
+        for key, expected in self._documents():
             try:
                 found = self.trace.folder.read(f"{key}zarr.json", LONGEST_DOCUMENT)
             except UnreadableError as error:
                 self.damage.append(f"{key}zarr.json {error}")
                 continue
-            if found not in wanted:
+            if found not in expected:
                 self.damage.append(f"{key}zarr.json is not what was written; zarr may show this array wrong")
 
-    def check_births(self) -> None:
-        """Check the small files of processes that started and of names taken."""
+    def check_process_starts(self) -> None:
+        """Check the small files of process starts and of claimed names."""
         for name in self.trace.folder.names(STARTS):
             if not name.endswith((".json", ".name")) or name == "zarr.json":
                 continue
@@ -234,7 +230,7 @@ class _Work:
                 self.damage.append(f"{STARTS}/{name} {error}")
 
     def check_leftovers(self) -> None:
-        """Name the files that nothing speaks of."""
+        """Report files that do not belong to the trace."""
         known = set(self._known())
         running = [process for process in self.trace.processes if process.state == RUNNING]
         self.notes += [f"{p.name} is still being recorded; what it wrote since was not read" for p in running]
@@ -250,7 +246,7 @@ class _Work:
                 self.notes.append(f"{key} does not belong to the trace")
 
     def _documents(self) -> Iterator[tuple[str, list[bytes]]]:
-        """Folder and the documents it may have."""
+        """(folder, valid documents) of every ``zarr.json``."""
         yield "", [root_document()]
         yield "journal/", [JOURNAL_FOLDER]
         yield f"{STARTS}/", [STARTS_FOLDER]
@@ -291,11 +287,11 @@ class _Work:
                 yield self._array(process, f"{base}/streams/{stream.index}/{spec.name}/", spec, segments)
 
     def _array(self, process: ProcessTrace, key: str, spec: ArraySpec, chunks: int) -> tuple[str, list[bytes]]:
-        """Documents an array may have: killed before its record, a writer leaves the shape as far as its chunks go."""
-        most = chunks
-        while process.state not in (COMPLETE, STOPPED) and self.trace.folder.holds(f"{key}{spec.key(most)}"):
-            most += 1
-        return key, [spec.document(number) for number in range(chunks, most + 1)]
+        """The valid documents of an array: a writer killed before a record has counted the chunks after it."""
+        last = chunks
+        while process.state not in (COMPLETE, STOPPED) and self.trace.folder.holds(f"{key}{spec.key(last)}"):
+            last += 1
+        return key, [spec.document(number) for number in range(chunks, last + 1)]
 
     def _known(self) -> Iterator[str]:
         yield JOURNAL
@@ -321,11 +317,11 @@ class _Work:
 
 
 def _is_own(name: str, data: bytes) -> bool:
-    """Whether a file of ``births/`` holds what its name says."""
+    """Whether the content of a file of ``births/`` matches its name."""
     if name.endswith(".name"):
         return name_file(data) == name
-    birth, token = parse_start(data), name.removesuffix(".json")
-    return birth is not None and birth.get("token", token) == token
+    start, token = parse_start(data), name.removesuffix(".json")
+    return start is not None and start.get("token", token) == token
 
 
 def _walk(root: str) -> Iterator[str]:
@@ -336,7 +332,7 @@ def _walk(root: str) -> Iterator[str]:
 
 
 def _lost_steps(process: ProcessTrace) -> Iterator[tuple[int, int]]:
-    """(first, end) of the steps that each hole in the rows reaches into, as far as the steps are known."""
+    """(first, end) of the steps that each hole overlaps, as far as the steps are known."""
     for stream in process.streams:
         steps = process.steps[process.steps[:, Step.STREAM] == stream.index]
         for first, rows, _ in stream.holes:
