@@ -98,4 +98,4 @@ def told(trace: Path, steps: Window, *, quiet: bool) -> None:
         unknown = sum(found.unknown.values())
         more = f"unknown for {unknown}: {'; '.join(found.unknown)}" if unknown else ""
         kinds = counted(found.calls, "kind", "kinds")
-        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL reported {found.told}", hint=more)
+        narrate(f"asked what runs for {kinds} of call; oneDNN or MKL reported {found.answered}", hint=more)

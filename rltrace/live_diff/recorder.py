@@ -35,7 +35,7 @@ from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.replay.op_kinds import innermost
 from rltrace.rerun_op.live_call import LiveCall, live_case
 from rltrace.rerun_op.recorded_op import results_of_row
-from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, in_words, repeat
+from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, repeat, summary
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag
 from rltrace.trace.kernels.evidence import kernel_text
 from rltrace.trace.read.process import ProcessTrace
@@ -156,7 +156,7 @@ def cause_in_words(
             cause = Cause.SAME_KERNEL
             because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"
     if again is not None:
-        told = in_words(dict(again.gave))
+        told = summary(dict(again.gave))
         whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
         because = f"{because}; re-executed on the same inputs, {told}, and {whose}"
     return cause, judged.inputs, because

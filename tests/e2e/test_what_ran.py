@@ -156,7 +156,7 @@ def test_asked_of_a_trace_that_is_there_already(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--ask"):
         what_ran.main([str(tmp_path / "a.zarr")], standalone_mode=False)
     found = query_kernels(tmp_path / "a.zarr", (1, 2))
-    assert found.told == 1
+    assert found.answered == 1
     products = [names for name, _, names in rows_of(tmp_path / "a.zarr") if name == "addmm"]
     assert products == [(), ("MKL SGEMM(T,N,40,5,300)",)]
 

@@ -203,7 +203,7 @@ class PendingSteps:
                 step.filled = _fill(record, chains)
 
     def pop_ready(self, streams: Sequence[Chains], *, give_up: bool = False) -> list[list[int]]:
-        """Remove the ready steps; returns their rows of ``steps``. ``give_up``: removes all, unfilled ones as not recorded."""
+        """Remove the ready steps; returns their rows. ``give_up``: all steps, unfilled ones as not recorded."""
         ready = []
         for stream, chains in enumerate(streams):
             self.fill(stream, chains)
