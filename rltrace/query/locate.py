@@ -17,7 +17,7 @@ from rltrace.errors import HoleError, SelectorError, UsageError
 from rltrace.query.names import Words
 from rltrace.query.ops import op_line
 from rltrace.query.selector_mask import RowMask, step_bounds
-from rltrace.replay.plan import following
+from rltrace.replay.plan import preceding_attempts
 from rltrace.selectors import Key, Selector, escape, parse_selectors
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag, Step
@@ -84,8 +84,8 @@ def partner(a: Located, b: Trace) -> Located:
     """The op of ``b`` that is the same one: stream, step, call site, operator, how-manieth. Raises UsageError."""
     process, stream = _stream(b, a.stream.name)
     rows = a.rows
-    wanted = following(a.process).get(int(rows.columns[0, Column.STEP]))
-    step = next((number for number, attempt in following(process).items() if attempt == wanted), None)
+    wanted = preceding_attempts(a.process).get(int(rows.columns[0, Column.STEP]))
+    step = next((number for number, attempt in preceding_attempts(process).items() if attempt == wanted), None)
     op = str(a.process.tables["ops"].payloads[rows.columns[0, Column.OP]])
     site = int(a.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
     if step is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rltrace.diff.base.model import Comparison
 from rltrace.replay.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
-from rltrace.replay.report import MOST, Account, Missed, by_reason
+from rltrace.replay.report import MAX_MISSED, Account, MissedInjection, by_reason
 
 SCHEMA = "rltrace.replay/1"
 
@@ -31,7 +31,7 @@ def account_json(
         "inject": list(selectors),
         "asked": account.asked,
         "done": account.done,
-        "missed": [asdict(entry) for entry in account.missed[:MOST]],
+        "missed": [asdict(entry) for entry in account.missed[:MAX_MISSED]],
         "other": [asdict(kind) for kind in account.other],
         "received": account.received,
         "verdict": None if became is None else became.verdict.value,
@@ -106,5 +106,5 @@ def _other_lines(other: Sequence[OtherKind]) -> Iterator[str]:
         yield f"    {line}"
 
 
-def _entry(entry: Missed) -> str:
+def _entry(entry: MissedInjection) -> str:
     return f"{entry.op}, op {entry.row:,} of {entry.stream} in A, step {entry.step:,}: {entry.why}"
