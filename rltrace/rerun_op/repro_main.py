@@ -230,7 +230,7 @@ def _launched(case: OpCase) -> list[str]:
 
 
 def _fingerprint(tensor: torch.Tensor) -> str:
-    from digest import tensor_digest  # type: ignore[import-not-found]  # lies beside this file in a repro folder
+    from digest import tensor_digest  # type: ignore[import-not-found]  # beside this file in a repro folder
 
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         sys.exit(f"the op returned a tensor of layout {tensor.layout}, whose digest this script cannot compute")

@@ -58,7 +58,7 @@ class RngState:
 
     device: str
     state: Any
-    """As ``torch.Generator.get_state`` gave it before the op, uint8."""
+    """From ``torch.Generator.get_state`` before the op, uint8."""
     is_argument: bool
     """Whether it was an argument of the op; False: the default generator of the device."""
 

@@ -33,8 +33,8 @@ class ActivationRows:
     axes: tuple[int, ...]
     """Axes along which rows are counted, ascending; a row has the other axes."""
     digests: NDArray[np.uint64]
-    """Digest of each row as a tensor of its own shape, in an array shaped as the lengths of ``axes``. Equal rows of
-    tensors of different shapes have equal digests."""
+    """Digest of each row as a separate tensor, in an array shaped as the lengths of ``axes``. Equal rows of tensors of
+    different shapes have equal digests."""
     whole: int
     """Digest of the whole tensor: ``process.values.get(whole)`` returns its value where that was recorded."""
 

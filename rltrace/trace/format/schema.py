@@ -383,7 +383,7 @@ RECORD_TYPES: Final = {
     " where the rows were left out",
     "steps": "first, steps (number of them), and either chunk and files, or rows: base64 of a chunk of just these",
     "series": "first, samples (number of them), and either chunk and files, or rows, as of steps",
-    "value_request": "before the first of values: selectors, inputs (whether inputs were asked for), limit in bytes",
+    "value_request": "before the first of values: selectors, inputs (whether inputs are recorded), limit in bytes",
     "values": "before the commit of its rows: count rows of values/index, from chunk chunk on, in files; chunks of"
     " values/bytes from bytes_chunk on in bytes_files, in a slice null for each that was left out; left_out: [{why,"
     " stream, first, last, values, bytes}, …]",

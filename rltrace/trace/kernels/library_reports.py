@@ -59,8 +59,8 @@ class LibraryReports:
     def add(self, record: Record) -> None:
         """Add a record; it replaces earlier reports of the same calls. Raises ValueError, KeyError or TypeError."""
         check_fields(record, libraries=dict, said=list, calls=list, unknown=list)
-        said = [_said(entry) for entry in record["said"]]
-        calls = [_call(entry, said) for entry in record["calls"]]
+        outputs = [_output(entry) for entry in record["said"]]
+        calls = [_call(entry, outputs) for entry in record["calls"]]
         unknown = [(str(why), number({"unknown": count}, "unknown")) for why, count in record["unknown"]]
         libraries = {str(name): str(version) for name, version in record["libraries"].items()}
         self.calls |= {(call.key, call.kernel): call for call in calls}
@@ -72,28 +72,28 @@ def library_reports_record(
     process: int, libraries: Mapping[str, str], calls: Iterable[ReportedCall], unknown: Iterable[tuple[str, int]]
 ) -> Record:
     """The record for process number ``process``."""
-    said: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    outputs: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
     entries = [
-        [f"{c.key:016x}", c.kernel, c.stream, c.row, c.times, said.setdefault((c.names, c.reported), len(said))]
+        [f"{c.key:016x}", c.kernel, c.stream, c.row, c.times, outputs.setdefault((c.names, c.reported), len(outputs))]
         for c in calls
     ]
     record: Record = {"type": "library_reports", "process": process, "libraries": dict(libraries)}
-    return record | {"said": [list(map(list, one)) for one in said], "calls": entries, "unknown": list(unknown)}
+    return record | {"said": [list(map(list, one)) for one in outputs], "calls": entries, "unknown": list(unknown)}
 
 
-def _said(entry: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _output(entry: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names, reported = entry
     return tuple(map(str, names)), tuple(map(str, reported))
 
 
-def _call(entry: Any, said: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> ReportedCall:
+def _call(entry: Any, outputs: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]) -> ReportedCall:
     key, *counts = entry
     known = dict(zip(("kernel", "stream", "row", "times", "said"), counts, strict=True))
-    index = number(known, "said", len(said) - 1)
+    index = number(known, "said", len(outputs) - 1)
     if not isinstance(key, str) or len(key) != 16:
         raise ValueError(f"{key!r} is no key of a call")
     kernel, stream, row, times = (number(known, name) for name in ("kernel", "stream", "row", "times"))
-    return ReportedCall(int(key, 16), kernel, stream, row, times, *said[index])
+    return ReportedCall(int(key, 16), kernel, stream, row, times, *outputs[index])
 
 
 def call_keys(rows: Rows, tables: Mapping[str, Keyed]) -> Hashes:

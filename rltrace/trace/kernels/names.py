@@ -264,7 +264,7 @@ def shortened(full: str) -> str:
         return _cut(plain if " " in name else name.rpartition("::")[2] or name)
     head, inside = name[:start], name[start + 1 :]
     base = head.rpartition("::")[2]
-    if base == "kernel":  # its namespace tells it from others
+    if base == "kernel":  # distinct only with its namespace
         base = "::".join(head.split("::")[-2:])
     if "::Kernel" in head or base.startswith("Kernel"):  # cutlass: the one argument is the name
         inner = re.match(r"\w+", inside)
