@@ -215,8 +215,8 @@ def _recorded_with(trace: Trace) -> tuple[str, ...]:
     """Options by which another run keeps what this trace does."""
     from rltrace.replay.plan import compile_of, window_of
 
-    rows = next((p.kept_rows.asked for p in trace.processes if p.kept_rows.asked is not None), None)
-    values = next((p.values.asked for p in trace.processes if p.values.asked is not None), None)
+    rows = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
+    values = next((p.values.request for p in trace.processes if p.values.request is not None), None)
     _, first, end = window_of(trace)
     words: list[str] = []
     if rows is not None:

@@ -147,7 +147,7 @@ def never_recorded(trace: Trace, other: Trace) -> str | None:
     """
     names = {pool_of(process.name) for process in trace.processes}
     gone = next((process.name for process in other.processes if pool_of(process.name) not in names), None)
-    return gone if len(trace.births) > len(other.births) else None
+    return gone if len(trace.unrecorded) > len(other.unrecorded) else None
 
 
 def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[tuple[str, Finding, bool]]:

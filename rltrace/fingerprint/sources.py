@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from rltrace.portable_keys import lasting_name
+from rltrace.portable_keys import stable_name
 
 Facts = dict[str, str | int | float | bool | None]
 
@@ -45,7 +45,7 @@ def program_files() -> Iterator[tuple[str, str]]:
             continue
         root = next((root for root in roots if path.startswith(root)), None)
         if root is not None:
-            yield lasting_name(path[len(root) :]), path
+            yield stable_name(path[len(root) :]), path
 
 
 def _is_not_the_programs(file: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltrace.errors import RltraceError
-from rltrace.trace.format.process_start import FOLDER, parse_birth
+from rltrace.trace.format.process_start import STARTS, parse_start
 
 if TYPE_CHECKING:
     from rltrace.trace.format.records import LeftOut
@@ -72,16 +72,16 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
     from rltrace.trace.format.records import by_reason
 
     processes = trace.processes
-    captured = [process.values for process in processes if process.asked is not None]
-    by_row = [process.kept_rows for process in processes if process.kept_rows]
+    captured = [process.values for process in processes if process.value_request is not None]
+    by_row = [process.activations for process in processes if process.activations]
     return RecordingSummary(
         processes=len(processes),
         ops=sum(process.after_op for process in processes),
         steps=sum(len(process.steps) for process in processes),
         size=_size(path),
         states=tuple(process.state for process in processes),
-        births=len(trace.births),
-        waiting=any(birth.state == "running" for birth in trace.births),
+        births=len(trace.unrecorded),
+        waiting=any(birth.state == "running" for birth in trace.unrecorded),
         failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
         values=sum(map(len, captured)) if any(captured) else None,
         left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
@@ -125,9 +125,9 @@ def discard(path: Path) -> None:
 def _notes(path: Path) -> tuple[str, ...]:
     """The bootstrap's notes of why the recorder could not start."""
     reasons = []
-    for note in sorted((path / FOLDER).glob("*.failed")):
+    for note in sorted((path / STARTS).glob("*.failed")):
         try:
-            record = parse_birth(note.read_bytes())
+            record = parse_start(note.read_bytes())
         except OSError:
             record = None
         reasons.append(str((record or {}).get("why", "for an unreadable reason")))

@@ -97,7 +97,7 @@ def _stretch(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | Non
 def _streams(side: str, trace: Trace, given: TraceArgument) -> Iterator[CallRange]:
     """Every stream that the name allows and that has calls whose rows were kept."""
     for process in trace.processes:
-        kept = process.kept_rows
+        kept = process.activations
         if not kept:
             continue
         for stream in process.streams:
@@ -125,7 +125,7 @@ def _cut(stretch: CallRange, wanted: Wanted, what: str) -> CallRange:
 def _nothing(side: str, trace: Trace, given: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
     """Why there is no call on this side."""
     name = side.upper()
-    if not any(process.kept_rows for process in trace.processes):
+    if not any(process.activations for process in trace.processes):
         return f"{given.path} ({name}) holds no activation rows to compare; {RECORD}"
     if not streams and given.stream is not None:
         known = ", ".join(stream.name for process in trace.processes for stream in process.streams)

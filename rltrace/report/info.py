@@ -56,7 +56,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ops": ops,
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
-        "births": [{"state": birth.state, "why": birth.why, "process": birth.record} for birth in trace.births],
+        "births": [{"state": birth.state, "why": birth.why, "process": birth.record} for birth in trace.unrecorded],
         "unrecorded": list(unrecorded(trace)),
         "holes": trace.holes,
     }
@@ -96,10 +96,10 @@ def _stream(stream: StreamTrace) -> dict[str, Any]:
 def _values(process: ProcessTrace) -> dict[str, Any] | None:
     """What was kept of values, and what was left out; None where none were asked for."""
     values = process.values
-    if values.asked is None or not (values or len(values) or values.left_out):
+    if values.request is None or not (values or len(values) or values.left_out):
         return None
     return {
-        **asdict(values.asked),
+        **asdict(values.request),
         "count": len(values),
         "bytes": values.nbytes,
         "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
@@ -108,13 +108,13 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
 
 def _rows(process: ProcessTrace) -> dict[str, Any] | None:
     """What was kept of tensors' rows, and what was left out; None where none were asked for."""
-    kept = process.kept_rows
-    if kept.asked is None:
+    kept = process.activations
+    if kept.request is None:
         return None
     return {
-        "selectors": kept.asked.selectors,
-        "axes": kept.asked.axes,
-        "limit": kept.asked.limit,
+        "selectors": kept.request.selectors,
+        "axes": kept.request.axes,
+        "limit": kept.request.limit,
         "calls": kept.call_count,
         "tensors": kept.tensor_count,
         "digests": kept.digest_count,

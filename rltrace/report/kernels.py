@@ -34,7 +34,7 @@ SHOWN = 20
 
 def launched_lines(process: ProcessTrace) -> Iterator[str]:
     """A line for each kind of call, in the order in which they were met first, and what ran for it."""
-    told = process.launched
+    told = process.launches
     yield f"  profiled: {told.rows:,} rows"
     calls = seen_calls(process)
     places = [place_in_words(process, call.stream, call.row) for call in calls]
@@ -61,13 +61,13 @@ def launched_lines(process: ProcessTrace) -> Iterator[str]:
 def unknown(process: ProcessTrace) -> Counter[str]:
     """Of how many rows it is not known what was launched, by the reason."""
     found: Counter[str] = Counter()
-    for entry in process.launched.unknown:
+    for entry in process.launches.unknown:
         found[entry.why] += entry.rows
     return found
 
 
 def launched_json(process: ProcessTrace) -> dict[str, Any]:
-    told = process.launched
+    told = process.launches
     return {
         "rows": told.rows,
         "calls": [_call_json(process, call) for call in seen_calls(process)],
@@ -112,14 +112,14 @@ BITS = {True: "same bits", False: "other bits", None: "whether it gave the same 
 def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
     """A line for each kind of call, process by process, in the order in which they were met first."""
     for process in trace.processes:
-        if process.ran is None and not process.launched:
+        if process.library_reports is None and not process.launches:
             continue
         yield process.name
-        if process.launched:
+        if process.launches:
             yield from launched_lines(process)
-        if process.ran is None:
+        if process.library_reports is None:
             continue
-        for name, itself in sorted(process.ran.libraries.items()):
+        for name, itself in sorted(process.library_reports.libraries.items()):
             yield f"  {name}: {itself}"
         calls = _in_order(process)
         shown = [call for call in calls if everything or call.names]
@@ -132,7 +132,7 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
             more = len(calls) - len(shown)
             kinds = "1 kind" if more == 1 else f"{more:,} kinds"
             yield f"  and {kinds} of call on which no library reported anything (--all shows them)"
-        for why, count in process.ran.unknown:
+        for why, count in process.library_reports.unknown:
             yield f"  unknown for {count}: {why}"
 
 
@@ -140,7 +140,7 @@ def kernels_json(trace: Trace) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "trace": trace.path,
-        "processes": [_process_json(p) for p in trace.processes if p.ran or p.launched],
+        "processes": [_process_json(p) for p in trace.processes if p.library_reports or p.launches],
     }
 
 
@@ -164,12 +164,12 @@ def _others(a: Trace, b: Trace) -> tuple[OtherKernel, ...]:
 
 
 def _in_order(process: ProcessTrace) -> list[ReportedCall]:
-    calls = process.ran.calls.values() if process.ran is not None else ()
+    calls = process.library_reports.calls.values() if process.library_reports is not None else ()
     return sorted(calls, key=lambda call: (call.stream, call.row))
 
 
 def _process_json(process: ProcessTrace) -> dict[str, Any]:
-    ran = process.ran or LibraryReports()
+    ran = process.library_reports or LibraryReports()
     calls = []
     for call in _in_order(process):
         op, layouts = place_in_words(process, call.stream, call.row)
@@ -181,5 +181,5 @@ def _process_json(process: ProcessTrace) -> dict[str, Any]:
         "libraries": ran.libraries,
         "calls": calls,
         "unknown": [{"why": why, "calls": count} for why, count in ran.unknown],
-        "launched": launched_json(process) if process.launched else None,
+        "launched": launched_json(process) if process.launches else None,
     }

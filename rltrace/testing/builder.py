@@ -16,7 +16,7 @@ from rltrace.digest import digest_buffer, seed_of
 from rltrace.digest.activation_rows import row_digests
 from rltrace.portable_keys import frame_key, portable_key, site_key
 from rltrace.trace.format.activation_rows import Part
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, axes_of
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry
@@ -165,7 +165,7 @@ class Process:
         birth: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
         if not alive:
             birth["pid"] = 0
-        self.writer = ProcessWriter.open(trace, {**birth, "token": write_birth(trace, birth)})
+        self.writer = ProcessWriter.open(trace, {**birth, "token": write_start(trace, birth)})
         self.name = self.writer.name
         self.tables = Interned()
         self.step = 0

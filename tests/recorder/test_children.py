@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.recorder.base.process_names import Children, _program_of, own_number
-from rltrace.trace.format.process_start import FOLDER
+from rltrace.trace.format.process_start import STARTS
 
 ASK = "import sys; from rltrace.recorder.base.process_names import own_number; print(own_number(sys.argv[1]))"
 
@@ -38,7 +38,7 @@ def test_what_runs(args: object, what: str) -> None:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / STARTS).mkdir()
     return tmp_path
 
 

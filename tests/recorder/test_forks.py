@@ -73,7 +73,7 @@ def test_a_child_that_runs_no_op_leaves_its_birth(tmp_path: Path) -> None:
         assert forked(lambda: None) == 0
     trace = open_trace(tmp_path / "a.zarr")
     assert [p.name for p in trace.processes] == ["rank0/main"]
-    (birth,) = trace.births
+    (birth,) = trace.unrecorded
     assert birth.record["forked"] is True
     assert birth.why == "it is a fork that ran no op"
 
@@ -189,7 +189,7 @@ def test_a_part_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         (tmp_path / "a.zarr" / "processes").rename(tmp_path / "elsewhere")
         assert forked(lambda: torch.ones(2).cos()) == 0
         (tmp_path / "elsewhere").rename(tmp_path / "a.zarr" / "processes")
-    (birth,) = open_trace(tmp_path / "a.zarr").births
+    (birth,) = open_trace(tmp_path / "a.zarr").unrecorded
     assert birth.why is not None
     assert birth.why.startswith("the recorder could not start: RecordError: ")
 

@@ -83,7 +83,7 @@ def test_nothing_else_changes(record: Record) -> None:
     plain, keeping = record(training), record(training, values="all", values_inputs=True)
     assert keeping.rows == plain.rows
     assert np.array_equal(keeping.stream.marks[-1], plain.stream.marks[-1])
-    assert plain.process.asked is None
+    assert plain.process.value_request is None
     assert not plain.process.values
 
 
@@ -145,7 +145,7 @@ def test_how_inputs_lie_in_memory(record: Record) -> None:
     found = record(program, values="all", values_inputs=True)
 
     def lying(row: int) -> dict[int, tuple[int, int, int, bool, bool]]:
-        places = found.process.values.lying(0, row)
+        places = found.process.values.placements(0, row)
         return {k: (p.with_, p.offset, p.alignment, p.conjugated, p.negated) for k, p in places.items()}
 
     assert lying(found.one("add").index) == {}

@@ -35,7 +35,7 @@ BASE = "processes/0/"
 
 
 def kept_of(path: Path) -> Activations:
-    return open_trace(path).processes[0].kept_rows
+    return open_trace(path).processes[0].activations
 
 
 def build(path: Path) -> Path:
@@ -71,7 +71,7 @@ Told = dict[tuple[str, int, int], Any]
 
 def told(trace: Trace) -> Told:
     """All calls and ops that can be read, as plain values."""
-    kept = trace.processes[0].kept_rows
+    kept = trace.processes[0].activations
     found: Told = {}
     for stream in STREAMS:
         found |= {("call", stream, call.number): plain(call) for call in kept.calls(stream)}
@@ -93,7 +93,7 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
     builder.op("aten.mm.default", outputs=["x"])
     kept = kept_of(builder.finish())
     assert not kept
-    assert (kept.asked, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
+    assert (kept.request, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
     assert verify(tmp_path / "a.zarr").sound
 
 
@@ -280,7 +280,7 @@ def test_lies_at_random(small: Path) -> None:
             with contextlib.suppress(RltraceError):
                 trace = open_trace(small)
                 told(trace)
-                trace.processes[0].kept_rows.read_all(STREAMS)
+                trace.processes[0].activations.read_all(STREAMS)
 
 
 def test_records_that_make_no_sense(small: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     trace = open_trace(tmp_path / "slice.zarr")
     assert set(told(trace)) == {("call", 0, 2), ("op", 0, 2)}
     assert reads_right(trace, whole, "slice") == 2
-    kept = trace.processes[0].kept_rows
+    kept = trace.processes[0].activations
     assert kept.unread == 6
     value = trace.processes[0].values.get(kept.calls(0)[0].tensors[0].whole)
     assert value is not None and value.raw.tolist() == [[2]]

@@ -21,7 +21,7 @@ from written import WrittenProcess, check, followed
 from rltrace.errors import RltraceError
 from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.format.journal import parse_journal
-from rltrace.trace.format.process_start import parse_birth
+from rltrace.trace.format.process_start import parse_start
 from rltrace.trace.format.root import name_file
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.read.chunks import Counter, read_chunk
@@ -89,7 +89,7 @@ class Gate:
     """Reads the trace again for every file content that the reader takes for something new.
 
     What the reader knows of a file comes through one function: chunks through ``read_chunk``, journals through
-    ``parse_journal``, births through ``parse_birth``, names through ``name_file``. Two contents with the same outcome
+    ``parse_journal``, births through ``parse_start``, names through ``name_file``. Two contents with the same outcome
     there read the same, and are read once; numbers of bytes in a refusal do not make it another one. With
     RLTRACE_EVERY_BYTE=1 every content is read, whatever comes through.
     """
@@ -130,7 +130,7 @@ class Gate:
             return repr(replace(parse_journal(data), length=0))
         if key.endswith(".name"):
             return name_file(data) == key.split("/")[-1]
-        return repr(parse_birth(data)) if key.startswith("births/") else data
+        return repr(parse_start(data)) if key.startswith("births/") else data
 
 
 @pytest.fixture

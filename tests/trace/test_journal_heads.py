@@ -12,7 +12,7 @@ from samples import small_trace
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Head, frame, heads_record, is_another, lost_records, parse_heads, parse_journal
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import PROCESSES, end_launch
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.verify import verify
@@ -168,7 +168,7 @@ def test_a_name_taken_by_a_process_about_to_begin(trace: Path) -> None:
     """Between its name and its first record a process is no damage; once it is dead and has left nothing, it is."""
     from rltrace.trace.write.writer import claim_name
 
-    alive = write_birth(trace, {"argv": ["train.py"]})
+    alive = write_start(trace, {"argv": ["train.py"]})
     claim_name(trace, "rank0/main")
     assert open_trace(trace).holes == ()
     (trace / "births" / f"{alive}.json").unlink()

@@ -15,7 +15,7 @@ import tampering
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.reader import open_trace
@@ -90,8 +90,8 @@ def test_states(tmp_path: Path) -> None:
     builder.process("rank1/main").stream().commit()
     builder.process("rank2/main").finish("stopped", {"why": "--until"})
     builder.process("rank3/main").finish("complete", {"status": 0})
-    write_birth(builder.path, {"argv": ["ls"], "pid": 0})
-    write_birth(builder.path, {"argv": ["train.py"]})
+    write_start(builder.path, {"argv": ["ls"], "pid": 0})
+    write_start(builder.path, {"argv": ["train.py"]})
     builder.commit()
     trace = open_trace(builder.path)
     assert {p.name: p.state for p in trace.processes} == {
@@ -101,7 +101,7 @@ def test_states(tmp_path: Path) -> None:
         "rank3/main": "complete",
     }
     assert [p.after_op for p in trace.processes] == [1, 1, 0, 0]
-    assert sorted((birth.record["argv"][0], birth.state) for birth in trace.births) == [
+    assert sorted((birth.record["argv"][0], birth.state) for birth in trace.unrecorded) == [
         ("ls", "never-recorded"),
         ("train.py", "running"),
     ]
@@ -145,7 +145,7 @@ def test_facts_keep_the_later_one(trace: Path) -> None:
     writer.facts("op", "dispatch", {"torch.threads": 4})
     found = open_trace(trace)
     assert found.processes[0].facts == {"torch.threads": 4, "cpu": "x"}
-    assert found.processes[0].birth["argv"] == ["train.py", "--lr", "1"]
+    assert found.processes[0].start_record["argv"] == ["train.py", "--lr", "1"]
     assert (found.level, found.engine) == ("op", "dispatch")
 
 

@@ -233,7 +233,7 @@ def _all_calls(stretch: CallRange) -> Sequence[ModuleCall]:
     """Of the whole stream, those outside of the stretch too."""
     if stretch.recorded is None:
         return stretch.calls
-    return stretch.recorded.process.kept_rows.calls(stretch.recorded.stream.index)
+    return stretch.recorded.process.activations.calls(stretch.recorded.stream.index)
 
 
 def _base(side: Policy, number: int) -> Numbers:

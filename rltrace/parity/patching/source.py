@@ -153,10 +153,10 @@ def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weight
     """
     found = _Found(observed=not _has_tokens(trace))
     for process in trace.processes:
-        if not process.kept_rows:
+        if not process.activations:
             continue
         found.kept = True
-        found.axes = None if process.kept_rows.asked is None else process.kept_rows.asked.axes
+        found.axes = None if process.activations.request is None else process.activations.request.axes
         for stream in process.streams:
             stretch = _stretch(process, stream)
             _read_stream(stretch, process, selector, found, weights=weights)
@@ -167,7 +167,7 @@ def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weight
 
 
 def _stretch(process: ProcessTrace, stream: StreamTrace) -> CallRange:
-    calls, ops = process.kept_rows.calls(stream.index), process.kept_rows.ops(stream.index)
+    calls, ops = process.activations.calls(stream.index), process.activations.ops(stream.index)
     return CallRange("a", tuple(calls), ops=ops, find=process.values.get, recorded=RecordedStream(process, stream))
 
 
@@ -176,7 +176,7 @@ def _has_tokens(trace: Trace) -> bool:
     return any(
         forwards_of(_stretch(process, stream))
         for process in trace.processes
-        if process.kept_rows
+        if process.activations
         for stream in process.streams
     )
 

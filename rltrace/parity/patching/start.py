@@ -54,7 +54,7 @@ def options_of(
     names: str | Path | None = None,
 ) -> RecordOptions:
     """How a replay into ``path`` with rows of ``trace`` is recorded: as the trace was."""
-    kept = next((p.kept_rows.asked for p in trace.processes if p.kept_rows.asked is not None), None)
+    kept = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
     if kept is None:
         raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` says what to do about it
     options = RecordOptions(
@@ -71,7 +71,7 @@ def options_of(
         weights=weights,
         names="" if names is None else str(Path(names).absolute()),
     )
-    asked = next((p.values.asked for p in trace.processes if p.values), None)
+    asked = next((p.values.request for p in trace.processes if p.values), None)
     if asked is None:
         return options
     return options._replace(values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)

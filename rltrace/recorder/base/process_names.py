@@ -23,7 +23,7 @@ from typing import Any
 from rltrace.portable_keys import portable_path
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.process_start import FOLDER, process_start
+from rltrace.trace.format.process_start import STARTS, start_ticks
 
 # --- ray workers ------------------------------------------------------------------------------------------------------
 #
@@ -72,7 +72,7 @@ class Children:
     """In a parent: lists the number of every program that it starts, from ``install`` to ``uninstall``."""
 
     def __init__(self, trace: str, token: str) -> None:
-        self._list = Path(trace, FOLDER, f"{token}{ENDING}")
+        self._list = Path(trace, STARTS, f"{token}{ENDING}")
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._patches = Patches()
@@ -97,7 +97,7 @@ class Children:
 
     def _write(self, pid: int, number: int) -> None:
         with contextlib.suppress(OSError):  # the trace is gone
-            line = f"{pid} {process_start(pid)} {number}\n".encode()
+            line = f"{pid} {start_ticks(pid)} {number}\n".encode()
             descriptor = os.open(self._list, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.write(descriptor, line)
@@ -110,8 +110,8 @@ def own_number(trace: str) -> int | None:
     child = os.getpid()
     with contextlib.suppress(OSError, ValueError):
         for parent in _ancestors(child):
-            for listed in Path(trace, FOLDER).glob(f"{parent}-*{ENDING}"):
-                identity = f"{child} {process_start(child)}"
+            for listed in Path(trace, STARTS).glob(f"{parent}-*{ENDING}"):
+                identity = f"{child} {start_ticks(child)}"
                 for line in listed.read_text().splitlines():
                     if line.rpartition(" ")[0] == identity:
                         return int(line.rpartition(" ")[2])

@@ -34,7 +34,7 @@ from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.records import LeftOut, ValueRequest, add_up
-from rltrace.trace.format.schema import LIMIT, LYING_SHIFT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
 from rltrace.trace.write.packers import NewValue, NewValues
 
 # --- queue ------------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class ValueQueue:
             self._used += size
             self.pending_bytes += size
             own.append(value)
-            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.LYING):
+            if value.kind not in (ValueKind.SAME_INPUT, ValueKind.PLACEMENT):
                 self._known.add(value.digest)
                 if len(self._known) >= MAX_KNOWN:
                     self._older, self._known = self._known, set()
@@ -292,9 +292,9 @@ class ValueCopier:
     def _placements(self, op: OpInFlight) -> None:
         for place, placement in op.lying.items():
             if not placement.is_plain(place) and self._queue.has_room(0):  # else the inputs are left out, with a reason
-                bits = placement.alignment << LYING_SHIFT | placement.bits
+                bits = placement.alignment << PLACEMENT_SHIFT | placement.bits
                 cells = (self._stream.number, self._stream.row, place, bits, b"", placement.offset)
-                self._queue.add(NewValue(ValueKind.LYING, placement.shared_with, *cells))
+                self._queue.add(NewValue(ValueKind.PLACEMENT, placement.shared_with, *cells))
 
     def _output(self, tensor: Tensor, digest: int, place: int) -> None:
         layout = self._layouts.of(tensor)

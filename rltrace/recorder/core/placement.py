@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rltrace.trace.format.schema import LYING_ALIGNMENT, PlacementBit
+from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, PlacementBit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class TensorPlacement:
     offset: int
     """Bytes from the lowest address at which an argument in this storage begins."""
     alignment: int
-    """That lowest address modulo LYING_ALIGNMENT."""
+    """That lowest address modulo PLACEMENT_ALIGNMENT."""
     bits: PlacementBit
 
     def is_plain(self, place: int) -> bool:
@@ -49,6 +49,6 @@ def placements(tensors: Sequence[torch.Tensor]) -> dict[int, TensorPlacement]:
             bits = PlacementBit(tensor.is_conj() * PlacementBit.CONJUGATED | tensor.is_neg() * PlacementBit.NEGATED)
             found.append((place, first, address, bits))
     return {
-        place: TensorPlacement(first, address - lowest[first], lowest[first] % LYING_ALIGNMENT, bits)
+        place: TensorPlacement(first, address - lowest[first], lowest[first] % PLACEMENT_ALIGNMENT, bits)
         for place, first, address, bits in found
     }

@@ -74,13 +74,13 @@ class RngUse:
             generator = next((value for value in args if torch.Generator in type(value).__mro__), None)
         if generator is not None:
             if is_captured(generator.device):  # its state is set at each replay, and must not be read now
-                return 0, Generator.NOT_SAID
+                return 0, Generator.UNKNOWN
             return state_digest(generator), self._number_of(generator)
         device = _device_of(args, kwargs)
         if device.type == "cpu":
             return state_digest(torch.default_generator), _TORCH
         generator = None if is_captured(device) else _default_of(device)
-        return (0, Generator.NOT_SAID) if generator is None else (state_digest(generator), _default_number(device))
+        return (0, Generator.UNKNOWN) if generator is None else (state_digest(generator), _default_number(device))
 
     def _number_of(self, generator: torch.Generator) -> int:
         address = generator._cdata  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ class RngUse:
         if number is None:
             number = Generator.OWN + len(self._program_generators)
             if number >= GENERATOR_NUMBERS:
-                return Generator.NOT_SAID
+                return Generator.UNKNOWN
             self._program_generators[address] = number
         return number
 
@@ -105,7 +105,7 @@ def _default_number(device: torch.device) -> int:
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     number = Generator.DEVICE + index
-    return number if number < Generator.OWN else Generator.NOT_SAID
+    return number if number < Generator.OWN else Generator.UNKNOWN
 
 
 def generator_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:

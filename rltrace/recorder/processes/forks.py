@@ -22,7 +22,7 @@ from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
-from rltrace.trace.format.process_start import note_failure, write_birth
+from rltrace.trace.format.process_start import note_failure, write_start
 
 if TYPE_CHECKING:
     from rltrace.recorder.base.dispatch_mode import Engine
@@ -70,7 +70,7 @@ class ForkedChild:
             return
         birth = {"parent": os.getppid(), "forked": True, "argv": masked_arguments(sys.argv)}
         try:
-            self._token = write_birth(options.trace, birth)
+            self._token = write_start(options.trace, birth)
         except OSError:  # the trace is gone: nothing can be recorded
             self.forget()
             return

@@ -32,7 +32,7 @@ from rltrace.recorder.profiler.launch_matching import Joined, Launch, ProfilerEv
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.kernels.evidence import LAUNCHES
-from rltrace.trace.kernels.launches import NewLaunched, Unknown
+from rltrace.trace.kernels.launches import NewLaunches, Unknown
 
 if TYPE_CHECKING:
     from rltrace.recorder.core.op_recorder import OpRecorder
@@ -173,7 +173,7 @@ class LaunchRecorder:
         if self._rows is not None and stream == self._streams.main.number and rows.first + len(rows) > self.first:
             self._rows.append(rows.columns[max(self.first - rows.first, 0) :, JOIN_COLUMNS])
 
-    def _new_launched(self, events: Sequence[ProfilerEvent], why: str | None) -> NewLaunched | None:
+    def _new_launched(self, events: Sequence[ProfilerEvent], why: str | None) -> NewLaunches | None:
         main = self._streams.main
         rows = np.concatenate([np.zeros((0, len(JOIN_COLUMNS)), np.uint32), *(self._rows or ())])
         first, self.first = self.first, main.row
@@ -184,7 +184,7 @@ class LaunchRecorder:
             ids, strays = np.zeros(0, np.uint32), ()
             reasons = [(f"{type(error).__name__}: {error}", 0, len(rows))] if len(rows) else []
         unknown += [Unknown(reason, main.number, first + start, count) for reason, start, count in reasons]
-        return NewLaunched(main.number, first, ids, tuple(unknown), strays) if len(ids) or unknown or strays else None
+        return NewLaunches(main.number, first, ids, tuple(unknown), strays) if len(ids) or unknown or strays else None
 
     def _join(
         self, rows: NDArray[np.uint32], events: Sequence[ProfilerEvent], why: str | None

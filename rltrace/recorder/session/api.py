@@ -20,7 +20,7 @@ from rltrace.recorder.base.options import RecordOptions, check_axes
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.session import session as sessions
 from rltrace.selectors import parse_selectors
-from rltrace.trace.format.process_start import write_birth
+from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 
 
@@ -88,7 +88,7 @@ def recording(options: RecordOptions, *, force: bool, extend: Extend | None = No
     trace = Path(options.trace)
     create_trace(trace, _launch(options), force=force)
     started, owner = time.monotonic(), os.getpid()
-    token = write_birth(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
+    token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
     session = sessions.start(options, token, extend)
     failure = None
     try:

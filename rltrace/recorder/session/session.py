@@ -202,10 +202,10 @@ class Session:
             self._committer.stop()
             self._write_facts()
             for record in self._extension.records() if self._extension is not None else ():
-                self._writer.say(record)
+                self._writer.append(record)
             steps = self.steps
             with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
-                self._writer.say(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
+                self._writer.append(window.last_state(self._process.digests, steps.optimizers(), self._modules.roots()))
             state = "stopped" if self._stopped else "complete"
             self._writer.close(state, _ending(), steps.generator_states(), steps.last_parameters())
         except Exception as error:
@@ -229,7 +229,7 @@ class Session:
             return
         try:
             self._committer.flush()
-            self._writer.say({"type": "provisional_end", "state": state, "exit": dict(ending)})
+            self._writer.append({"type": "provisional_end", "state": state, "exit": dict(ending)})
         except Exception as error:
             self.fail(error)
 

@@ -29,7 +29,7 @@ from rltrace.trace.write.writer import ProcessWriter
 if TYPE_CHECKING:
     from rltrace.recorder.capture.activation_tensors import ActivationQueue
     from rltrace.recorder.capture.values import ValueQueue
-    from rltrace.trace.kernels.launches import NewLaunched
+    from rltrace.trace.kernels.launches import NewLaunches
 
 
 # --- pending digests --------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Committer:
                 while self._commit(stream, number):
                     pass
 
-    def flush_stream(self, stream: RowBuffer, launches: Callable[[], NewLaunched | None]) -> None:
+    def flush_stream(self, stream: RowBuffer, launches: Callable[[], NewLaunches | None]) -> None:
         """Commit every finished row of a stream, then the kernel launches of these rows."""
         try:
             with self._commits:
@@ -180,7 +180,7 @@ class Committer:
                     pass
                 launched = launches()
                 if launched is not None:
-                    self._writer.commit(stream.number, None, self._process.tables.take(), launched=launched)
+                    self._writer.commit(stream.number, None, self._process.tables.take(), launches=launched)
         except Exception as error:
             self._fail(error)
 
