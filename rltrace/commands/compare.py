@@ -135,18 +135,10 @@ def _given(
 def _asked(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
     from rltrace.parity.compare import ParityOptions
     from rltrace.parity.model import RowsBy
-    from rltrace.parity.module_names import parse_map
+    from rltrace.parity.module_names import read_map
 
-    lines = () if map_file is None else parse_map(_text_of(map_file), str(map_file))
+    lines = () if map_file is None else read_map(map_file)
     return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"the map {path} cannot be read: {why}") from None
 
 
 def _judged(

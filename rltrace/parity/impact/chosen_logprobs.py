@@ -17,8 +17,8 @@ from rltrace.errors import UsageError
 from rltrace.parity.call_range import CallRange
 from rltrace.parity.impact.logprobs import Floats, Gap, Policy, measure
 from rltrace.parity.impact.token_order import NONE, Tokens
-from rltrace.parity.matching.forward_passes import root_of
 from rltrace.parity.matching.row_pairs import LAST, KeyedTable, pair
+from rltrace.parity.module_names import root_of
 from rltrace.parity.selection import Selected, selected_in
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.token_keys import NO_KEY, Keys, Numbers

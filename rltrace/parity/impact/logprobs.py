@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from rltrace.parity.call_range import CallRange, flat_rows
 from rltrace.parity.impact.token_order import NONE, Tokens, tokens_of
-from rltrace.parity.matching.forward_passes import root_of
 from rltrace.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.parity.matching.row_pairs import KeyedTable, pair, table_of
 from rltrace.parity.matching.token_grids import TokenGrid
+from rltrace.parity.module_names import root_of
 from rltrace.selectors import escape
 from rltrace.token_keys import Numbers
 from rltrace.trace.format.activation_rows import ModuleCall, Part

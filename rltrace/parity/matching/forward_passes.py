@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.parity.call_range import CallRange, inputs_of
+from rltrace.parity.module_names import root_of
 from rltrace.token_keys import Numbers
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
 
@@ -77,11 +78,6 @@ def _anchors(stretch: CallRange) -> Iterator[tuple[ModuleCall, ActivationRows]]:
         if chosen is not None:
             found += looked_up.get(chosen) or given[chosen]
     yield from sorted(found, key=lambda one: one[0].number)
-
-
-def root_of(path: str) -> str:
-    """The outermost module's name: a class, and which of its objects."""
-    return path.partition(".")[0]
 
 
 def _whole_numbers(call: ModuleCall) -> Iterator[ActivationRows]:

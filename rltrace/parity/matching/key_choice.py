@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.parity.call_range import CallRange, came_from, inputs_of, outputs_of
-from rltrace.parity.matching.forward_passes import Forward, forwards_of, root_of
-from rltrace.parity.matching.token_grids import UNKNOWN, TokenGrid, token_grids
+from rltrace.parity.call_range import CallRange, inputs_of, outputs_of
+from rltrace.parity.matching.forward_passes import Forward, forwards_of
+from rltrace.parity.matching.token_grids import EarlierOutputs, TokenGrid, token_grids
 from rltrace.parity.model import RowsBy
+from rltrace.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
 
@@ -50,13 +51,13 @@ Handed = Mapping[Given, list[tuple[ModuleCall, ActivationRows]]]
 def _handed_in(stretch: CallRange) -> Handed:
     """Inputs of outermost calls that no call before them gave, by module and name."""
     found: dict[Given, list[tuple[ModuleCall, ActivationRows]]] = {}
-    given: dict[str, list[ActivationRows]] = {}
+    earlier = EarlierOutputs()
     for call in stretch.outermost:
-        earlier = given.setdefault(root_of(call.module), [])
         for tensor in inputs_of(call):
-            if tensor.digests.size and tensor.axes and not any(came_from(tensor, one) for one in earlier):
+            if tensor.digests.size and tensor.axes and not earlier.hold(call.module, tensor.digests):
                 found.setdefault((call.module, tensor.name), []).append((call, tensor))
-        earlier[:] = [*earlier, *outputs_of(call)][-16:]
+        for tensor in outputs_of(call):
+            earlier.add(call.module, tensor.digests)
     return found
 
 
@@ -82,17 +83,12 @@ def _chosen(handed: Handed, others: Keys) -> Mapping[str, str]:
 
 def _grids(handed: Handed, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
     found = [
-        _grid(call, tensor, np.where(tensor.digests == NO_KEY, np.uint64(1), tensor.digests).ravel())
+        TokenGrid.of_inputs(call, tensor.digests)
         for (module, name), calls in handed.items()
         for call, tensor in calls
         if chosen.get(module) == name
     ]
     return tuple(sorted(found, key=lambda grid: grid.anchor.number))
-
-
-def _grid(call: ModuleCall, tensor: ActivationRows, keys: Keys) -> TokenGrid:
-    unknown = np.full(len(keys), UNKNOWN)
-    return TokenGrid(call, tensor.digests.shape, keys, unknown, unknown)
 
 
 def counted_grids(stretch: CallRange) -> tuple[TokenGrid, ...]:
@@ -105,7 +101,8 @@ def counted_grids(stretch: CallRange) -> tuple[TokenGrid, ...]:
             continue
         first = counts.get(call.module, 0)
         counts[call.module] = first + tensor.digests.size
-        grids.append(_grid(call, tensor, np.arange(first, counts[call.module]).astype(np.uint64) + np.uint64(1)))
+        keys = np.arange(first + 1, counts[call.module] + 1).astype(np.uint64)
+        grids.append(TokenGrid.of_keys(call, tensor.digests.shape, keys))
     return tuple(grids)
 
 

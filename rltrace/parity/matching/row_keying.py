@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.parity.call_range import CallRange, came_from, inputs_of, outputs_of, row_shape
-from rltrace.parity.matching.forward_passes import INTEGERS, root_of
-from rltrace.parity.matching.layouts import RowLayout, RowPlacement, layouts, lie, op_layouts
+from rltrace.parity.matching.forward_passes import INTEGERS
+from rltrace.parity.matching.layouts import RowLayout, common_layouts, layouts, op_layouts, placement, settled
 from rltrace.parity.matching.token_grids import TokenGrid
+from rltrace.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 
@@ -152,7 +153,12 @@ class Keying:
         self.stretch = stretch
         self.grids = tuple(grid for grid in grids if len(grid.keys))
         self._covers = covers(stretch, self.grids)
-        self._readings = self._common_readings()
+        grids_of_calls = ((call, self._covers[call.number]) for call in stretch.calls if call.number in self._covers)
+        self._layouts = common_layouts(
+            (_name(call, tensor), layouts(tensor.digests.shape, grid.shape))
+            for call, grid in grids_of_calls
+            for tensor in call.tensors
+        )
         self._met: dict[int, list[KeyedRows]] = {}
         self._found: dict[int, list[Keyed]] = {}
         for call, part in stretch.moments:
@@ -183,9 +189,8 @@ class Keying:
             return Unkeyed(tensor, _AGAIN if call.phase == "backward" else _NO_GRID)
         given, tensor = tensor, self._by_element(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
-        unsure = len(possible) > 1 or (possible == (RowLayout.SHARED,) and tensor.digests.ndim == 1)
-        if unsure and tensor is given:
-            possible = tuple(one for one in possible if one in self._readings[_name(call, tensor)])
+        if tensor is given:
+            possible = settled(possible, tensor.digests.ndim, self._layouts[_name(call, tensor)])
         found = self._by_shape(grid, tensor, possible)
         if isinstance(found, Unkeyed) or _is_doubtful(tensor, possible):
             found = self._settled(call, grid, tensor, found)
@@ -219,9 +224,9 @@ class Keying:
             return Unkeyed(tensor, f"its {_counted(shape)} are not the {_counted(grid.shape)} of the forward pass")
         if len(possible) > 1:
             return Unkeyed(tensor, f"{_counted(shape)} can be read as {' and as '.join(possible)}")
-        lying: RowPlacement = lie(shape, grid.shape, possible[0])
+        placed = placement(shape, grid.shape, possible[0])
         assumed = "taken as those of the last tokens" if possible[0] is RowLayout.TAIL else ""
-        return KeyedRows(tensor, grid, lying.rows, lying.parts, assumed)
+        return KeyedRows(tensor, grid, placed.rows, placed.parts, assumed)
 
     def _stood_there(self, found: KeyedRows) -> bool:
         """Whether the same rows stood at the same tokens of this forward pass before."""
@@ -280,17 +285,6 @@ class Keying:
             if given.tensor.digests.shape == tensor.digests.shape and not is_plain:
                 return KeyedRows(tensor, given.grid, given.rows, given.parts, given.assumed)
         return None
-
-    def _common_readings(self) -> Mapping[tuple[str, Part, str], frozenset[RowLayout]]:
-        """For each tensor of a module the readings that the shapes of all its calls allow."""
-        found: dict[tuple[str, Part, str], frozenset[RowLayout]] = {}
-        for call in self.stretch.calls:
-            grid = self.grid(call)
-            for tensor in call.tensors if grid is not None else ():
-                assert grid is not None
-                name, possible = _name(call, tensor), frozenset(layouts(tensor.digests.shape, grid.shape))
-                found[name] = found.get(name, possible) & possible
-        return found
 
 
 def _nth(digests: Keys) -> Numbers:

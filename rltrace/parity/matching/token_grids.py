@@ -6,6 +6,7 @@ key. How a tensor's rows lie on a grid is told elsewhere (``layouts``).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward
+from rltrace.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, token_keys
 from rltrace.trace.format.activation_rows import ModuleCall
 
@@ -38,6 +40,17 @@ class TokenGrid:
     """Token ids; None: they are no tokens."""
     pads: Numbers | None = None
     """Nonzero where a token only pads; None: not told apart."""
+
+    @classmethod
+    def of_keys(cls, anchor: ModuleCall, shape: tuple[int, ...], keys: Keys) -> TokenGrid:
+        """The grid of rows that are no tokens: they have keys, but no sequences."""
+        unknown = np.full(len(keys), UNKNOWN)
+        return cls(anchor, shape, keys, unknown, unknown)
+
+    @classmethod
+    def of_inputs(cls, anchor: ModuleCall, digests: Keys) -> TokenGrid:
+        """The grid of rows that are identified by their input: the keys are its digests."""
+        return cls.of_keys(anchor, digests.shape, np.where(digests == NO_KEY, np.uint64(1), digests).ravel())
 
     @property
     def known(self) -> int:
@@ -150,3 +163,30 @@ def _numbered(grids: Sequence[TokenGrid]) -> tuple[TokenGrid, ...]:
     return tuple(
         replace(g, sequences=np.where(g.sequences < 0, UNKNOWN, g.sequences + offsets[g.anchor.module])) for g in grids
     )
+
+
+# --- inputs that are no tokens ----------------------------------------------------------------------------------------
+
+
+EARLIER = 16
+"""Outputs of the outermost calls of a model that a later input is compared with."""
+
+
+class EarlierOutputs:
+    """Rows that the outermost calls of each model returned last.
+
+    An input whose rows are all among them is no observation: where the modules of a policy are called one by one, a
+    call continues the forward pass of the call before.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[str, deque[Keys]] = {}
+
+    def add(self, module: str, digests: Keys) -> None:
+        self._digests.setdefault(root_of(module), deque(maxlen=EARLIER)).append(digests.ravel())
+
+    def hold(self, module: str, digests: Keys) -> bool:
+        return any(np.isin(digests, earlier).all() for earlier in self._digests.get(root_of(module), ()))
+
+    def forget(self, module: str) -> None:
+        self._digests.pop(root_of(module), None)

@@ -17,15 +17,15 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.errors import HoleError
-from rltrace.parity.module_names import MapLine
-from rltrace.parity.patching.forward_tracker import Pass, Passes, TrackedCall
-from rltrace.parity.patching.layout import Names, chosen, places, readings
+from rltrace.parity.matching.layouts import place_rows
+from rltrace.parity.module_names import MapLine, ModulePartners
+from rltrace.parity.patching.forward_tracker import RunningPasses, TrackedCall
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowLookup, RowTable, TensorPlace, row_shape
 from rltrace.parity.patching.tally import PatchCounts, PatchResult, RowAccount
 from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.hooks import OpHook, Run
-from rltrace.recorder.core.modules import members
+from rltrace.recorder.core.modules import members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
@@ -57,30 +57,30 @@ class SharedRows:
     alone: Numbers
 
 
-def rows_of(table: RowTable, spot: TensorPlace, tensor: Tensor, call: TrackedCall, over: Pass, step: int) -> SharedRows:
-    """Which rows of a tensor of ``call`` A has. Raises NotInjectedError where it cannot be told which rows they are."""
+def rows_of(table: RowTable, place: TensorPlace, tensor: Tensor, call: TrackedCall, step: int) -> SharedRows:
+    """The rows of a tensor of ``call`` that A has too. Raises NotInjectedError where they cannot be identified."""
     if not is_plain(tensor):
         raise NotInjectedError("the tensor is made of others here (sparse, nested, a subclass, within a transform)")
-    shape = tuple(map(int, tensor.shape))
-    usual = table.layouts.get((spot.module, spot.op, spot.name), ())
-    reading = chosen(readings(shape, over.grid.shape, table.axes), usual)
-    if reading is not None:
-        axes = reading.axes
-        parts, rows = places(shape, over.grid.shape, reading)
+    assert call.traversal is not None
+    forward_pass = call.traversal.forward_pass
+    grid, shape = forward_pass.grid, tuple(map(int, tensor.shape))
+    usual = table.layouts.get((place.module, place.op, place.name), ())
+    placed = place_rows(shape, grid.shape, table.axes, usual)
+    if placed is not None:
+        axes, parts, rows = placed[0], placed[1].parts, placed[1].rows
     else:
         axes = axes_of(table.axes, len(shape))
-        given = next((g for g in call.given if g.fits(tuple(shape[axis] for axis in axes))), None)
-        if given is None:
-            tokens = list(over.grid.shape)
-            raise NotInjectedError(f"unknown which rows of {list(shape)} belong to which of {tokens} tokens")
-        parts, rows = np.arange(len(given.rows))[:, None], given.rows
+        known = next((one for one in call.inputs if one.fits(tuple(shape[axis] for axis in axes))), None)
+        if known is None:
+            raise NotInjectedError(f"unknown which rows of {list(shape)} belong to which of {list(grid.shape)} tokens")
+        parts, rows = np.arange(len(known.rows))[:, None], known.rows
         parts, rows = parts[rows != NONE], rows[rows != NONE]
-    known = over.grid.keys[rows] != NO_KEY
-    parts, rows = parts[known], rows[known]
-    found = table.find(spot, over.grid.keys[rows], over.alike[rows], step)
-    there = found.source != NONE
-    own = RowLookup(found.source[there], found.row[there], found.several[there])
-    return SharedRows(axes, parts[there], own, rows[~there])
+    keyed = grid.keys[rows] != NO_KEY
+    parts, rows = parts[keyed], rows[keyed]
+    found = table.find(place, grid.keys[rows], forward_pass.sequences[rows], step)
+    shared = found.source != NONE
+    own = RowLookup(found.source[shared], found.row[shared], found.several[shared])
+    return SharedRows(axes, parts[shared], own, rows[~shared])
 
 
 def put_in(table: RowTable, tensor: Tensor, rows: SharedRows, but: str = "") -> PatchResult:
@@ -270,12 +270,12 @@ class RowPutter:
 
         ``below``: what A's rows hold must be less, since they are places among so many.
         """
-        assert call.walk is not None
-        over, again = call.walk.over, call.walk.again
+        assert call.traversal is not None
+        over, again = call.traversal.forward_pass, call.traversal.is_repeated
         with self._lock:  # the trace is read, and counts are made
             asked = int((over.grid.keys != NO_KEY).sum())
             try:
-                rows = rows_of(self.table, spot, tensor, call, over, step)
+                rows = rows_of(self.table, spot, tensor, call, step)
                 asked = len(rows.parts)
                 if below is not None and asked and most_in(self.table, rows) >= below:
                     raise NotInjectedError(NO_SUCH)
@@ -284,7 +284,7 @@ class RowPutter:
                 self._tally.failed(spot.module, spot.op, call.path, asked, str(error))
                 return 0
             wants = self._tally.wants_words(spot.module, spot.op)
-            words = [over.words(row) for row in done.alone[:wants].tolist()]
+            words = [over.describe(row) for row in done.alone[:wants].tolist()]
             self._tally.done(spot.module, spot.op, call.path, done, words, again=again)
             return done.put_in
 
@@ -297,25 +297,29 @@ class PatchingHook(OpHook[None]):
 
     def __init__(self, stream: OpRecorder, putter: RowPutter) -> None:
         process = stream.process
-        names = Names(putter.table.modules, process.module_names.roots, putter.lines)
+        roots = process.module_names.roots
+        paths = lambda: (path for name, root in roots() for path in _paths_in(name, root))  # noqa: E731
+        partners = ModulePartners(putter.table.modules, paths, putter.lines)
         self._process = process
         self._putter = putter
-        self.passes = Passes(putter.table, names, process.layouts, lambda: process.step)
+        self.passes = RunningPasses(putter.table, partners, process.layouts, lambda: process.step)
         hook = _CallPatches(stream, putter, self.passes)
         stream.modules.call_hooks.append(hook)
         stream.modules.autograd_call_hooks.append(hook)
 
     def replacement(self, func: OpOverload) -> Run | None:
-        call = self.passes.here
-        ops = None if call is None or call.walk is None or call.module is None else self._putter.places.get(call.module)
+        call = self.passes.call
+        if call is None or call.traversal is None or call.module is None:
+            return None
+        ops = self._putter.places.get(call.module)
         return self._run if ops and self._process.calls.plan(func).name in ops else None
 
     def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op, and put A's rows into what it returns."""
         out = func(*args, **kwargs)
         try:
-            call = self.passes.here
-            if call is not None and call.walk is not None and call.module is not None:
+            call = self.passes.call
+            if call is not None and call.traversal is not None and call.module is not None:
                 self._put(call, call.module, self._process.calls.plan(func), args, kwargs, out)
         except Exception as error:
             self._process.fail(error)
@@ -324,8 +328,8 @@ class PatchingHook(OpHook[None]):
     def _put(
         self, call: TrackedCall, module: str, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> None:
-        assert call.walk is not None
-        nth, step = call.walk.count(module, plan.name), self._process.step
+        assert call.traversal is not None
+        nth, step = call.traversal.count(module, plan.name), self._process.step
         choice = CHOICES.get(plan.name)
         results = list(named_results(plan, args, kwargs, out))
         for name, tensor in sorted(results, key=lambda result: result[0] != choice):  # what was chosen comes first
@@ -341,7 +345,7 @@ class PatchingHook(OpHook[None]):
 class _CallPatches:
     """Puts A's activation rows into what modules return."""
 
-    def __init__(self, stream: OpRecorder, putter: RowPutter, passes: Passes) -> None:
+    def __init__(self, stream: OpRecorder, putter: RowPutter, passes: RunningPasses) -> None:
         self._stream = stream
         self._putter = putter
         self._passes = passes
@@ -377,7 +381,7 @@ class _CallPatches:
             for where, tensor in named_tensors(value, name)
             if is_plain(tensor)
         ]
-        here = self._passes.here
+        here = self._passes.call
         depth = depth or (1 if here is None else here.depth + 1)  # threads of autograd's own know none
         call = self._passes.begin(path, type(module).__name__, depth, arguments)
         if call.module is None or OUTPUT not in self._putter.places.get(call.module, ()):
@@ -388,11 +392,11 @@ class _CallPatches:
         call = begun.call
         self._passes.end(call)
         self._put(begun, result)
-        self._passes.gave(call, (tensor for _, tensor in named_tensors(result) if is_plain(tensor)))
+        self._passes.add_outputs(call, (tensor for _, tensor in named_tensors(result) if is_plain(tensor)))
 
     def _put(self, begun: _Begun, result: Any) -> None:
         call = begun.call
-        if call.nth is None or begun.module is None or call.module is None or call.walk is None:
+        if call.nth is None or begun.module is None or call.module is None or call.traversal is None:
             return
         own: set[int] | None = None
         for name, tensor in named_tensors(result):
@@ -400,7 +404,7 @@ class _CallPatches:
             if spot not in self._putter.table:
                 continue
             if own is None:
-                own = {address_of(held) for held in (*_held(begun.module),)}
+                own = {address_of(held) for _, held in tensors_of(begun.module)}
             but = _why_not(tensor, begun.versions, own)
             if self._putter.put(call, spot, tensor, self._stream.process.step, but=but):
                 self._stream.forget_writer(tensor)
@@ -440,13 +444,12 @@ def _why_not(tensor: Tensor, versions: dict[int, int], own: set[int]) -> str:
     return GIVEN if versions.get(address) == _version(tensor) else ""
 
 
-def _held(module: torch.nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers of a module and all in it; walks them itself, as ``parameters()`` may be the program's."""
-    below, met = [module], set[int]()
+def _paths_in(name: str, root: torch.nn.Module) -> Iterator[str]:
+    """The paths of a module and all below it, without ``modules()``, which may be the program's own."""
+    below, seen = [(name, root)], set[int]()
     while below:
-        one = below.pop()
-        if id(one) in met:
-            continue
-        met.add(id(one))
-        yield from (held for kind in ("_parameters", "_buffers") for _, held in members(one, kind) if held is not None)
-        below += [child for _, child in members(one, "_modules") if child is not None]
+        path, module = below.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield path
+            below += [(f"{path}.{own}", child) for own, child in members(module, "_modules") if child is not None]

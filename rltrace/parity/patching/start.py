@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrace.errors import UsageError
-from rltrace.parity.module_names import MapLine
-from rltrace.parity.patching.layout import read_lines
+from rltrace.parity.module_names import MapLine, read_map
 from rltrace.parity.patching.recorder import PatchingHook, RowPutter
 from rltrace.parity.patching.row_table import RowTable
 from rltrace.parity.patching.source import read_table
@@ -81,7 +80,7 @@ def start(options: RecordOptions, token: str) -> Session:
     """Start to record this process as part of a replay by rows; called once, by the bootstrap."""
     trace = open_trace(options.replay)
     table = read_table(trace, parse_selectors(options.inject), options.inject, weights=options.weights)
-    lines = read_lines(options.names) if options.names else ()
+    lines = read_map(options.names) if options.names else ()
     return sessions.start(options, token, lambda _: PatchExtension(table, lines))
 
 
@@ -115,7 +114,7 @@ def rows_block(
     selectors = (inject,) if isinstance(inject, str) else tuple(inject)
     table = read_table(trace, parse_selectors(selectors), selectors, weights=weights)
     options = options_of(trace, str(Path(path).absolute()), selectors, weights=weights, names=names)
-    lines = () if names is None else read_lines(names)
+    lines = () if names is None else read_map(names)
     made = RowReplay()
     with recording(options, force=force, extend=lambda _: PatchExtension(table, lines)):
         yield made
