@@ -92,7 +92,7 @@ def command(
     from rltrace.commands._terminal import can_open, show_parity
     from rltrace.parity.compare import compare
     from rltrace.parity.impact.summary import effects_of
-    from rltrace.parity.inputs import open_stretches
+    from rltrace.parity.inputs import open_ranges
     from rltrace.parity.requirements import parse_requirement
 
     wanted = asked_for(ctx, contributing)
@@ -101,13 +101,13 @@ def command(
     asked = _asked(map_file, rows_by, pad)
     if output is not None:
         check_output(output, force)
-    stretches = open_stretches(*given)
+    call_ranges = open_ranges(*given)
 
     def find() -> ParityResult:
-        compared = compare(*stretches, asked)
+        compared = compare(*call_ranges, asked)
         effects = effects_of(compared, logprobs, routing)
         if wanted is not None:
-            parts = contribute(wanted, compared, effects, given, stretches, asked, logprobs, routing)
+            parts = contribute(wanted, compared, effects, given, call_ranges, asked, logprobs, routing)
             effects = replace(effects, contributions=parts)
         return _judged(compared, effects, given, requirements)
 

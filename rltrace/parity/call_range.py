@@ -1,4 +1,4 @@
-"""What is read of one side: the module calls of a stretch of a stream, how they lie in each other, and the values.
+"""What is read of one side: the module calls of a call range of a stream, how they lie in each other, and the values.
 
 Owns looking up; decides nothing. It may stand on a trace, or on calls that were built in memory.
 """
@@ -29,7 +29,7 @@ def _nothing(_digest: int) -> None:
 
 @dataclass(frozen=True)
 class RecordedStream:
-    """The stream that a stretch is of: its ops can be read."""
+    """The stream that a call range is of: its ops can be read."""
 
     process: ProcessTrace
     stream: StreamTrace
@@ -47,7 +47,7 @@ class CallRange:
     path: str = ""
     """Of the trace, as it was given."""
     ops: Mapping[int, OpRows] = field(default_factory=dict)
-    """By row of the stream; those outside of the stretch too."""
+    """By row of the stream; those outside of the call range too."""
     find: Find = _nothing
     recorded: RecordedStream | None = None
     """None: it was built in memory, and its ops cannot be read."""
@@ -80,11 +80,11 @@ class CallRange:
         return replace(self, calls=tuple(call for call in self.calls if call.step == step))
 
     def parent(self, call: ModuleCall) -> ModuleCall | None:
-        """The innermost call of the stretch around ``call``; None: there is none."""
+        """The innermost call of the call range around ``call``; None: there is none."""
         return self._parents.get(call.number)
 
     def around(self, call: ModuleCall) -> Sequence[ModuleCall]:
-        """Every call of the stretch around ``call``, the innermost first."""
+        """Every call of the call range around ``call``, the innermost first."""
         found = []
         above = self.parent(call)
         while above is not None:
@@ -191,16 +191,16 @@ def row_shape(tensor: ActivationRows) -> tuple[int, ...]:
     return tuple(size for axis, size in enumerate(tensor.shape) if axis not in tensor.axes)
 
 
-def works_itself(stretch: CallRange, path: str) -> bool:
+def works_itself(call_range: CallRange, path: str) -> bool:
     """Whether a module gives anything that none of the modules that it calls gave."""
-    for call in stretch.modules.get(path, ()):
-        given = {tensor.whole for one in _all_inner(stretch, call) for tensor in outputs_of(one)}
+    for call in call_range.modules.get(path, ()):
+        given = {tensor.whole for one in _all_inner(call_range, call) for tensor in outputs_of(one)}
         if any(tensor.whole not in given for tensor in outputs_of(call)):
             return True
     return False
 
 
-def _all_inner(stretch: CallRange, call: ModuleCall) -> Iterator[ModuleCall]:
-    for one in stretch.inner.get(call.number, ()):
+def _all_inner(call_range: CallRange, call: ModuleCall) -> Iterator[ModuleCall]:
+    for one in call_range.inner.get(call.number, ()):
         yield one
-        yield from _all_inner(stretch, one)
+        yield from _all_inner(call_range, one)

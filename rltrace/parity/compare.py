@@ -1,4 +1,4 @@
-"""Two stretches compared by row: the whole of it, from calls to a verdict.
+"""Two call ranges compared by row: the whole of it, from calls to a verdict.
 
 Owns the order of the work and the verdict. What the rows are known by, how they pair and what they come to is told
 elsewhere; nothing here prints.
@@ -70,14 +70,14 @@ def _why_undecided(compared: int, a: CallRange, b: CallRange, never_computed: in
     return f"parts of the traces cannot be read; everything compared is equal: {holes[0]}" if holes else ""
 
 
-def side_of(stretch: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:
+def side_of(call_range: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:
     unknown = sum(_unknown(grid) for grid in grids)
     return ParitySide(
-        path=stretch.path,
-        stream=stretch.stream,
-        what=stretch.what,
-        calls=len(stretch.calls),
-        modules=len(stretch.modules),
+        path=call_range.path,
+        stream=call_range.stream,
+        what=call_range.what,
+        calls=len(call_range.calls),
+        modules=len(call_range.modules),
         passes=len(grids),
         rows=sum(grid.known for grid in grids),
         unknown=unknown,
@@ -91,15 +91,15 @@ def _unknown(grid: TokenGrid) -> int:
     return int(without.sum() if grid.pads is None else (without & (grid.pads == 0)).sum())
 
 
-def alone(stretch: CallRange, matched: set[str]) -> tuple[str, ...]:
-    return tuple(path for path in stretch.modules if path not in matched)
+def alone(call_range: CallRange, matched: set[str]) -> tuple[str, ...]:
+    return tuple(path for path in call_range.modules if path not in matched)
 
 
 def assumed(*keyings: Keying) -> list[str]:
     """What was taken for granted about tensors, one sentence for each kind of it."""
     found: dict[str, list[str]] = {}
     for keying in keyings:
-        for call in keying.stretch.calls:
+        for call in keying.call_range.calls:
             for rows in keying.of(call):
                 if isinstance(rows, KeyedRows) and rows.assumed:
                     text = rows.assumed
@@ -156,7 +156,7 @@ class Compared:
 
 
 def compare(a: CallRange, b: CallRange, asked: ParityOptions | None = None) -> Compared:
-    """Compare two stretches by row. Raises UsageError where what was asked for makes no sense."""
+    """Compare two call ranges by row. Raises UsageError where what was asked for makes no sense."""
     asked = asked or ParityOptions()
     a, b, steps = same_steps(a, b)
     known = known_rows(a, b, asked.rows_by, asked.pad)

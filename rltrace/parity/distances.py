@@ -39,8 +39,8 @@ TOGETHER = 1 << 16
 class RowValues:
     """The values of rows of one side."""
 
-    def __init__(self, stretch: CallRange) -> None:
-        self._stretch = stretch
+    def __init__(self, call_range: CallRange) -> None:
+        self._call_range = call_range
         self._held: OrderedDict[int, Value | None] = OrderedDict()
         self._size = 0
 
@@ -55,7 +55,7 @@ class RowValues:
     def _value(self, rows: KeyedRows) -> Value | None:
         digest = rows.tensor.whole
         if digest not in self._held:
-            value = self._held[digest] = self._stretch.value(rows.tensor)
+            value = self._held[digest] = self._call_range.value(rows.tensor)
             self._size += _size(value)
             while self._size > HELD_BYTES and len(self._held) > 1:
                 self._size -= _size(self._held.popitem(last=False)[1])

@@ -1,7 +1,7 @@
-"""The two stretches that ``rltrace compare`` is given, from traces, streams and selectors.
+"""The two call ranges that ``rltrace compare`` is given, from traces, streams and selectors.
 
 Owns which calls are A's and which are B's, and what is said where that cannot be told. One trace alone is two
-stretches: calls without gradient, and calls with.
+call_ranges: calls without gradient, and calls with.
 """
 
 from __future__ import annotations
@@ -49,46 +49,48 @@ def parse_given(text: str, selectors: Sequence[str], side: str) -> TraceArgument
     return TraceArgument(path, stream, selector, " or ".join(selectors))
 
 
-def open_stretches(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRange]:
-    """The two stretches. Raises UsageError."""
+def open_ranges(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRange]:
+    """The two call ranges. Raises UsageError."""
     trace_a = open_trace(a.path)
     if a.path != b.path:
-        return _stretch("a", trace_a, a, None, "calls"), _stretch("b", open_trace(b.path), b, None, "calls")
-    return _stretch("a", trace_a, a, _without_gradient, WITHOUT), _stretch("b", trace_a, b, _with_gradient, WITH)
+        return _call_range("a", trace_a, a, None, "calls"), _call_range("b", open_trace(b.path), b, None, "calls")
+    return _call_range("a", trace_a, a, _without_gradient, WITHOUT), _call_range("b", trace_a, b, _with_gradient, WITH)
 
 
 def open_again(b: TraceArgument, path: Path, *, alone: bool) -> CallRange:
-    """B's stretch in the trace of another run of its program; ``alone``: A is of the same trace. Raises UsageError."""
+    """B's call range in the trace of another run of its program; ``alone``: A is of the same trace. Raises UsageError."""
     wanted, what = (_with_gradient, WITH) if alone else (None, "calls")
-    return _stretch("b", open_trace(path), replace(b, path=path), wanted, what)
+    return _call_range("b", open_trace(path), replace(b, path=path), wanted, what)
 
 
 Wanted = Callable[[CallRange, ModuleCall], bool]
 
 
-def _with_gradient(stretch: CallRange, call: ModuleCall) -> bool:
+def _with_gradient(call_range: CallRange, call: ModuleCall) -> bool:
     """As the outermost call around it has it: a model may switch gradients off for a part of its own."""
-    return (call, *stretch.around(call))[-1].grad
+    return (call, *call_range.around(call))[-1].grad
 
 
-def _without_gradient(stretch: CallRange, call: ModuleCall) -> bool:
-    return not _with_gradient(stretch, call)
+def _without_gradient(call_range: CallRange, call: ModuleCall) -> bool:
+    return not _with_gradient(call_range, call)
 
 
-def _stretch(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | None, what: str) -> CallRange:
+def _call_range(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | None, what: str) -> CallRange:
     """``wanted``: which calls, where no selector says so; ``what``: the same in words."""
     streams = list(_streams(side, trace, given))
     found = streams
     if given.selector is not None:
         chosen: Selector = given.selector
-        found = [_cut(stretch, lambda own, call: finds_call(chosen, own, call), given.text) for stretch in streams]
+        found = [
+            _cut(call_range, lambda own, call: finds_call(chosen, own, call), given.text) for call_range in streams
+        ]
     elif wanted is not None:
-        found = [_cut(stretch, wanted, what) for stretch in streams]
-    with_calls = [stretch for stretch in found if stretch.calls]
+        found = [_cut(call_range, wanted, what) for call_range in streams]
+    with_calls = [call_range for call_range in found if call_range.calls]
     if not with_calls:
         raise UsageError(_nothing(side, trace, given, streams, what))
     if len(with_calls) > 1:
-        names = [stretch.stream for stretch in with_calls]
+        names = [call_range.stream for call_range in with_calls]
         one = f"{given.path}:{names[0]}"
         raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {one}")
     return with_calls[0]
@@ -118,8 +120,8 @@ def _streams(side: str, trace: Trace, given: TraceArgument) -> Iterator[CallRang
                 )
 
 
-def _cut(stretch: CallRange, wanted: Wanted, what: str) -> CallRange:
-    return replace(stretch, calls=tuple(call for call in stretch.calls if wanted(stretch, call)), what=what)
+def _cut(call_range: CallRange, wanted: Wanted, what: str) -> CallRange:
+    return replace(call_range, calls=tuple(call for call in call_range.calls if wanted(call_range, call)), what=what)
 
 
 def _nothing(side: str, trace: Trace, given: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
@@ -133,6 +135,6 @@ def _nothing(side: str, trace: Trace, given: TraceArgument, streams: Sequence[Ca
     if not streams:
         return f"{given.path} ({name}) holds rows of ops, but of no module's call; {RECORD}"
     if given.selector is not None:
-        modules = list(dict.fromkeys(call.module for stretch in streams for call in stretch.calls))
+        modules = list(dict.fromkeys(call.module for call_range in streams for call in call_range.calls))
         return f"--{side} {given.text} finds no call of {given.path}; its modules are {', '.join(modules[:5])}, …"
     return f"{given.path} has no {what} ({name}); say with --a and --b which calls belong to which side"

@@ -28,7 +28,7 @@ class RowsBy(StrEnum):
     INPUTS = "inputs"
     """What the program handed in for it: an observation."""
     ORDER = "order"
-    """Its number, counted from the stretch's beginning."""
+    """Its number, counted from the call range's beginning."""
 
 
 class Reason(StrEnum):
@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class ParitySide:
-    """One of the two stretches."""
+    """One of the two call ranges."""
 
     path: str
     """Of the trace, as it was given."""
@@ -212,7 +212,7 @@ class Required:
 
 @dataclass(frozen=True)
 class Parity:
-    """Everything that comparing two stretches by row found."""
+    """Everything that comparing two call ranges by row found."""
 
     verdict: ParityVerdict
     why: str

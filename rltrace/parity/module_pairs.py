@@ -64,7 +64,7 @@ class PairedModule:
 def pair_modules(a: Keying, b: Keying, names: Iterable[tuple[str, str]], ranks: Numbers) -> list[PairedModule]:
     """The modules of ``names`` in the order in which A's first calls ended. ``ranks``: as of ``pairing.partners``."""
     partners = dict(names)
-    calls_a, calls_b = a.stretch.modules, b.stretch.modules
+    calls_a, calls_b = a.call_range.modules, b.call_range.modules
     return [
         _pair_module(a, b, Pair(path, partners[path]), calls_a[path], calls_b[partners[path]], ranks)
         for path in calls_a

@@ -92,18 +92,18 @@ def short_name(op: str) -> str:
     return parts[1] if parts[0] == "aten" else ".".join(parts[:2])
 
 
-def own_ops(stretch: CallRange, call: ModuleCall) -> list[OwnOp]:
+def own_ops(call_range: CallRange, call: ModuleCall) -> list[OwnOp]:
     """Ops of a call that are the module's own and compute something, in order. Raises HoleError."""
-    if stretch.recorded is None:
+    if call_range.recorded is None:
         return []
-    view = StreamView(stretch.recorded.process, stretch.recorded.stream)
+    view = StreamView(call_range.recorded.process, call_range.recorded.stream)
     rows = view.read(call.first_row, min(call.end_row, view.rows)).rows
-    outer = (call, *stretch.around(call))[-1]
+    outer = (call, *call_range.around(call))[-1]
     found = []
     for i in range(len(rows)):
         passes_on = rows.has(i, int(RowFlag.VIEW)) or rows.has(i, int(RowFlag.ALLOCATION))
         if rows.columns[i, Column.KIND] == Kind.OP and not passes_on and view.module(rows, i) == call.module:
-            found.append(_own_op(stretch, view, rows, i, call, outer))
+            found.append(_own_op(call_range, view, rows, i, call, outer))
     return found
 
 
@@ -117,11 +117,11 @@ def _holds_numbers(layout: Layout) -> bool:
     return bool(shape) and ("float" in dtype or "complex" in dtype)
 
 
-def _own_op(stretch: CallRange, view: StreamView, rows: Rows, i: int, call: ModuleCall, outer: ModuleCall) -> OwnOp:
+def _own_op(call_range: CallRange, view: StreamView, rows: Rows, i: int, call: ModuleCall, outer: ModuleCall) -> OwnOp:
     row = rows.first + i
     layouts = [_layout(view, number) for number in _numbers(view, int(rows.columns[i, Column.STRUCTURE]))]
     given = {_flattened(tensor.shape) for tensor in inputs_of(call)}
-    kept = [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := stretch.ops.get(row)) is not None else []
+    kept = [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := call_range.ops.get(row)) is not None else []
     weights: list[Known] = []
     for place, ((dtype, shape), link) in enumerate(zip(layouts, rows.inputs(i), strict=False)):
         before = link.distance <= 0 or row - link.distance < outer.first_row
@@ -270,7 +270,7 @@ def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks
     ``parting``: keys of the rows that part there though their inputs agree; an op's other rows may differ anyhow.
     """
     try:
-        every = own_ops(a.stretch, call_a), own_ops(b.stretch, call_b)
+        every = own_ops(a.call_range, call_a), own_ops(b.call_range, call_b)
     except HoleError as error:
         return _unknown(f"its ops cannot be read: {error}")
     if not any(every):
@@ -417,7 +417,7 @@ MOST_OF_A_ROW = 0.1
 def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
     """``modules`` in the order in which they ended."""
     candidates = {counted.result.path.a: counted for counted in modules if len(counted.parting)}
-    below = _below(a.stretch)
+    below = _below(a.call_range)
     found = []
     for path, counted in candidates.items():
         inside = below.get(str(path), frozenset())
@@ -426,11 +426,11 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
     return found or _before_a_module(modules, a, b, ranks)
 
 
-def _below(stretch: CallRange) -> Mapping[str, frozenset[str]]:
+def _below(call_range: CallRange) -> Mapping[str, frozenset[str]]:
     """Of each module, the modules that are called within its calls."""
     found: dict[str, set[str]] = {}
-    for call in stretch.calls:
-        for above in stretch.around(call):
+    for call in call_range.calls:
+        for above in call_range.around(call):
             if above.module != call.module:
                 found.setdefault(above.module, set()).add(call.module)
     return {path: frozenset(inside) for path, inside in found.items()}
@@ -472,7 +472,7 @@ def _or_beside(first: FirstOp, result: ModuleResult) -> FirstOp:
 
 def _first_op(a: Keying, b: Keying, call: Pair[int], ranks: Numbers, parting: Keys) -> FirstOp:
     assert call.a is not None and call.b is not None
-    return first_op(a, a.stretch.by_number[call.a], b, b.stretch.by_number[call.b], ranks, parting)
+    return first_op(a, a.call_range.by_number[call.a], b, b.call_range.by_number[call.b], ranks, parting)
 
 
 def _first_parting(counted: Counted) -> tuple[PairedTensor, int]:
@@ -491,7 +491,7 @@ def _first_parting(counted: Counted) -> tuple[PairedTensor, int]:
 def _before_a_module(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
     """The first inputs that differ, where no module's outputs do before them."""
     by_path = {str(counted.result.path.a): counted for counted in modules}
-    for path in dict.fromkeys(call.module for call in a.stretch.calls):
+    for path in dict.fromkeys(call.module for call in a.call_range.calls):
         counted = by_path.get(path)
         if counted is None:
             continue
@@ -507,7 +507,9 @@ def _before(
 ) -> ModuleOrigin:
     call = calls_of(tensor, at)
     assert call.a is not None and call.b is not None
-    around = [keying.stretch.parent(keying.stretch.by_number[number]) for keying, number in ((a, call.a), (b, call.b))]
+    around = [
+        keying.call_range.parent(keying.call_range.by_number[number]) for keying, number in ((a, call.a), (b, call.b))
+    ]
     name, path = tensor.name.b or "its input", counted.result.path
     row = row_words(tensor.b, int(tensor.pairs.b[at]))
     if around[0] is None or around[1] is None:

@@ -69,13 +69,13 @@ class Elements:
 
 def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Selector) -> Gap | str:
     """The gap between the log-probabilities that these selectors find; or one sentence why there is none."""
-    of_a = _elements(a, selected_in(a.stretch, selector_a), b)
-    of_b = _elements(b, selected_in(b.stretch, selector_b), a)
+    of_a = _elements(a, selected_in(a.call_range, selector_a), b)
+    of_b = _elements(b, selected_in(b.call_range, selector_b), a)
     for side, elements in ((a, of_a), (b, of_b)):
         if not len(elements):
             return _why_none(side, elements)
         if (elements.values[side.tokens.ids[elements.tokens] != NONE] > MOST).any():
-            return f"{elements.found[0].name} gives no log-probability of tokens in {side.stretch.side.upper()}"
+            return f"{elements.found[0].name} gives no log-probability of tokens in {side.call_range.side.upper()}"
     passes = np.unique(a.tokens.grid[of_a.tokens]).tolist()
     models = {a.keying.grids[number].anchor.module for number in passes}
     given = a.tokens.given({number for module in models for number in a.passes_of(module)})
@@ -189,7 +189,7 @@ def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Element
         if lying is None:
             unplaced.append(f"{one.name} {list(one.tensor.shape)}")
             continue
-        numbers = side.stretch.numbers(one.tensor)
+        numbers = side.call_range.numbers(one.tensor)
         if numbers is None:
             unread += 1
             continue
@@ -217,23 +217,23 @@ class _Owners:
         self._side = side
         self._numbers = {id(grid): number for number, grid in enumerate(side.keying.grids)}
         roots = {root_of(grid.anchor.module) for policy in (side, other) for grid in policy.keying.grids}
-        self._begun = [call for call in _all_calls(side.stretch) if root_of(call.module) in roots]
+        self._begun = [call for call in _all_calls(side.call_range) if root_of(call.module) in roots]
 
     def of(self, one: Selected) -> int | None:
         """Number of the forward pass; None: none of this side's."""
         call = one.call
         if call is None:
             at = bisect_right(self._begun, one.row, key=lambda begun: begun.first_row) - 1
-            call = self._side.stretch.by_number.get(self._begun[at].number) if at >= 0 else None
+            call = self._side.call_range.by_number.get(self._begun[at].number) if at >= 0 else None
         grid = None if call is None else self._side.keying.grid(call)
         return None if grid is None else self._numbers.get(id(grid))
 
 
-def _all_calls(stretch: CallRange) -> Sequence[ModuleCall]:
-    """Of the whole stream, those outside of the stretch too."""
-    if stretch.recorded is None:
-        return stretch.calls
-    return stretch.recorded.process.kept_rows.calls(stretch.recorded.stream.index)
+def _all_calls(call_range: CallRange) -> Sequence[ModuleCall]:
+    """Of the whole stream, those outside of the call range too."""
+    if call_range.recorded is None:
+        return call_range.calls
+    return call_range.recorded.process.kept_rows.calls(call_range.recorded.stream.index)
 
 
 def _base(side: Policy, number: int) -> Numbers:
@@ -274,7 +274,7 @@ def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Ele
 
 
 def _why_none(side: Policy, elements: Elements) -> str:
-    name = side.stretch.side.upper()
+    name = side.call_range.side.upper()
     if not elements.found:
         return f"it finds nothing in {name} with recorded rows after a forward pass over known tokens"
     if elements.unread:

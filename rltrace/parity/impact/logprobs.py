@@ -222,8 +222,8 @@ class Policy:
     """Of each of its sequences the number of its partner in B; None: its own number."""
 
     @property
-    def stretch(self) -> CallRange:
-        return self.keying.stretch
+    def call_range(self) -> CallRange:
+        return self.keying.call_range
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -270,7 +270,7 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
     following = b.tokens.following[b.tokens_at(table_b)[rows_b]]
     ids = b.tokens.ids[following]
     found_a, found_b = (
-        _log_probabilities(side.stretch, table, rows, ids)
+        _log_probabilities(side.call_range, table, rows, ids)
         for side, table, rows in ((a, table_a, rows_a), (b, table_b, rows_b))
     )
     for side, found in ((a, found_a), (b, found_b)):
@@ -320,12 +320,12 @@ class _Found:
     """False: the value was not kept, or cannot be read."""
 
 
-def _log_probabilities(stretch: CallRange, table: KeyedTable, rows: Numbers, ids: Numbers) -> _Found:
+def _log_probabilities(call_range: CallRange, table: KeyedTable, rows: Numbers, ids: Numbers) -> _Found:
     """Of token ``ids[i]`` by the logits of row ``rows[i]`` of the table; one tensor is read at a time."""
     found, read = np.full(len(rows), np.nan), np.zeros(len(rows), bool)
     for source in np.unique(table.source[rows]).tolist():
         _, keyed = table.sources[source]
-        whole = stretch.numbers(keyed.tensor)
+        whole = call_range.numbers(keyed.tensor)
         if whole is None:
             continue
         own = np.flatnonzero(table.source[rows] == source)
@@ -340,7 +340,7 @@ def _log_probabilities(stretch: CallRange, table: KeyedTable, rows: Numbers, ids
 
 def _logits(side: Policy) -> Iterator[Logits]:
     for grid in side.keying.grids:
-        call = next(reversed([grid.anchor, *side.stretch.around(grid.anchor)]))
+        call = next(reversed([grid.anchor, *side.call_range.around(grid.anchor)]))
         found = _named(side.keying, call) or _unnamed(side.keying, call, grid) or _of_head(side.keying, call, grid)
         if found is not None:
             yield found
@@ -366,7 +366,7 @@ def _unnamed(keying: Keying, call: ModuleCall, grid: TokenGrid) -> Logits | None
 
 def _of_head(keying: Keying, outermost: ModuleCall, grid: TokenGrid) -> Logits | None:
     """What the layer gave that makes logits, within the model or beside it."""
-    for call in keying.stretch.calls:
+    for call in keying.call_range.calls:
         if _last(call.module) in HEADS and keying.grid(call) is grid and call is not outermost:
             found = next(iter(_outputs(keying, call)), None)
             if found is not None:
@@ -395,12 +395,12 @@ def _told(logits: Logits) -> str:
 
 
 def _why_none(side: Policy) -> str:
-    name = side.stretch.side.upper()
+    name = side.call_range.side.upper()
     if not len(side.tokens) or not (side.tokens.ids != NONE).any():
         return f"no token ids of {name} are known; name its log-probabilities with --logprobs"
     return f"no logits were found among the outputs of {name}'s models; name its log-probabilities with --logprobs"
 
 
 def _why_no_values(side: Policy) -> str:
-    name, module = side.stretch.side.upper(), escape(side.logits[0].call.module)
+    name, module = side.call_range.side.upper(), escape(side.logits[0].call.module)
     return f"the values of {name}'s logits were not recorded: record it with --values 'module={module}' as well"

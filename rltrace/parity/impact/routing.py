@@ -321,9 +321,9 @@ def _decided(side: Policy, selector: Selector) -> Mapping[Router, Sequence[CallD
     """Every decision that the selector finds, by router, in the order in which they were made."""
     made = list(_by_ops(side, selector))
     rows = [row for row, _ in made]
-    for call in side.stretch.calls:  # an op tells more than what its module gave: the scores are among its inputs
+    for call in side.call_range.calls:  # an op tells more than what its module gave: the scores are among its inputs
         at = bisect_left(rows, call.first_row)
-        if finds_call(selector, side.stretch, call) and not (at < len(rows) and rows[at] < call.end_row):
+        if finds_call(selector, side.call_range, call) and not (at < len(rows) and rows[at] < call.end_row):
             outputs = [rows for rows in side.keying.of(call) if rows.tensor.part is Part.OUTPUT]
             decided = _decision(call, outputs)
             made += [] if decided is None else [(call.end_row, decided)]
@@ -337,10 +337,10 @@ def _decided(side: Policy, selector: Selector) -> Mapping[Router, Sequence[CallD
 
 def _by_ops(side: Policy, selector: Selector) -> Iterator[tuple[int, CallDecisions]]:
     """(row, decision) of each op that chose some of more."""
-    stretch = side.stretch
-    for row, _ in ops_in(stretch, selector):
-        call = around(stretch, row)
-        decided = None if call is None else _decision(call, side.keying.of_op(call, stretch.ops[row]))
+    call_range = side.call_range
+    for row, _ in ops_in(call_range, selector):
+        call = around(call_range, row)
+        decided = None if call is None else _decision(call, side.keying.of_op(call, call_range.ops[row]))
         if decided is not None and decided.scores is not None:
             yield row, decided
 
@@ -422,7 +422,7 @@ class _Reader:
         source = self._table.source[self._at]
         for number in np.unique(source).tolist():
             tensor = tensors[number]
-            whole = None if tensor is None else self._side.stretch.numbers(tensor)
+            whole = None if tensor is None else self._side.call_range.numbers(tensor)
             if tensor is None or whole is None:
                 return None
             rows = flat_rows(tensor, whole)

@@ -37,7 +37,7 @@ class Effects:
 
 
 def gap_between(a: CallRange, b: CallRange, asked: ParityOptions, logprobs: str | None, names: Names) -> Gap | str:
-    """The gap alone, of stretches that nothing else is to be told of; ``names``: as of ``names_of``."""
+    """The gap alone, of call ranges that nothing else is to be told of; ``names``: as of ``names_of``."""
     a, b, _ = same_steps(a, b)
     known = known_rows(a, b, asked.rows_by, asked.pad)
     ranks = partners(known.a, known.b, dict(names))

@@ -1,4 +1,4 @@
-"""The forward passes of a language model within a stretch: which tokens each was given, where they stand, which count.
+"""The forward passes of a language model within a call range: which tokens each was given, where they stand, which count.
 
 Owns finding the token ids, positions and masks among the inputs of module calls, by what they are rather than by how
 one library calls them: ids are what the first embedding looks up. Compares nothing.
@@ -45,21 +45,21 @@ class Forward:
     """[sequences, length], nonzero where a token counts; the last ones are those of this call."""
 
 
-def forwards_of(stretch: CallRange) -> tuple[Forward, ...]:
-    """Every forward pass of the stretch whose token ids were kept, in order."""
-    anchors = list(_anchors(stretch))
+def forwards_of(call_range: CallRange) -> tuple[Forward, ...]:
+    """Every forward pass of the call range whose token ids were kept, in order."""
+    anchors = list(_anchors(call_range))
     counts: dict[int, int] = {}
     for call, _ in anchors:
-        for above in stretch.around(call):
+        for above in call_range.around(call):
             counts[above.number] = counts.get(above.number, 0) + 1
-    return tuple(_forward(stretch, call, tensor, counts) for call, tensor in anchors)
+    return tuple(_forward(call_range, call, tensor, counts) for call, tensor in anchors)
 
 
-def _anchors(stretch: CallRange) -> Iterator[tuple[ModuleCall, ActivationRows]]:
+def _anchors(call_range: CallRange) -> Iterator[tuple[ModuleCall, ActivationRows]]:
     """Of each outermost module the calls that take its token ids, with them."""
     looked_up: dict[str, list[tuple[ModuleCall, ActivationRows]]] = {}
     given: dict[str, list[tuple[ModuleCall, ActivationRows]]] = {}
-    for call in stretch.calls:
+    for call in call_range.calls:
         for tensor in _whole_numbers(call):
             if _named(tensor, POSITIONS):
                 continue  # of a rotary embedding: a model that is given embedded tokens looks nothing else up
@@ -67,11 +67,11 @@ def _anchors(stretch: CallRange) -> Iterator[tuple[ModuleCall, ActivationRows]]:
                 looked_up.setdefault(call.module, []).append((call, tensor))
             elif _named(tensor, IDS):
                 given.setdefault(call.module, []).append((call, tensor))
-    roots = dict.fromkeys(root_of(call.module) for call in stretch.calls)
+    roots = dict.fromkeys(root_of(call.module) for call in call_range.calls)
     found = []
     for root in roots:
         embeddings = {path: calls for path, calls in looked_up.items() if root_of(path) == root}
-        chosen = _tokens_of(stretch, embeddings)
+        chosen = _tokens_of(call_range, embeddings)
         if chosen is None:
             own = {path: calls for path, calls in given.items() if root_of(path) == root}
             chosen = next(iter(own), None)
@@ -85,17 +85,17 @@ def _whole_numbers(call: ModuleCall) -> Iterator[ActivationRows]:
     return (t for t in inputs_of(call) if t.dtype in INTEGERS and len(t.shape) in (1, 2) and 0 not in t.shape)
 
 
-def _tokens_of(stretch: CallRange, embeddings: dict[str, list[tuple[ModuleCall, ActivationRows]]]) -> str | None:
+def _tokens_of(call_range: CallRange, embeddings: dict[str, list[tuple[ModuleCall, ActivationRows]]]) -> str | None:
     """The first embedding that looks something else up than positions."""
     for path, calls in embeddings.items():
-        if len(embeddings) == 1 or not _counts_up(stretch, [tensor for _, tensor in calls]):
+        if len(embeddings) == 1 or not _counts_up(call_range, [tensor for _, tensor in calls]):
             return path
     return next(iter(embeddings), None)
 
 
-def _counts_up(stretch: CallRange, tensors: Sequence[ActivationRows]) -> bool:
+def _counts_up(call_range: CallRange, tensors: Sequence[ActivationRows]) -> bool:
     """Whether all of these hold consecutive numbers along their last axis, as positions do (padding aside)."""
-    arrays = [array for array in map(stretch.numbers, tensors) if array is not None]
+    arrays = [array for array in map(call_range.numbers, tensors) if array is not None]
     long = [array for array in arrays if array.shape[-1] > 1]
     if not long or min(int(array.min()) for array in long) > HIGHEST_FIRST_POSITION:
         return False
@@ -103,17 +103,17 @@ def _counts_up(stretch: CallRange, tensors: Sequence[ActivationRows]) -> bool:
     return bool(np.mean((steps == 1) | (steps == 0)) > 0.9 and np.any(steps == 1))
 
 
-def _forward(stretch: CallRange, call: ModuleCall, tensor: ActivationRows, counts: dict[int, int]) -> Forward:
-    ids = stretch.numbers(tensor)
+def _forward(call_range: CallRange, call: ModuleCall, tensor: ActivationRows, counts: dict[int, int]) -> Forward:
+    ids = call_range.numbers(tensor)
     shape = tensor.shape
     if ids is None:  # of the outermost calls values are kept always; these were over the limit, or are in a hole
         return Forward(call, shape, np.zeros((0, 0), np.int64), None, None)
     tokens = ids.astype(np.int64).reshape(1, -1) if ids.ndim == 1 else ids.astype(np.int64)
-    own = [above for above in stretch.around(call) if counts[above.number] == 1]
+    own = [above for above in call_range.around(call) if counts[above.number] == 1]
     near = [call, *own]
-    inside = _inside(stretch, own[-1], call) if own else ()
-    positions = _first(_positions(stretch, tokens, one) for one in [*near, *inside])
-    masks = _first(_mask(stretch, tokens, one) for one in near)
+    inside = _inside(call_range, own[-1], call) if own else ()
+    positions = _first(_positions(call_range, tokens, one) for one in [*near, *inside])
+    masks = _first(_mask(call_range, tokens, one) for one in near)
     if masks is not None and positions is not None and tokens.shape[1] == 1:
         masks = None  # of a cache of fixed length, the last ones are not those of this call
     return Forward(call, shape, tokens, positions, masks)
@@ -123,25 +123,25 @@ def _first(found: Iterable[NDArray[Any] | None]) -> NDArray[Any] | None:
     return next((array for array in found if array is not None), None)
 
 
-def _inside(stretch: CallRange, outer: ModuleCall, but: ModuleCall) -> Iterator[ModuleCall]:
+def _inside(call_range: CallRange, outer: ModuleCall, but: ModuleCall) -> Iterator[ModuleCall]:
     """Calls within ``outer``, in order."""
-    for call in stretch.inner.get(outer.number, ()):
+    for call in call_range.inner.get(outer.number, ()):
         if call is not but:
             yield call
-            yield from _inside(stretch, call, but)
+            yield from _inside(call_range, call, but)
 
 
 def _named(tensor: ActivationRows, names: Sequence[str]) -> bool:
     return tensor.name.rpartition(".")[2] in names
 
 
-def _positions(stretch: CallRange, ids: Numbers, call: ModuleCall) -> Numbers | None:
+def _positions(call_range: CallRange, ids: Numbers, call: ModuleCall) -> Numbers | None:
     """What ``call`` was given as the tokens' positions; None: nothing that fits."""
     for tensor in inputs_of(call):
         is_lookup = "embedding" in call.kind.lower() and tensor.dtype in INTEGERS
         if not (tensor.dtype in INTEGERS and (_named(tensor, POSITIONS) or is_lookup)):
             continue
-        array = stretch.numbers(tensor)
+        array = call_range.numbers(tensor)
         if array is None or 0 in array.shape or (is_lookup and not _is_counting(array, ids)):
             continue
         flat = array if array.ndim < 3 else array[0]  # of several kinds of positions, the first are of the text
@@ -159,14 +159,14 @@ def _is_counting(array: NDArray[Any], ids: Numbers) -> bool:
     return array.shape[-1] == 1 or bool(np.all(np.diff(array.astype(np.int64), axis=-1) == 1))
 
 
-def _mask(stretch: CallRange, ids: Numbers, call: ModuleCall) -> Numbers | None:
+def _mask(call_range: CallRange, ids: Numbers, call: ModuleCall) -> Numbers | None:
     for tensor in inputs_of(call):
         names = MASKS + PADDING_MASKS
         if tensor.dtype not in (*INTEGERS, "bool") or len(tensor.shape) != 2 or not _named(tensor, names):
             continue
         if tensor.shape[0] != ids.shape[0] or tensor.shape[1] < ids.shape[1]:
             continue
-        array = stretch.numbers(tensor)
+        array = call_range.numbers(tensor)
         if array is not None:
             counts: Numbers = (array != 0).astype(np.int64)
             return 1 - counts if _named(tensor, PADDING_MASKS) else counts

@@ -1,4 +1,4 @@
-"""What makes a row of A and a row of B the same row, in these two stretches: tokens, what was handed in, or order.
+"""What makes a row of A and a row of B the same row, in these two call ranges: tokens, what was handed in, or order.
 
 Owns the choice, and what is said where there is none; and which steps of the two belong together. How the rows get
 their keys is told by ``grids`` and ``observations``.
@@ -48,11 +48,11 @@ def observation_grids(a: CallRange, b: CallRange) -> tuple[tuple[TokenGrid, ...]
 Handed = Mapping[Given, list[tuple[ModuleCall, ActivationRows]]]
 
 
-def _handed_in(stretch: CallRange) -> Handed:
+def _handed_in(call_range: CallRange) -> Handed:
     """Inputs of outermost calls that no call before them gave, by module and name."""
     found: dict[Given, list[tuple[ModuleCall, ActivationRows]]] = {}
     earlier = EarlierOutputs()
-    for call in stretch.outermost:
+    for call in call_range.outermost:
         for tensor in inputs_of(call):
             if tensor.digests.size and tensor.axes and not earlier.hold(call.module, tensor.digests):
                 found.setdefault((call.module, tensor.name), []).append((call, tensor))
@@ -91,11 +91,11 @@ def _grids(handed: Handed, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
     return tuple(sorted(found, key=lambda grid: grid.anchor.number))
 
 
-def counted_grids(stretch: CallRange) -> tuple[TokenGrid, ...]:
+def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
     """Grids by number: the k-th row that goes into an outermost module, over all its calls."""
     counts: dict[str, int] = {}
     grids = []
-    for call in stretch.outermost:
+    for call in call_range.outermost:
         tensor = _counted_along(call)
         if tensor is None:
             continue
@@ -283,12 +283,12 @@ def same_steps(a: CallRange, b: CallRange) -> tuple[CallRange, CallRange, list[s
     return _of_steps(a, common), _of_steps(b, common), notes
 
 
-def _of_steps(stretch: CallRange, steps: set[int]) -> CallRange:
-    return replace(stretch, calls=tuple(call for call in stretch.calls if call.step in steps))
+def _of_steps(call_range: CallRange, steps: set[int]) -> CallRange:
+    return replace(call_range, calls=tuple(call for call in call_range.calls if call.step in steps))
 
 
-def _without_steps(stretch: CallRange) -> CallRange:
-    return replace(stretch, calls=tuple(replace(call, step=0) for call in stretch.calls))
+def _without_steps(call_range: CallRange) -> CallRange:
+    return replace(call_range, calls=tuple(replace(call, step=0) for call in call_range.calls))
 
 
 def _steps(steps: Sequence[int]) -> str:

@@ -31,19 +31,19 @@ from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpR
 # with the same rows, until a part is called anew with something else.
 
 
-def covers(stretch: CallRange, grids: Sequence[TokenGrid]) -> Mapping[int, TokenGrid]:
+def covers(call_range: CallRange, grids: Sequence[TokenGrid]) -> Mapping[int, TokenGrid]:
     """By number of a call, the forward pass that it is a part of: the one in it or around it, else the one that its
     outermost call goes on with.
     """
     held: dict[int, list[TokenGrid]] = {}
     for grid in grids:
-        for call in (grid.anchor, *stretch.around(grid.anchor)):
+        for call in (grid.anchor, *call_range.around(grid.anchor)):
             held.setdefault(call.number, []).append(grid)
     found: dict[int, TokenGrid] = {}
     last: dict[str, _Pass] = {}
     apart: set[int] = set()
-    for call in stretch.calls:
-        chain = (call, *stretch.around(call))
+    for call in call_range.calls:
+        chain = (call, *call_range.around(call))
         near = [held[one.number] for one in chain if one.number in held]
         own, root = near[0] if near else [], root_of(call.module)
         under_way = last.get(root)
@@ -147,13 +147,13 @@ def fold(parts: Keys) -> Keys:
 
 
 class Keying:
-    """The keys of the rows of all calls of one stretch."""
+    """The keys of the rows of all calls of one call range."""
 
-    def __init__(self, stretch: CallRange, grids: Sequence[TokenGrid]) -> None:
-        self.stretch = stretch
+    def __init__(self, call_range: CallRange, grids: Sequence[TokenGrid]) -> None:
+        self.call_range = call_range
         self.grids = tuple(grid for grid in grids if len(grid.keys))
-        self._covers = covers(stretch, self.grids)
-        grids_of_calls = ((call, self._covers[call.number]) for call in stretch.calls if call.number in self._covers)
+        self._covers = covers(call_range, self.grids)
+        grids_of_calls = ((call, self._covers[call.number]) for call in call_range.calls if call.number in self._covers)
         self._layouts = common_layouts(
             (_name(call, tensor), layouts(tensor.digests.shape, grid.shape))
             for call, grid in grids_of_calls
@@ -161,7 +161,7 @@ class Keying:
         )
         self._met: dict[int, list[KeyedRows]] = {}
         self._found: dict[int, list[Keyed]] = {}
-        for call, part in stretch.moments:
+        for call, part in call_range.moments:
             for tensor in call.tensors:
                 if tensor.part is part:
                     self._found.setdefault(call.number, []).append(self._key(call, tensor))
@@ -210,7 +210,7 @@ class Keying:
         shared = grid.shape[1:]
         if tensor.dtype not in (*INTEGERS, "bool") or tensor.shape not in (grid.shape, (1, *shared), shared):
             return tensor
-        numbers = self.stretch.numbers(tensor)
+        numbers = self.call_range.numbers(tensor)
         if numbers is None:
             return tensor
         axes = tuple(range(len(tensor.shape)))

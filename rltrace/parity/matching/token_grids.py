@@ -33,7 +33,7 @@ class TokenGrid:
     keys: Keys
     """NO_KEY: padding, or not known."""
     sequences: Numbers
-    """Number of its sequence within the stretch, from 0; UNKNOWN: none."""
+    """Number of its sequence within the call range, from 0; UNKNOWN: none."""
     places: Numbers
     """Place in its sequence, padding not counted; UNKNOWN: it has none."""
     ids: Numbers | None = None

@@ -56,16 +56,16 @@ class RecordedPasses:
     """With the forward pass and the occurrence in it, from 0."""
 
 
-def numbered_grids(stretch: CallRange, first: int) -> list[TokenGrid]:
+def numbered_grids(call_range: CallRange, first: int) -> list[TokenGrid]:
     """Its forward passes over tokens, the sequences numbered from ``first`` on."""
     return [
         replace(grid, sequences=np.where(grid.sequences < 0, NONE, grid.sequences + first))
-        for grid in token_grids(forwards_of(stretch))
+        for grid in token_grids(forwards_of(call_range))
         if len(grid.keys)
     ]
 
 
-def follow(stretch: CallRange, grids: Sequence[TokenGrid] | None, ops: Iterable[CountedOp]) -> RecordedPasses:
+def follow(call_range: CallRange, grids: Sequence[TokenGrid] | None, ops: Iterable[CountedOp]) -> RecordedPasses:
     """``grids`` of the forward passes over tokens; None: they are over observations. ``ops`` in order of rows."""
     by_anchor = {grid.anchor.number: grid for grid in grids or ()}
     tracker = ForwardTracker({grid.anchor.module for grid in grids or ()})
@@ -89,7 +89,7 @@ def follow(stretch: CallRange, grids: Sequence[TokenGrid] | None, ops: Iterable[
                 found.grids.append(grid)
         return None if grid is None else ForwardPass(call.number, grid, grid.sequences)
 
-    for call, part in stretch.moments:
+    for call, part in call_range.moments:
         if call.phase == "backward":  # recomputed: the trace holds it twice
             continue
         if part is Part.INPUT:
@@ -125,7 +125,7 @@ class _Tensor:
     order: int
     grad: bool
     keyed: Callable[[], KeyedRows | None]
-    """What the evidence of the whole stretch tells of its rows, where its shape does not."""
+    """What the evidence of the whole call range tells of its rows, where its shape does not."""
 
 
 @dataclass
@@ -154,15 +154,15 @@ def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weight
         found.kept = True
         found.axes = None if process.kept_rows.asked is None else process.kept_rows.asked.axes
         for stream in process.streams:
-            stretch = _stretch(process, stream)
-            _read_stream(stretch, process, selector, found, weights=weights)
-            if stretch.holes:
-                raise HoleError(stretch.holes[0])
+            call_range = _call_range(process, stream)
+            _read_stream(call_range, process, selector, found, weights=weights)
+            if call_range.holes:
+                raise HoleError(call_range.holes[0])
     _check(trace, found, texts)
     return _table(trace, found, texts)
 
 
-def _stretch(process: ProcessTrace, stream: StreamTrace) -> CallRange:
+def _call_range(process: ProcessTrace, stream: StreamTrace) -> CallRange:
     calls, ops = process.kept_rows.calls(stream.index), process.kept_rows.ops(stream.index)
     return CallRange("a", tuple(calls), ops=ops, find=process.values.get, recorded=RecordedStream(process, stream))
 
@@ -170,7 +170,7 @@ def _stretch(process: ProcessTrace, stream: StreamTrace) -> CallRange:
 def _has_tokens(trace: Trace) -> bool:
     """Whether any forward pass of A is over tokens."""
     return any(
-        forwards_of(_stretch(process, stream))
+        forwards_of(_call_range(process, stream))
         for process in trace.processes
         if process.kept_rows
         for stream in process.streams
@@ -178,33 +178,37 @@ def _has_tokens(trace: Trace) -> bool:
 
 
 def _read_stream(
-    stretch: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
+    call_range: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
 ) -> None:
     first = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
     of_ops = tuple(clause for clause in selector.clauses if any(condition.key in OF_OPS for condition in clause))
-    selected = dict(ops_in(stretch, Selector(of_ops)))
-    grids = None if found.observed else numbered_grids(stretch, first)
-    passes = follow(stretch, grids, _ops(stretch, process, set(selected.values())))
+    selected = dict(ops_in(call_range, Selector(of_ops)))
+    grids = None if found.observed else numbered_grids(call_range, first)
+    passes = follow(call_range, grids, _ops(call_range, process, set(selected.values())))
     found.grids += passes.grids
-    keying = cache(lambda: Keying(stretch, passes.grids))
-    found.tensors += _of_calls(stretch, process, selector, passes, keying)
-    found.tensors += _of_ops(stretch, process, passes, selected, weights=weights)
+    keying = cache(lambda: Keying(call_range, passes.grids))
+    found.tensors += _of_calls(call_range, process, selector, passes, keying)
+    found.tensors += _of_ops(call_range, process, passes, selected, weights=weights)
 
 
 def _of_calls(
-    stretch: CallRange, process: ProcessTrace, selector: Selector, passes: RecordedPasses, keying: Callable[[], Keying]
+    call_range: CallRange,
+    process: ProcessTrace,
+    selector: Selector,
+    passes: RecordedPasses,
+    keying: Callable[[], Keying],
 ) -> Iterator[_Tensor]:
     """Outputs of the module calls that clauses without conditions of ops select."""
-    for call in stretch.calls:
+    for call in call_range.calls:
         tracked = passes.calls.get(call.number)
         if tracked is None or tracked.traversal is None or tracked.nth is None:
             continue
         grid = tracked.traversal.forward_pass.grid
-        if finds_call(selector, stretch, call):
+        if finds_call(selector, call_range, call):
             for tensor in outputs_of(call):
                 spot = TensorPlace(call.module, OUTPUT, tracked.nth, tensor.name)
                 keyed = partial(_by_evidence, keying, call, tensor, grid)
-                grad = _with_gradient(stretch, call)
+                grad = _with_gradient(call_range, call)
                 yield _Tensor(process, spot, tensor, grid, call.step, call.number, grad, keyed)
 
 
@@ -217,15 +221,15 @@ def _by_evidence(
     return None
 
 
-def _ops(stretch: CallRange, process: ProcessTrace, selected: set[str]) -> Iterator[CountedOp]:
+def _ops(call_range: CallRange, process: ProcessTrace, selected: set[str]) -> Iterator[CountedOp]:
     """All ops of these names outside of backward passes."""
     if not selected:
         return
-    assert stretch.recorded is not None
+    assert call_range.recorded is not None
     names, modules = process.tables["ops"].payloads, process.tables["modules"].payloads
     numbers = [number for number, name in enumerate(names) if name in selected]
-    for segment in stretch.recorded.stream.segments:
-        rows = stretch.recorded.stream.read_segment(segment)
+    for segment in call_range.recorded.stream.segments:
+        rows = call_range.recorded.stream.read_segment(segment)
         may = np.isin(rows.column(Column.OP), numbers) & (rows.column(Column.PHASE) != Phase.BACKWARD)
         for i in np.flatnonzero(may).tolist():
             op, module = str(names[rows.columns[i, Column.OP]]), str(modules[rows.columns[i, Column.MODULE]])
@@ -233,23 +237,23 @@ def _ops(stretch: CallRange, process: ProcessTrace, selected: set[str]) -> Itera
 
 
 def _of_ops(
-    stretch: CallRange, process: ProcessTrace, passes: RecordedPasses, selected: Collection[int], *, weights: bool
+    call_range: CallRange, process: ProcessTrace, passes: RecordedPasses, selected: Collection[int], *, weights: bool
 ) -> Iterator[_Tensor]:
     """Results of the ops that clauses with conditions of ops select."""
     for op, grid, nth in passes.ops:
         if op.row not in selected:
             continue
         only = None if weights else CHOICES.get(op.name)
-        for tensor in stretch.ops[op.row].tensors:
+        for tensor in call_range.ops[op.row].tensors:
             if tensor.part is Part.OUTPUT and only in (None, tensor.name):
                 place = TensorPlace(op.module, op.name, nth, tensor.name)
-                grad = _with_gradient(stretch, around(stretch, op.row))
+                grad = _with_gradient(call_range, around(call_range, op.row))
                 yield _Tensor(process, place, tensor, grid, op.step, op.row, grad, lambda: None)
 
 
-def _with_gradient(stretch: CallRange, call: ModuleCall | None) -> bool:
+def _with_gradient(call_range: CallRange, call: ModuleCall | None) -> bool:
     """As the outermost call around it has it."""
-    return call is not None and (call, *stretch.around(call))[-1].grad
+    return call is not None and (call, *call_range.around(call))[-1].grad
 
 
 # --- what the trace must hold -----------------------------------------------------------------------------------------

@@ -138,6 +138,6 @@ def test_a_module_that_hands_on_what_another_gave_does_no_work_itself() -> None:
         [("M", None, made), ("M.body", 0, given), ("M.body.layer", 1, given), ("M.head", 0, made)]
     ):
         side.call(number, parent, path, "Module", number, 4 if number < 1 else 3, (side.kept(Part.OUTPUT, "", array),))
-    assert [works_itself(side.stretch, path) for path in ("M", "M.body", "M.body.layer")] == [False, False, True]
+    assert [works_itself(side.call_range, path) for path in ("M", "M.body", "M.body.layer")] == [False, False, True]
     side.call(4, None, "M", "Module", 4, 5, (side.kept(Part.OUTPUT, "", 2 * made),))
-    assert works_itself(side.stretch, "M")
+    assert works_itself(side.call_range, "M")
