@@ -100,12 +100,12 @@ def contribute(
     from rltrace.parity.attribution_runs import contributions
     from rltrace.parity.call_range import first_of_several
     from rltrace.parity.impact.summary import gap_between, names_of
-    from rltrace.parity.inputs import open_again
+    from rltrace.parity.inputs import open_rerun
 
     gap = effects.gap
     if isinstance(gap, str):
         raise UsageError(f"--contributions divides a gap, and there is none: {gap}")
-    alone, names = given[0].path == given[1].path, names_of(compared)
+    one_trace, names = given[0].path == given[1].path, names_of(compared)
     step = first_of_several(*call_ranges)
 
     def gap_of(b: CallRange) -> Gap | str:
@@ -114,7 +114,7 @@ def contribute(
 
     def measure(trace: Path) -> Gap | str:
         try:
-            return gap_of(open_again(given[1], trace, alone=alone))
+            return gap_of(open_rerun(given[1], trace, one_trace=one_trace))
         except UsageError as error:
             return str(error)
 

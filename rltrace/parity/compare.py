@@ -13,7 +13,7 @@ import numpy as np
 
 from rltrace.parity.call_range import CallRange
 from rltrace.parity.distances import Counted, RowValues, count
-from rltrace.parity.matching.key_choice import KeyChoice, known_rows, of_models, same_steps
+from rltrace.parity.matching.key_choice import KeyChoice, choose_keys, of_models, same_steps
 from rltrace.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.parity.matching.row_pairs import Missing, disagreeing, missing, partners
 from rltrace.parity.matching.token_grids import TokenGrid
@@ -159,7 +159,7 @@ def compare(a: CallRange, b: CallRange, asked: ParityOptions | None = None) -> C
     """Compare two call ranges by row. Raises UsageError where what was asked for makes no sense."""
     asked = asked or ParityOptions()
     a, b, steps = same_steps(a, b)
-    known = known_rows(a, b, asked.rows_by, asked.pad)
+    known = choose_keys(a, b, asked.rows_by, asked.pad)
     keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
     naming = _named(a, b, asked)
     ranks = partners(known.a, known.b, dict(naming.pairs))

@@ -1,7 +1,7 @@
-"""The two call ranges that ``rltrace compare`` is given, from traces, streams and selectors.
+"""The two call ranges of ``rltrace compare``, from traces, streams and selectors.
 
-Owns which calls are A's and which are B's, and what is said where that cannot be told. One trace alone is two
-call_ranges: calls without gradient, and calls with.
+Owns which calls are A's and which are B's, and the errors where that is unclear. A single trace has two call ranges:
+calls without gradient, and calls with.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ WITHOUT, WITH = "calls without gradient", "calls with gradient"
 
 @dataclass(frozen=True)
 class TraceArgument:
-    """One side as the command line has it."""
+    """One side, as given on the command line."""
 
     path: Path
     stream: str | None
-    """Name of a stream, or a glob; None: whichever has calls."""
+    """Name of a stream, or a glob; None: any with calls."""
     selector: Selector | None
     text: str
-    """The selector's own words."""
+    """Text of the selector."""
 
 
 def parse_given(text: str, selectors: Sequence[str], side: str) -> TraceArgument:
-    """``TRACE`` or ``TRACE:STREAM``; streams' names hold colons themselves. Raises UsageError."""
+    """Parse ``TRACE`` or ``TRACE:STREAM``; names of streams contain colons. Raises UsageError."""
     selector = parse_selectors(selectors) if selectors else None
     for clause in selector.clauses if selector is not None else ():
         wrong = next((condition.key for condition in clause if condition.key in OF_OPS), None)
@@ -57,17 +57,20 @@ def open_ranges(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRang
     return _call_range("a", trace_a, a, _without_gradient, WITHOUT), _call_range("b", trace_a, b, _with_gradient, WITH)
 
 
-def open_again(b: TraceArgument, path: Path, *, alone: bool) -> CallRange:
-    """B's call range in the trace of another run of its program; ``alone``: A is of the same trace. Raises UsageError."""
-    wanted, what = (_with_gradient, WITH) if alone else (None, "calls")
-    return _call_range("b", open_trace(path), replace(b, path=path), wanted, what)
+def open_rerun(b: TraceArgument, path: Path, *, one_trace: bool) -> CallRange:
+    """B's call range in the trace of another run of its program. Raises UsageError.
+
+    ``one_trace``: A and B are of the same trace.
+    """
+    selects, what = (_with_gradient, WITH) if one_trace else (None, "calls")
+    return _call_range("b", open_trace(path), replace(b, path=path), selects, what)
 
 
-Wanted = Callable[[CallRange, ModuleCall], bool]
+Selects = Callable[[CallRange, ModuleCall], bool]
 
 
 def _with_gradient(call_range: CallRange, call: ModuleCall) -> bool:
-    """As the outermost call around it has it: a model may switch gradients off for a part of its own."""
+    """By the outermost call around it: a model may switch gradients off within itself."""
     return (call, *call_range.around(call))[-1].grad
 
 
@@ -75,8 +78,8 @@ def _without_gradient(call_range: CallRange, call: ModuleCall) -> bool:
     return not _with_gradient(call_range, call)
 
 
-def _call_range(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | None, what: str) -> CallRange:
-    """``wanted``: which calls, where no selector says so; ``what``: the same in words."""
+def _call_range(side: str, trace: Trace, given: TraceArgument, selects: Selects | None, what: str) -> CallRange:
+    """``selects``: which calls, where there is no selector; ``what``: the same in words."""
     streams = list(_streams(side, trace, given))
     found = streams
     if given.selector is not None:
@@ -84,11 +87,11 @@ def _call_range(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | 
         found = [
             _cut(call_range, lambda own, call: finds_call(chosen, own, call), given.text) for call_range in streams
         ]
-    elif wanted is not None:
-        found = [_cut(call_range, wanted, what) for call_range in streams]
+    elif selects is not None:
+        found = [_cut(call_range, selects, what) for call_range in streams]
     with_calls = [call_range for call_range in found if call_range.calls]
     if not with_calls:
-        raise UsageError(_nothing(side, trace, given, streams, what))
+        raise UsageError(_no_calls(side, trace, given, streams, what))
     if len(with_calls) > 1:
         names = [call_range.stream for call_range in with_calls]
         one = f"{given.path}:{names[0]}"
@@ -97,7 +100,7 @@ def _call_range(side: str, trace: Trace, given: TraceArgument, wanted: Wanted | 
 
 
 def _streams(side: str, trace: Trace, given: TraceArgument) -> Iterator[CallRange]:
-    """Every stream that the name allows and that has calls whose rows were kept."""
+    """Every stream that the name allows and that has recorded calls."""
     for process in trace.processes:
         kept = process.kept_rows
         if not kept:
@@ -120,12 +123,12 @@ def _streams(side: str, trace: Trace, given: TraceArgument) -> Iterator[CallRang
                 )
 
 
-def _cut(call_range: CallRange, wanted: Wanted, what: str) -> CallRange:
-    return replace(call_range, calls=tuple(call for call in call_range.calls if wanted(call_range, call)), what=what)
+def _cut(call_range: CallRange, selects: Selects, what: str) -> CallRange:
+    return replace(call_range, calls=tuple(call for call in call_range.calls if selects(call_range, call)), what=what)
 
 
-def _nothing(side: str, trace: Trace, given: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
-    """Why there is no call on this side."""
+def _no_calls(side: str, trace: Trace, given: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
+    """Message: this side has no calls."""
     name = side.upper()
     if not any(process.kept_rows for process in trace.processes):
         return f"{given.path} ({name}) holds no activation rows to compare; {RECORD}"

@@ -1,13 +1,12 @@
-"""What makes a row of A and a row of B the same row, in these two call ranges: tokens, what was handed in, or order.
+"""The choice of keys by which rows of A and B are matched: tokens, inputs, or order.
 
-Owns the choice, and what is said where there is none; and which steps of the two belong together. How the rows get
-their keys is told by ``grids`` and ``observations``.
+Owns the choice, the errors where there is none, and which optimizer steps are compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,35 +21,27 @@ from rltrace.token_keys import NO_KEY, Keys
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
 
 # --- observations -----------------------------------------------------------------------------------------------------
-#
-# Rows that are no tokens: known by what the program handed in for them, or by their number.
-#
-# Owns the grids of those. What is handed in enters at outermost calls. Where two of those follow each other (a policy
-# whose parts are called one by one), what the second is given came out of the first: it goes on with the first one's
-# rows.
 
 
 SHARED = 0.5
-"""Of the smaller side's different rows, how many the other has to have too, for an input to tell rows apart."""
-
-Given = tuple[str, str]
-"""Module path and name of an input."""
+"""Share of the smaller side's different rows that the other must have too, for an input to identify rows."""
 
 
 def observation_grids(a: CallRange, b: CallRange) -> tuple[tuple[TokenGrid, ...], tuple[TokenGrid, ...]]:
     """Grids by the inputs of which the two sides share the most rows; none where they share too few."""
-    handed = _handed_in(a), _handed_in(b)
-    every = [_distinct(side) for side in handed]
-    chosen = [_chosen(side, other) for side, other in zip(handed, reversed(every), strict=True)]
-    return _grids(handed[0], chosen[0]), _grids(handed[1], chosen[1])
+    inputs = _observations(a), _observations(b)
+    every = [_distinct(side) for side in inputs]
+    chosen = [_chosen(side, other) for side, other in zip(inputs, reversed(every), strict=True)]
+    return _grids(inputs[0], chosen[0]), _grids(inputs[1], chosen[1])
 
 
-Handed = Mapping[Given, list[tuple[ModuleCall, ActivationRows]]]
+Observations = Mapping[tuple[str, str], list[tuple[ModuleCall, ActivationRows]]]
+"""By module path and name of the input."""
 
 
-def _handed_in(call_range: CallRange) -> Handed:
-    """Inputs of outermost calls that no call before them gave, by module and name."""
-    found: dict[Given, list[tuple[ModuleCall, ActivationRows]]] = {}
+def _observations(call_range: CallRange) -> Observations:
+    """Inputs of outermost calls that no earlier call returned."""
+    found: dict[tuple[str, str], list[tuple[ModuleCall, ActivationRows]]] = {}
     earlier = EarlierOutputs()
     for call in call_range.outermost:
         for tensor in inputs_of(call):
@@ -61,19 +52,15 @@ def _handed_in(call_range: CallRange) -> Handed:
     return found
 
 
-def _distinct(handed: Handed) -> Keys:
-    return np.unique(np.concatenate([np.zeros(0, np.uint64), *(t.digests.ravel() for _, t in _all(handed))]))
+def _distinct(inputs: Observations) -> Keys:
+    digests = (tensor.digests.ravel() for calls in inputs.values() for _, tensor in calls)
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *digests]))
 
 
-def _all(handed: Handed) -> Iterator[tuple[ModuleCall, ActivationRows]]:
-    for calls in handed.values():
-        yield from calls
-
-
-def _chosen(handed: Handed, others: Keys) -> Mapping[str, str]:
-    """For each module the input of which the other side knows the most rows."""
+def _chosen(inputs: Observations, others: Keys) -> Mapping[str, str]:
+    """For each module the input of which the other side has the most rows."""
     best: dict[str, tuple[int, str]] = {}
-    for (module, name), calls in handed.items():
+    for (module, name), calls in inputs.items():
         own = np.unique(np.concatenate([tensor.digests.ravel() for _, tensor in calls]))
         shared = int(np.isin(own, others).sum())
         if shared >= SHARED * min(len(own), len(others)) and shared > best.get(module, (0, ""))[0]:
@@ -81,10 +68,10 @@ def _chosen(handed: Handed, others: Keys) -> Mapping[str, str]:
     return {module: name for module, (_, name) in best.items()}
 
 
-def _grids(handed: Handed, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
+def _grids(inputs: Observations, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
     found = [
         TokenGrid.of_inputs(call, tensor.digests)
-        for (module, name), calls in handed.items()
+        for (module, name), calls in inputs.items()
         for call, tensor in calls
         if chosen.get(module) == name
     ]
@@ -92,7 +79,7 @@ def _grids(handed: Handed, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
 
 
 def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
-    """Grids by number: the k-th row that goes into an outermost module, over all its calls."""
+    """Grids by order: the key of a row is its number among all rows of the outermost module."""
     counts: dict[str, int] = {}
     grids = []
     for call in call_range.outermost:
@@ -115,41 +102,38 @@ def _counted_along(call: ModuleCall) -> ActivationRows | None:
 
 # --- padding ----------------------------------------------------------------------------------------------------------
 #
-# Which token pads, where no mask tells: given, or found, because without it the two sides' sequences agree.
-#
-# Owns the search. A padding token at the end of a sequence changes no key; at its beginning it changes all of them, so
-# only a beginning is looked for: an id that sequences of one side begin with, and that brings more tokens of both sides
-# together when it is left out.
+# Padding at the end of a sequence changes no key, padding at its beginning changes all of them. So, without masks, ids
+# with which sequences begin are tried as padding: the one is taken that makes more keys of the two sides equal.
 
 
 TRIED = 3
-"""Ids of each side that are tried."""
+"""Ids of each side that are tried as padding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """The grids of both sides, and how padding was told."""
+    """The grids of both sides, without padding."""
 
     a: tuple[TokenGrid, ...]
     b: tuple[TokenGrid, ...]
     how: str
-    """In words; "": there was nothing to tell."""
+    """How padding was identified, in words; empty: there is none."""
 
 
 def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Padded:
-    """Grids of token ids on both sides. ``pad``: the padding token, where it is given."""
+    """Grids of token ids on both sides. ``pad``: the padding token, if known."""
     if pad is not None:
         return Padded(token_grids(a, pad), token_grids(b, pad), f"token {pad} is padding, as given")
     plain = Padded(token_grids(a), token_grids(b), _by_masks(a, b))
-    best, most = plain, _shared(plain)
+    best, highest = plain, _shared(plain)
     for x in (None, *_beginnings(a)):
         for y in (None, *_beginnings(b)):
             if x is None and y is None:
                 continue
             tried = Padded(token_grids(a, x), token_grids(b, y), _found(x, y))
             shared = _shared(tried)
-            if shared > most:
-                best, most = tried, shared
+            if shared > highest:
+                best, highest = tried, shared
     return best
 
 
@@ -159,7 +143,7 @@ def _by_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
 
 
 def _beginnings(forwards: Sequence[Forward]) -> list[int]:
-    """Ids with which sequences begin that no mask tells of, the most frequent first."""
+    """Ids with which sequences without a mask begin, the most frequent first."""
     firsts: Counter[int] = Counter()
     for forward in forwards:
         if forward.mask is None and forward.ids.shape[1:] > (1,):
@@ -167,23 +151,22 @@ def _beginnings(forwards: Sequence[Forward]) -> list[int]:
     return [token for token, _ in firsts.most_common(TRIED)]
 
 
-def _shared(padded: Padded) -> int:
-    """Tokens of both sides that belong together."""
-    return len(np.intersect1d(_sequence_keys(padded.a), _sequence_keys(padded.b)))
+def _shared(padded: Padded | KeyChoice) -> int:
+    """Different keys that both sides have."""
+    shared = np.intersect1d(_keys(padded.a), _keys(padded.b))
+    return int((shared != NO_KEY).sum())
 
 
-def _sequence_keys(grids: Sequence[TokenGrid]) -> Keys:
-    keys = np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
-    known: Keys = keys[keys != NO_KEY]
-    return known
+def _keys(grids: Sequence[TokenGrid]) -> Keys:
+    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
 
 
 def _found(a: int | None, b: int | None) -> str:
-    told = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
-    return f"{' and '.join(told)} taken as padding: without it the sequences agree"
+    tokens = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
+    return f"{' and '.join(tokens)} taken as padding: without it the sequences agree"
 
 
-# --- known ------------------------------------------------------------------------------------------------------------
+# --- the choice -------------------------------------------------------------------------------------------------------
 
 
 SHOWN = 16
@@ -192,6 +175,8 @@ SHOWN = 16
 
 @dataclass(frozen=True, eq=False)
 class KeyChoice:
+    """The keys of both sides."""
+
     by: RowsBy
     a: tuple[TokenGrid, ...]
     b: tuple[TokenGrid, ...]
@@ -201,16 +186,11 @@ class KeyChoice:
     @property
     def shared(self) -> int:
         """Different keys that both sides have."""
-        shared = np.intersect1d(_keys(self.a), _keys(self.b))
-        return int((shared != NO_KEY).sum())
+        return _shared(self)
 
 
-def _keys(grids: Sequence[TokenGrid]) -> Keys:
-    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
-
-
-def known_rows(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | None) -> KeyChoice:
-    """Rows by tokens, else by what was handed in, or as asked. Raises UsageError."""
+def choose_keys(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | None) -> KeyChoice:
+    """Keys by tokens, else by inputs, or as requested. Raises UsageError."""
     if rows_by is RowsBy.ORDER:
         return KeyChoice(
             RowsBy.ORDER,
@@ -253,7 +233,7 @@ def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> K
 
 
 def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:
-    """The first sequence of each side, where no token of one is one of the other's."""
+    """Notes with the first sequence of each side, where the two share no key."""
     shown = []
     for name, side in (("A", a), ("B", b)):
         first = next((forward.ids[0] for forward in side if forward.ids.size), np.zeros(0, np.int64))
@@ -263,14 +243,14 @@ def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]
 
 
 def same_steps(a: CallRange, b: CallRange) -> tuple[CallRange, CallRange, list[str]]:
-    """Without calls of steps that one side alone has: an optimizer has changed the weights between.
+    """Both sides without calls of steps that only one side has: the weights differ between steps.
 
-    Where no step is in both, steps tell nothing.
+    Where no step is on both sides, all calls, as if of one step. The third value are notes.
     """
     common = set(a.steps) & set(b.steps)
     if not common:
-        told = " and ".join(f"{side.side.upper()}'s calls are of {_steps(side.steps)}" for side in (a, b))
-        return _without_steps(a), _without_steps(b), [f"{told}: steps do not show whether the weights are the same"]
+        calls = " and ".join(f"{side.side.upper()}'s calls are of {_steps(side.steps)}" for side in (a, b))
+        return _without_steps(a), _without_steps(b), [f"{calls}: steps do not show whether the weights are the same"]
     notes = []
     for side in (a, b):
         others = [step for step in side.steps if step not in common]
@@ -296,7 +276,7 @@ def _steps(steps: Sequence[int]) -> str:
 
 
 def of_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoice:
-    """Without forward passes of models that have no partner: what a reference model computed, nobody else claims to."""
+    """Without forward passes of models that have no partner, such as a reference model of one side."""
     if not names:
         return known
     roots = [{root_of(pair[side]) for pair in names} for side in (0, 1)]
