@@ -1,7 +1,6 @@
-"""The tokens of one side, in the order in which they were fed: which followed which, and which of them were taken.
+"""The tokens of one side in the order of their forward passes: which follows which, and which were sampled.
 
-Owns what grids of keys tell of that; where log-probabilities of them stand is found elsewhere
-(``rltrace.parity.impact.logprobs``).
+Owns what follows from token grids alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Every token of a side that has a key; arrays of one length, in the order in which the tokens were fed."""
+    """Every token of a side that has a key, in the order of the forward passes; arrays of one length."""
 
     grid: Numbers
     """Number of the grid, from 0, and …"""
@@ -30,25 +29,25 @@ class Tokens:
     """… the flat index there."""
     keys: Keys
     ids: Numbers
-    """NONE: of a row that is no token."""
+    """NONE: of an observation."""
     sequences: Numbers
     places: Numbers
     following: Numbers
-    """Index of the token that comes next in the sequence; NONE: it ends here, as far as it was fed."""
+    """Index of the next token of the sequence; NONE: it was not an input."""
     before: Numbers
     """Index of the token before it."""
     calls: tuple[int, ...]
-    """For each grid, the number of the call that it is known from."""
+    """For each grid, the number of its anchor."""
     index: tuple[Numbers, ...]
-    """For each grid, the index of each of its rows; NONE: padding, or not known."""
+    """For each grid, the index of each of its tokens; NONE: padding, or unknown."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def given(self, grids: Collection[int]) -> frozenset[int]:
-        """Keys of tokens that a model, whose forward passes these are, was given: fed together with the token before.
+    def prompts(self, grids: Collection[int]) -> frozenset[int]:
+        """Keys of tokens of prompts: in these forward passes of a model, first input together with the token before.
 
-        Empty where it takes none: then it was fed whole sequences, and what was taken in them is not known from it.
+        Empty where that holds for all tokens: whole sequences do not show which were sampled.
         """
         own = np.isin(self.grid, list(grids))
         first: dict[int, int] = {}
@@ -56,17 +55,17 @@ class Tokens:
             first.setdefault(key, grid)
         later = np.flatnonzero(own & (self.before != NONE))
         pairs = list(zip(self.keys[later].tolist(), self.keys[self.before[later]].tolist(), strict=True))
-        given = frozenset(key for key, before in pairs if first[key] == first[before])
-        return given if any(key not in given for key, _ in pairs) else frozenset()
+        found = frozenset(key for key, before in pairs if first[key] == first[before])
+        return found if any(key not in found for key, _ in pairs) else frozenset()
 
     @cached_property
-    def takes(self) -> bool:
-        """Whether this side takes tokens: it was fed some in a later forward pass than the token before them."""
+    def samples(self) -> bool:
+        """Whether this side samples tokens: some are input in a later forward pass than the token before them."""
         later = np.flatnonzero(self.before != NONE)
         return bool((self.grid[later] != self.grid[self.before[later]]).any())
 
     def words(self, tokens: Numbers) -> list[str]:
-        """Which each is: ``token 12 of sequence 3``; ``row 5 of call 8`` where it has no place in a sequence."""
+        """Each in words: ``token 12 of sequence 3``, or ``row 5 of call 8`` where it has no sequence."""
         columns = (self.sequences, self.places, self.at, self.grid)
         return [
             f"row {at} of call {self.calls[grid]}"
@@ -76,12 +75,12 @@ class Tokens:
         ]
 
     def back_from(self, last: Numbers, count: int) -> Numbers:
-        """[sequences, count]: the tokens up to each of ``last``, that one in the last column; NONE before the first."""
+        """[sequences, count]: the tokens up to each of ``last``, which is the last column; NONE before the first."""
         found = np.full((len(last), count), NONE)
-        now = last
+        current = last
         for column in range(count - 1, -1, -1):
-            found[:, column] = now
-            now = np.where(now == NONE, NONE, self.before[now])
+            found[:, column] = current
+            current = np.where(current == NONE, NONE, self.before[current])
         return found
 
 
