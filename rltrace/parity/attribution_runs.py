@@ -1,7 +1,6 @@
-"""The trainer run again and again with the generator's rows put in, module by module: what is left of the gap.
+"""Runs of the trainer with the generator's rows injected, module by module, and the gap that each leaves.
 
-Owns the runs and their order; what a gap is, and what may be said of what is left, is told elsewhere
-(``rltrace.parity``).
+Owns the runs and their order. ``impact.attribution`` owns the arithmetic.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from rltrace.selectors import escape
 
 Measure = Callable[[Path], Gap | str]
 """The gap between the generator and the run whose trace this is; or one sentence why there is none."""
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 CONTROL = "control"
 
 
 @dataclass(frozen=True)
 class Module:
-    """One module whose part is measured."""
+    """One module whose contribution is measured."""
 
     a: str
     """Path in the generator."""
@@ -37,23 +36,23 @@ class Module:
 
 @dataclass(frozen=True)
 class AttributionPlan:
-    """What is to be run, and where its traces go."""
+    """The runs to make, and where their traces go."""
 
     generator: Path
-    """The trace whose rows are put in."""
+    """The trace whose rows are injected."""
     modules: tuple[Module, ...]
     """In the order in which they run."""
     left_out: tuple[str, ...]
     """Modules of the trainer that differ and are not tried."""
     command: tuple[str, ...]
     folder: Path
-    """The program's own."""
+    """Of the program."""
     output: Path
-    """Gets the traces and what the runs print; must be there."""
+    """Existing folder for the traces and the output of the runs."""
     routing: str = ""
-    """Selector of what chose experts in A, where B's chose otherwise; empty: that is not tried."""
+    """Selector of A's routing decisions, where B's differ; empty: they are not injected."""
     options: tuple[str, ...] = ()
-    """Of ``rltrace record``, for the run with nothing put in: what the trainer was recorded with."""
+    """Of ``rltrace record``, for the control: those that the trainer was recorded with."""
     environment: Mapping[str, str] | None = None
     shared: tuple[str, ...] = ()
     """Entries of the folder that the copies have as links to the originals."""
@@ -61,27 +60,27 @@ class AttributionPlan:
     keep: bool = False
     """Keep the traces."""
     map_file: Path | None = None
-    """Which module of the generator is which of the trainer, where their names do not tell."""
+    """Partners of modules whose names differ."""
 
 
 def contributions(
-    plan: AttributionPlan, recorded: Gap, measure: Measure, tell: Tell = lambda text: None
+    plan: AttributionPlan, recorded: Gap, measure: Measure, report: Report = lambda text: None
 ) -> Contributions:
-    """Make the runs of ``plan``; ``tell`` is given a line as each ends.
+    """Make the runs of ``plan``; ``report`` is called with a line as each ends.
 
     Raises UsageError where the folder cannot be copied, RecordError where the trainer itself cannot be run.
     """
     if not plan.in_place:
         check_extent(plan.folder, plan.shared, plan.output)
     with Runner() as runner:
-        return _Experiment(plan, measure, tell, runner).run(recorded)
+        return _Experiment(plan, measure, report, runner).run(recorded)
 
 
 class _Experiment:
-    def __init__(self, plan: AttributionPlan, measure: Measure, tell: Tell, runner: Runner) -> None:
+    def __init__(self, plan: AttributionPlan, measure: Measure, report: Report, runner: Runner) -> None:
         self._plan = plan
         self._measure = measure
-        self._tell = tell
+        self._report = report
         self._runner = runner
         self._copies = plan.output.absolute() / "folders"
 
@@ -90,12 +89,12 @@ class _Experiment:
         control = self._try(self._job(CONTROL, ("record",), self._plan.options))
         alone = {number: [module] for number, module in enumerate(modules)}
         in_turn = {number: list(modules[: number + 1]) for number in range(1, len(modules))}
-        # the first is the same either way; the last of those in turn is all of them together
+        # the first is the same for both; the last in turn is all of them together
         jobs = [self._injected(f"alone-{n + 1}", one) for n, one in alone.items()]
         jobs += [self._injected(f"first-{n + 1}", some) for n, some in in_turn.items()]
         if self._plan.routing:
-            jobs += [self._put_in("experts", [self._plan.routing])]
-            jobs += [self._put_in("weights", [self._plan.routing], "--weights")]
+            jobs += [self._replay("experts", [self._plan.routing])]
+            jobs += [self._replay("weights", [self._plan.routing], "--weights")]
         found = self._all(jobs)
         shutil.rmtree(self._copies, ignore_errors=True)
         shares = [
@@ -117,17 +116,17 @@ class _Experiment:
         for job in jobs:
             try:
                 found[job.name] = self._try(job)
-            except RecordError as error:  # the trainer itself runs: this is about the rows that were to be put in
+            except RecordError as error:  # the control ran, so the injected rows are the reason
                 found[job.name] = PatchTrial(None, None, str(error))
-                self._tell(str(error))
+                self._report(str(error))
         return found
 
     # --- one run ------------------------------------------------------------------------------------------------------
 
     def _injected(self, name: str, modules: Sequence[Module]) -> RunRequest:
-        return self._put_in(name, [f"module={escape(module.a)}" for module in modules])
+        return self._replay(name, [f"module={escape(module.a)}" for module in modules])
 
-    def _put_in(self, name: str, selectors: Sequence[str], *more: str) -> RunRequest:
+    def _replay(self, name: str, selectors: Sequence[str], *more: str) -> RunRequest:
         words = [word for selector in selectors for word in ("--inject", selector)]
         result = self._plan.output.absolute() / f"{name}.json"
         names = () if self._plan.map_file is None else ("--map", str(self._plan.map_file.absolute()))
@@ -165,7 +164,7 @@ class _Experiment:
             PatchTrial(None, None, gap) if isinstance(gap, str) else PatchTrial(gap.mean, gap.largest, _without(gap))
         )
         left = f"a gap of {trial.gap:.3e} is left" if trial.gap is not None else trial.why
-        self._tell(f"run {job.name} {ended.how}; {left}")
+        self._report(f"run {job.name} {ended.how}; {left}")
         if not self._plan.keep:
             shutil.rmtree(job.trace, ignore_errors=True)
         return trial
@@ -176,7 +175,7 @@ def _without(gap: Gap) -> str:
 
 
 def _incomplete(result: Path) -> str:
-    """Why not all rows were put in that were to be; "" where they were, or none were to be."""
+    """Why not all selected rows were injected; empty: they were, or none were selected."""
     if not result.is_file():
         return ""
     found = json.loads(result.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""The rows of a recorded trace that are to be put in: read from its module calls and ops, each with its key.
+"""A's activation rows for injection, read from the module calls and ops of its trace, with their keys.
 
-Owns what a selector means here, which of A's forward passes a tensor belongs to, and what the trace must hold.
+Owns what a selector finds, and the errors where the trace lacks something.
 """
 
 from __future__ import annotations
@@ -110,48 +110,48 @@ def _has_rows(tensor: ActivationRows) -> bool:
     return "float" in tensor.dtype and bool(tensor.axes) and tensor.digests.size > 0
 
 
-# --- source -----------------------------------------------------------------------------------------------------------
+# --- selected tensors -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor that was selected."""
+    """A selected tensor."""
 
     process: ProcessTrace
-    spot: TensorPlace
+    place: TensorPlace
     tensor: ActivationRows
     grid: TokenGrid
     step: int
     order: int
     grad: bool
     keyed: Callable[[], KeyedRows | None]
-    """What the evidence of the whole call range tells of its rows, where its shape does not."""
+    """Its rows by content, where its shape does not identify them."""
 
 
 @dataclass
 class _Found:
-    """What is found in all streams."""
+    """What all streams hold."""
 
     tensors: list[_Tensor] = field(default_factory=list)
     grids: list[TokenGrid] = field(default_factory=list)
     axes: tuple[int, ...] | None = None
-    kept: bool = False
-    """Rows were kept at all."""
+    recorded: bool = False
+    """Whether any rows were recorded."""
     observed: bool = False
-    """Rows are told by what a policy is given: it is given no tokens."""
+    """Whether keys are of observations, not tokens."""
 
 
 def read_table(trace: Trace, selector: Selector, texts: Sequence[str], *, weights: bool = False) -> RowTable:
-    """The rows of all tensors of ``trace`` that the selector, which ``texts`` say, finds.
+    """The rows of all tensors of ``trace`` that the selector finds. ``texts``: the text of the selector.
 
-    ``weights``: of ops that choose, what they gave for it as well. Raises UsageError where the trace lacks what it
-    takes, HoleError where damage is in the way.
+    ``weights``: of ops that choose, the values as well as the indices. Raises UsageError where the trace lacks
+    something, HoleError where it is damaged.
     """
     found = _Found(observed=not _has_tokens(trace))
     for process in trace.processes:
         if not process.kept_rows:
             continue
-        found.kept = True
+        found.recorded = True
         found.axes = None if process.kept_rows.asked is None else process.kept_rows.asked.axes
         for stream in process.streams:
             call_range = _call_range(process, stream)
@@ -168,7 +168,7 @@ def _call_range(process: ProcessTrace, stream: StreamTrace) -> CallRange:
 
 
 def _has_tokens(trace: Trace) -> bool:
-    """Whether any forward pass of A is over tokens."""
+    """Whether any forward pass is over tokens."""
     return any(
         forwards_of(_call_range(process, stream))
         for process in trace.processes
@@ -206,10 +206,10 @@ def _of_calls(
         grid = tracked.traversal.forward_pass.grid
         if finds_call(selector, call_range, call):
             for tensor in outputs_of(call):
-                spot = TensorPlace(call.module, OUTPUT, tracked.nth, tensor.name)
+                place = TensorPlace(call.module, OUTPUT, tracked.nth, tensor.name)
                 keyed = partial(_by_evidence, keying, call, tensor, grid)
                 grad = _with_gradient(call_range, call)
-                yield _Tensor(process, spot, tensor, grid, call.step, call.number, grad, keyed)
+                yield _Tensor(process, place, tensor, grid, call.step, call.number, grad, keyed)
 
 
 def _by_evidence(
@@ -252,17 +252,17 @@ def _of_ops(
 
 
 def _with_gradient(call_range: CallRange, call: ModuleCall | None) -> bool:
-    """As the outermost call around it has it."""
+    """Whether the outermost call around a call records gradients."""
     return call is not None and (call, *call_range.around(call))[-1].grad
 
 
-# --- what the trace must hold -----------------------------------------------------------------------------------------
+# --- the table --------------------------------------------------------------------------------------------------------
 
 
 def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
-    """Raise UsageError where the trace lacks what it takes."""
+    """Raise UsageError where the trace lacks something."""
     record = _record_command(texts)
-    if not found.kept:
+    if not found.recorded:
         raise UsageError(f"{trace.path} holds no activation rows; record it again: {record}")
     if not found.grids:
         raise UsageError(
@@ -278,7 +278,7 @@ def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
     if lacking:
         raise UsageError(
             f"{trace.path} lacks the values of {len(lacking):,} of the {len(found.tensors):,} tensors whose rows "
-            f"are to be injected; the first is of {lacking[0].spot.module}; record it again: {record}"
+            f"are to be injected; the first is of {lacking[0].place.module}; record it again: {record}"
         )
 
 
@@ -291,18 +291,18 @@ def _record_command(texts: Sequence[str]) -> str:
 
 def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     usual = _usual(found)
-    sampled = {(one.spot.module, one.spot.op) for one in found.tensors if not one.grad}
+    sampled = {(one.place.module, one.place.op) for one in found.tensors if not one.grad}
     sources = []
     for one in found.tensors:
-        if one.grad and (one.spot.module, one.spot.op) in sampled:  # what the trainer computed; the rollout's are meant
+        if one.grad and (one.place.module, one.place.op) in sampled:  # of the trainer
             continue
-        source = _source(one, found.axes, usual.get(_tensor_of(one.spot), frozenset()))
+        source = _source(one, found.axes, usual.get(_tensor_of(one.place), frozenset()))
         if source is not None:
             sources.append(source)
     if not any(len(source.keys) for source in sources):
         first = found.tensors[0]
         raise UsageError(
-            f"no tensor that the selector finds in {trace.path} has a row for each token: {first.spot.module} "
+            f"no tensor that the selector finds in {trace.path} has a row for each token: {first.place.module} "
             f"returns {first.tensor.dtype}{list(first.tensor.shape)}, for {list(first.grid.shape)} tokens"
         )
     keys = np.concatenate([grid.keys for grid in found.grids])
@@ -310,24 +310,24 @@ def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     own = (keys != NO_KEY) & (sequences != NONE)
     anchors = {grid.anchor.module for grid in found.grids}
     steps = np.concatenate([np.full(len(grid.keys), grid.anchor.step) for grid in found.grids])
-    told = keys[own], sequences[own], steps[own]
-    return RowTable(sources, anchors, told, found.axes, usual, observed=found.observed)
+    tokens = keys[own], sequences[own], steps[own]
+    return RowTable(sources, anchors, tokens, found.axes, usual, observed=found.observed)
 
 
-def _tensor_of(spot: TensorPlace) -> tuple[str, str, str]:
-    return spot.module, spot.op, spot.name
+def _tensor_of(place: TensorPlace) -> tuple[str, str, str]:
+    return place.module, place.op, place.name
 
 
 def _usual(found: _Found) -> dict[tuple[str, str, str], frozenset[RowLayout]]:
     """For each tensor of a module the layouts that the shapes of all its calls allow."""
     allowed = (
-        (_tensor_of(one.spot), layouts_along(one.tensor.shape, one.grid.shape, found.axes)[1]) for one in found.tensors
+        (_tensor_of(one.place), layouts_along(one.tensor.shape, one.grid.shape, found.axes)[1]) for one in found.tensors
     )
     return common_layouts((tensor, layouts) for tensor, layouts in allowed if layouts)
 
 
 def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[RowLayout]) -> RowSource | None:
-    """The rows of one tensor; None: it has none for the tokens."""
+    """The rows of one tensor; None: they are not identified."""
     tensor, grid = one.tensor, one.grid
     placed = place_rows(tensor.shape, grid.shape, axes, usual)
     if placed is not None:
@@ -340,7 +340,7 @@ def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[RowLayo
     parts, rows = parts[own], rows[own]
     digests = tensor.digests if counted == tensor.axes else _digests(one, counted)
     return RowSource(
-        one.spot,
+        one.place,
         tensor.whole,
         tensor.dtype,
         tensor.shape,
@@ -357,5 +357,5 @@ def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[RowLayo
 
 def _digests(one: _Tensor, axes: tuple[int, ...]) -> NDArray[np.uint64]:
     value = one.process.values.get(one.tensor.whole)
-    assert value is not None  # ``_check``
+    assert value is not None  # by ``_check``
     return row_digests(value.data, value.dtype, value.shape, dtypes.itemsize(value.dtype) or 1, axes)
