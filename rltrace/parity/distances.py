@@ -50,7 +50,7 @@ class RowValues:
         if value is None:
             return None
         whole = flat_rows(rows.tensor, value.raw if raw else value.numbers)
-        return whole[rows.parts[at]].reshape(len(at), -1)
+        return whole[rows.tensor_rows[at]].reshape(len(at), -1)
 
     def _value(self, rows: KeyedRows) -> Value | None:
         digest = rows.tensor.whole
@@ -212,7 +212,7 @@ def row_words(table: KeyedTable, at: int) -> str:
     sequence, place = int(table.sequences[at]), int(table.places[at])
     if sequence == UNKNOWN or place == UNKNOWN:
         call, rows = table.sources[int(table.source[at])]
-        return f"row {int(rows.rows[int(table.at[at])])} of call {call.number}"
+        return f"row {int(rows.tokens[int(table.at[at])])} of call {call.number}"
     return f"token {place} of sequence {sequence}"
 
 

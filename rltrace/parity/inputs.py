@@ -78,45 +78,45 @@ def _without_gradient(call_range: CallRange, call: ModuleCall) -> bool:
     return not _with_gradient(call_range, call)
 
 
-def _call_range(side: str, trace: Trace, given: TraceArgument, selects: Selects | None, what: str) -> CallRange:
+def _call_range(side: str, trace: Trace, argument: TraceArgument, selects: Selects | None, what: str) -> CallRange:
     """``selects``: which calls, where there is no selector; ``what``: the same in words."""
-    streams = list(_streams(side, trace, given))
+    streams = list(_streams(side, trace, argument))
     found = streams
-    if given.selector is not None:
-        chosen: Selector = given.selector
+    if argument.selector is not None:
+        chosen: Selector = argument.selector
         found = [
-            _cut(call_range, lambda own, call: finds_call(chosen, own, call), given.text) for call_range in streams
+            _cut(call_range, lambda own, call: finds_call(chosen, own, call), argument.text) for call_range in streams
         ]
     elif selects is not None:
         found = [_cut(call_range, selects, what) for call_range in streams]
     with_calls = [call_range for call_range in found if call_range.calls]
     if not with_calls:
-        raise UsageError(_no_calls(side, trace, given, streams, what))
+        raise UsageError(_no_calls(side, trace, argument, streams, what))
     if len(with_calls) > 1:
         names = [call_range.stream for call_range in with_calls]
-        one = f"{given.path}:{names[0]}"
+        one = f"{argument.path}:{names[0]}"
         raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {one}")
     return with_calls[0]
 
 
-def _streams(side: str, trace: Trace, given: TraceArgument) -> Iterator[CallRange]:
+def _streams(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallRange]:
     """Every stream that the name allows and that has recorded calls."""
     for process in trace.processes:
-        kept = process.kept_rows
-        if not kept:
+        activations = process.kept_rows
+        if not activations:
             continue
         for stream in process.streams:
-            if given.stream is not None and not fnmatchcase(stream.name, given.stream):
+            if argument.stream is not None and not fnmatchcase(stream.name, argument.stream):
                 continue
-            calls = tuple(kept.calls(stream.index))
+            calls = tuple(activations.calls(stream.index))
             if calls:
                 holes = [hole.why for hole in process.holes]
                 yield CallRange(
                     side,
                     calls,
                     "all calls",
-                    str(given.path),
-                    kept.ops(stream.index),
+                    str(argument.path),
+                    activations.ops(stream.index),
                     process.values.get,
                     RecordedStream(process, stream),
                     holes,
@@ -127,17 +127,19 @@ def _cut(call_range: CallRange, selects: Selects, what: str) -> CallRange:
     return replace(call_range, calls=tuple(call for call in call_range.calls if selects(call_range, call)), what=what)
 
 
-def _no_calls(side: str, trace: Trace, given: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
+def _no_calls(side: str, trace: Trace, argument: TraceArgument, streams: Sequence[CallRange], what: str) -> str:
     """Message: this side has no calls."""
     name = side.upper()
     if not any(process.kept_rows for process in trace.processes):
-        return f"{given.path} ({name}) holds no activation rows to compare; {RECORD}"
-    if not streams and given.stream is not None:
+        return f"{argument.path} ({name}) holds no activation rows to compare; {RECORD}"
+    if not streams and argument.stream is not None:
         known = ", ".join(stream.name for process in trace.processes for stream in process.streams)
-        return f"{given.path} ({name}) has no stream {given.stream} with calls of modules; its streams are {known}"
+        return (
+            f"{argument.path} ({name}) has no stream {argument.stream} with calls of modules; its streams are {known}"
+        )
     if not streams:
-        return f"{given.path} ({name}) holds rows of ops, but of no module's call; {RECORD}"
-    if given.selector is not None:
+        return f"{argument.path} ({name}) holds rows of ops, but of no module's call; {RECORD}"
+    if argument.selector is not None:
         modules = list(dict.fromkeys(call.module for call_range in streams for call in call_range.calls))
-        return f"--{side} {given.text} finds no call of {given.path}; its modules are {', '.join(modules[:5])}, …"
-    return f"{given.path} has no {what} ({name}); say with --a and --b which calls belong to which side"
+        return f"--{side} {argument.text} finds no call of {argument.path}; its modules are {', '.join(modules[:5])}, …"
+    return f"{argument.path} has no {what} ({name}); say with --a and --b which calls belong to which side"

@@ -230,7 +230,7 @@ def _unknown(name: str, line: MapLine, side: str, glob: str, known: Sequence[str
 
 
 class ModulePartners:
-    """A's path for each module of a running program, matched anew when an outermost module appears."""
+    """A's path for each module of a running program, matched again when an outermost module appears."""
 
     def __init__(self, a: Iterable[str], b: Callable[[], Iterable[str]], lines: Sequence[MapLine] = ()) -> None:
         """``a``: A's paths. ``b``: the program's paths so far. ``lines`` of a map file have precedence over names."""

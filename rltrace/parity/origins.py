@@ -116,12 +116,14 @@ def _own_op(call_range: CallRange, view: StreamView, rows: Rows, i: int, call: M
     row = rows.first + i
     layouts = [_layout(view, number) for number in _numbers(view, int(rows.columns[i, Column.STRUCTURE]))]
     shapes = {_flattened(tensor.shape) for tensor in inputs_of(call)}
-    kept = [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := call_range.ops.get(row)) is not None else []
+    recorded = (
+        [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := call_range.ops.get(row)) is not None else []
+    )
     weights: list[Known] = []
     for place, ((dtype, shape), link) in enumerate(zip(layouts, rows.inputs(i), strict=False)):
         before = link.distance <= 0 or row - link.distance < outer.first_row
         is_weight = before and "float" in dtype and _flattened(shape) not in shapes
-        read: Known = ("read", kept[place]) if len(kept) == len(layouts) else None
+        read: Known = ("read", recorded[place]) if len(recorded) == len(layouts) else None
         weights.append(read or _identity(view, row, link) if is_weight else None)
     stack = view.stack(rows, i)
     evidence = view.kernel(rows, i)

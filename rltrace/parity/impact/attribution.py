@@ -23,11 +23,11 @@ class PatchTrial:
     """One run of the trainer with rows of the generator injected."""
 
     gap: float | None
-    """Mean absolute difference of the log-probabilities that is left; None: the run told nothing."""
+    """Mean absolute difference of the log-probabilities that is left; None: the run failed."""
     largest: float | None = None
     """Largest absolute difference that is left."""
     why: str = ""
-    """One sentence where it told nothing."""
+    """One sentence where it failed."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ GapNumbers = NDArray[np.int64]
 LISTED = 10
 """Tokens that are listed one by one."""
 PORTIONS = (0.01, 0.1)
-"""Shares of the tokens, those with the largest differences first, whose part of the whole difference is reported."""
+"""Shares of the tokens, those with the largest differences first, whose share of the whole difference is reported."""
 BLOCK = 1 << 20
 """Logits that are converted to float64 at a time."""
 SMALL = 1e-3
@@ -218,7 +218,7 @@ class Policy:
         return tuple(_logits(self))
 
     def passes_of(self, module: str) -> list[int]:
-        """Numbers of the forward passes of the model that a module is part of."""
+        """Numbers of the forward passes of the model of a module."""
         root = root_of(module)
         return [number for number, grid in enumerate(self.keying.grids) if root_of(grid.anchor.module) == root]
 
@@ -228,7 +228,7 @@ class Policy:
         found = np.full(len(table), NONE)
         for source, (_, rows) in enumerate(table.sources):
             own = table.source == source
-            found[own] = self.tokens.index[number[id(rows.grid)]][rows.rows[table.at[own]]]
+            found[own] = self.tokens.index[number[id(rows.grid)]][rows.tokens[table.at[own]]]
         return found
 
 
@@ -312,8 +312,8 @@ def _log_probabilities(call_range: CallRange, table: KeyedTable, rows: Numbers, 
         if whole is None:
             continue
         own = np.flatnonzero(table.source[rows] == source)
-        parts = keyed.parts[table.at[rows[own]], 0]
-        found[own] = log_probabilities(flat_rows(keyed.tensor, whole)[parts], ids[own])
+        at = keyed.tensor_rows[table.at[rows[own]], 0]
+        found[own] = log_probabilities(flat_rows(keyed.tensor, whole)[at], ids[own])
         read[own] = True
     return _Found(found, read)
 
@@ -360,7 +360,7 @@ def _of_head(keying: Keying, outermost: ModuleCall, grid: TokenGrid) -> Logits |
 def _outputs(keying: Keying, call: ModuleCall) -> Iterator[KeyedRows]:
     """Floating-point outputs with one identified row for each token."""
     for rows in keying.of(call):
-        if not isinstance(rows, KeyedRows) or rows.parts.shape[1] != 1:
+        if not isinstance(rows, KeyedRows) or rows.tensor_rows.shape[1] != 1:
             continue
         tensor = rows.tensor
         if tensor.part is Part.OUTPUT and tensor.dtype in FLOATS and len(tensor.shape) > 1:

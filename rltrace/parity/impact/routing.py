@@ -118,7 +118,7 @@ class Routing:
     closer: int | None
     """Decisions whose margin in A is no larger than that and that did not flip all the same."""
     largest_drift: float | None
-    """The largest difference between a score of A and of B, over all decisions; None: scores are not known."""
+    """The largest difference between a score of A and of B, over all decisions; None: scores are unknown."""
     flips: tuple[Flip, ...]
     """Those that flipped at the largest margins first."""
     only_a: int = 0
@@ -347,7 +347,7 @@ def _decision(call: ModuleCall, found: Sequence[Keyed]) -> CallDecisions | None:
         ),
         None,
     )
-    if experts is None or not experts.tensor.shape or experts.parts.shape[1] != 1:
+    if experts is None or not experts.tensor.shape or experts.tensor_rows.shape[1] != 1:
         return None
     shape = experts.tensor.shape
     floats = [rows.tensor for rows in found if rows.tensor.dtype in FLOATS and rows.tensor.shape]
@@ -423,7 +423,7 @@ class _Reader:
                 return None
             own = np.flatnonzero(source == number)
             _, keyed = self._table.sources[number]
-            found[own] = rows[keyed.parts[self._table.at[self._at[own]], 0]]
+            found[own] = rows[keyed.tensor_rows[self._table.at[self._at[own]], 0]]
         return found
 
 

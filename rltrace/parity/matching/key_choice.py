@@ -103,7 +103,7 @@ def _counted_along(call: ModuleCall) -> ActivationRows | None:
 # --- padding ----------------------------------------------------------------------------------------------------------
 #
 # Padding at the end of a sequence changes no key, padding at its beginning changes all of them. So, without masks, ids
-# with which sequences begin are tried as padding: the one is taken that makes more keys of the two sides equal.
+# with which sequences begin are tried as padding: the one counts that makes more keys of both sides equal.
 
 
 TRIED = 3

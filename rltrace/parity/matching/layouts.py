@@ -51,9 +51,9 @@ BY_ELEMENT = frozenset((RowLayout.PLAIN, RowLayout.FLAT))
 class RowPlacement:
     """Which rows of a tensor belong to which tokens of a grid."""
 
-    parts: Numbers
+    tensor_rows: Numbers
     """[n, k]: for each of n tokens, its k rows of the tensor, in the order of the tensor's digests."""
-    rows: Numbers
+    tokens: Numbers
     """[n]: the tokens, as indices into the flat grid."""
 
 

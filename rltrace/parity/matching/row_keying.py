@@ -9,7 +9,7 @@ that remain unidentified are not compared, and reported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
@@ -90,9 +90,9 @@ class KeyedRows:
 
     tensor: ActivationRows
     grid: TokenGrid
-    rows: Numbers
+    tokens: Numbers
     """[n]: the tokens, as indices into the flat grid."""
-    parts: Numbers
+    tensor_rows: Numbers
     """[n, k]: the rows of the tensor for each token, in the order of ``tensor.digests``."""
     assumed: str = ""
     """An assumption about the tensor; empty: none."""
@@ -100,21 +100,21 @@ class KeyedRows:
     @cached_property
     def digests(self) -> Keys:
         """[n]: the digests of each token's rows, folded into one."""
-        return fold(self.tensor.digests.ravel()[self.parts])
+        return fold(self.tensor.digests.ravel()[self.tensor_rows])
 
     @property
     def keys(self) -> Keys:
-        return self.grid.keys[self.rows]
+        return self.grid.keys[self.tokens]
 
     @property
     def width(self) -> tuple[int, ...]:
         """(shape of a row, rows for each token): tensors of different widths are not comparable."""
-        return (*row_shape(self.tensor), self.parts.shape[1])
+        return (*row_shape(self.tensor), self.tensor_rows.shape[1])
 
     def of_known(self) -> KeyedRows:
         """Without tokens that have no key."""
         own = self.keys != NO_KEY
-        return self if own.all() else KeyedRows(self.tensor, self.grid, self.rows[own], self.parts[own], self.assumed)
+        return self if own.all() else replace(self, tokens=self.tokens[own], tensor_rows=self.tensor_rows[own])
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class Unkeyed:
 Keyed = KeyedRows | Unkeyed
 
 
-def fold(parts: Keys) -> Keys:
+def fold(digests: Keys) -> Keys:
     """One digest for several, [n, k] to [n]; their order matters."""
-    if parts.shape[1] == 1:
-        only: Keys = parts[:, 0]
+    if digests.shape[1] == 1:
+        only: Keys = digests[:, 0]
         return only
     with np.errstate(over="ignore"):
-        return reduce(lambda done, one: (done ^ (done >> np.uint64(29))) * _FOLD + one, parts.T)
+        return reduce(lambda done, one: (done ^ (done >> np.uint64(29))) * _FOLD + one, digests.T)
 
 
 class Keying:
@@ -166,7 +166,7 @@ class Keying:
         return self._found.get(call.number, ())
 
     def of_op(self, call: ModuleCall, op: OpRows) -> Sequence[Keyed]:
-        """The rows of each tensor of an op that ran in ``call``, by their shapes alone."""
+        """The rows of each tensor of an op that ran in ``call``, by their shapes."""
         grid = self.grid(call)
         if grid is None:
             return [Unkeyed(tensor, _NO_GRID) for tensor in op.tensors]
@@ -178,9 +178,9 @@ class Keying:
         grid = self.grid(call)
         if grid is None:
             return Unkeyed(tensor, _RECOMPUTED if call.phase == "backward" else _NO_GRID)
-        given, tensor = tensor, self._by_element(grid, tensor)
+        original, tensor = tensor, self._by_element(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
-        if tensor is given:
+        if tensor is original:
             possible = settled(possible, tensor.digests.ndim, self._layouts[_name(call, tensor)])
         found = self._by_shape(grid, tensor, possible)
         if isinstance(found, Unkeyed) or _is_doubtful(tensor, possible):
@@ -192,7 +192,7 @@ class Keying:
     def _settled(self, call: ModuleCall, grid: TokenGrid, tensor: ActivationRows, found: Keyed) -> Keyed:
         """The rows by content, where the shape fits no layout or may fit one by chance."""
         if isinstance(found, KeyedRows) and self._has_earlier(found):
-            return KeyedRows(tensor, grid, found.rows, found.parts)
+            return KeyedRows(tensor, grid, found.tokens, found.tensor_rows)
         may_be_earlier = isinstance(found, Unkeyed) or found.assumed or tensor.part is Part.INPUT
         by_content = self._by_content(grid, tensor) if may_be_earlier else None
         return by_content or self._as_input(call, tensor) or found
@@ -218,14 +218,14 @@ class Keying:
             return Unkeyed(tensor, f"{_counted(shape)} can be read as {' and as '.join(possible)}")
         placed = placement(shape, grid.shape, possible[0])
         assumed = "taken as those of the last tokens" if possible[0] is RowLayout.TAIL else ""
-        return KeyedRows(tensor, grid, placed.rows, placed.parts, assumed)
+        return KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows, assumed)
 
     def _has_earlier(self, found: KeyedRows) -> bool:
         """Whether an earlier tensor of this forward pass has the same rows at the same tokens."""
         for earlier in self._earlier(found.grid, found.tensor):
             own = np.full(len(earlier.grid.keys), -1)
-            own[earlier.rows] = np.arange(len(earlier.rows))
-            at = own[found.rows]
+            own[earlier.tokens] = np.arange(len(earlier.tokens))
+            at = own[found.tokens]
             if (at >= 0).all() and np.array_equal(earlier.digests[at], found.digests):
                 return True
         return False
@@ -238,13 +238,13 @@ class Keying:
             return iter(())
         kind = tensor.dtype, row_shape(tensor)
         found = [one for one in self._keyed.get(id(grid), ()) if (one.tensor.dtype, row_shape(one.tensor)) == kind]
-        return (one for one in reversed(found[-SEARCHED:]) if one.parts.shape[1] == 1 and len(one.rows))
+        return (one for one in reversed(found[-SEARCHED:]) if one.tensor_rows.shape[1] == 1 and len(one.tokens))
 
     def _by_content(self, grid: TokenGrid, tensor: ActivationRows) -> KeyedRows | None:
         """Rows that an earlier tensor of this forward pass has at tokens of one key only."""
         digests = tensor.digests.ravel()
         for earlier in self._earlier(grid, tensor) if len(digests) else ():
-            order = np.lexsort((earlier.rows, earlier.digests))
+            order = np.lexsort((earlier.tokens, earlier.digests))
             known, keys = earlier.digests[order], earlier.keys[order]
             first, last = np.searchsorted(known, digests), np.searchsorted(known, digests, side="right") - 1
             if not (known[np.minimum(first, len(known) - 1)] == digests).all():
@@ -253,7 +253,7 @@ class Keying:
             changes = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
             own = np.flatnonzero((earlier.digests[places] == digests) & (changes[first] == changes[last]))
             if len(own):
-                return KeyedRows(tensor, grid, earlier.rows[places][own], own[:, None])
+                return KeyedRows(tensor, grid, earlier.tokens[places][own], own[:, None])
         return None
 
     def _as_input(self, call: ModuleCall, tensor: ActivationRows) -> KeyedRows | None:
@@ -261,11 +261,11 @@ class Keying:
         if tensor.part is not Part.OUTPUT:
             return None
         for rows in self.of(call):
-            if isinstance(rows, Unkeyed) or rows.tensor.part is not Part.INPUT or rows.parts.shape[1] > 1:
+            if isinstance(rows, Unkeyed) or rows.tensor.part is not Part.INPUT or rows.tensor_rows.shape[1] > 1:
                 continue
-            is_plain = np.array_equal(rows.rows, np.arange(len(rows.grid.keys)))
+            is_plain = np.array_equal(rows.tokens, np.arange(len(rows.grid.keys)))
             if rows.tensor.digests.shape == tensor.digests.shape and not is_plain:
-                return KeyedRows(tensor, rows.grid, rows.rows, rows.parts, rows.assumed)
+                return KeyedRows(tensor, rows.grid, rows.tokens, rows.tensor_rows, rows.assumed)
         return None
 
 

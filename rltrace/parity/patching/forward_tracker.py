@@ -78,12 +78,12 @@ class PartialInput:
 
     lengths: tuple[int, ...]
     """Of the axes of its rows."""
-    rows: Numbers
+    tokens: Numbers
     """The token of each row; NONE: unknown."""
 
     def fits(self, lengths: tuple[int, ...]) -> bool:
         """Whether a tensor with rows along axes of these lengths has as many rows."""
-        return lengths in (self.lengths, (len(self.rows),))
+        return lengths in (self.lengths, (len(self.tokens),))
 
 
 @dataclass(eq=False)
@@ -145,7 +145,7 @@ class ForwardTracker:
         self._assign(call, self._traversals.get(root))
 
     def repeat(self, call: TrackedCall, traversal: Traversal | None) -> None:
-        """A call begins that a backward pass computes again."""
+        """A call begins that a backward pass recomputes."""
         self.calls.append(call)
         self._assign(call, traversal)
 
@@ -334,7 +334,7 @@ def _has_rows(tensor: torch.Tensor) -> bool:
 
 
 def _address(call: TrackedCall) -> _Address | None:
-    """The memory that a call is given, by which its recomputation is found; None: it is given none."""
+    """The memory of the first input, by which a recomputation is found; None: there is none."""
     for _, tensor in call.arguments:
         address = address_of(tensor)
         if address and tensor.is_floating_point():

@@ -47,7 +47,7 @@ class SharedRows:
     """The rows of a tensor that A has too."""
 
     axes: tuple[int, ...]
-    parts: Numbers
+    tensor_rows: Numbers
     """[n, k]: rows of the tensor."""
     found: RowLookup
     unmatched: Numbers
@@ -64,20 +64,20 @@ def rows_of(table: RowTable, place: TensorPlace, tensor: Tensor, call: TrackedCa
     usual = table.layouts.get((place.module, place.op, place.name), ())
     placed = place_rows(shape, grid.shape, table.axes, usual)
     if placed is not None:
-        axes, parts, rows = placed[0], placed[1].parts, placed[1].rows
+        axes, tensor_rows, tokens = placed[0], placed[1].tensor_rows, placed[1].tokens
     else:
         axes = axes_of(table.axes, len(shape))
         known = next((one for one in call.inputs if one.fits(tuple(shape[axis] for axis in axes))), None)
         if known is None:
             raise NotInjectedError(f"unknown which rows of {list(shape)} belong to which of {list(grid.shape)} tokens")
-        parts, rows = np.arange(len(known.rows))[:, None], known.rows
-        parts, rows = parts[rows != NONE], rows[rows != NONE]
-    keyed = grid.keys[rows] != NO_KEY
-    parts, rows = parts[keyed], rows[keyed]
-    found = table.find(place, grid.keys[rows], forward_pass.sequences[rows], step)
+        tensor_rows, tokens = np.arange(len(known.tokens))[:, None], known.tokens
+        tensor_rows, tokens = tensor_rows[tokens != NONE], tokens[tokens != NONE]
+    keyed = grid.keys[tokens] != NO_KEY
+    tensor_rows, tokens = tensor_rows[keyed], tokens[keyed]
+    found = table.find(place, grid.keys[tokens], forward_pass.sequences[tokens], step)
     shared = found.source != NONE
     own = RowLookup(found.source[shared], found.row[shared], found.several[shared])
-    return SharedRows(axes, parts[shared], own, rows[~shared])
+    return SharedRows(axes, tensor_rows[shared], own, tokens[~shared])
 
 
 def inject(table: RowTable, tensor: Tensor, rows: SharedRows, refusal: str = "") -> PatchResult:
@@ -85,21 +85,21 @@ def inject(table: RowTable, tensor: Tensor, rows: SharedRows, refusal: str = "")
 
     Raises NotInjectedError, before anything is written unless the memory cannot be.
     """
-    if not len(rows.parts):
+    if not len(rows.tensor_rows):
         return PatchResult(0, 0, 0, rows.unmatched)
     _check(table, tensor, rows)
     if not tensor.numel():
-        return PatchResult(len(rows.parts), 0, 0, rows.unmatched)
+        return PatchResult(len(rows.tensor_rows), 0, 0, rows.unmatched)
     flat = _Flat(tensor, rows.axes)
     values = torch.from_numpy(_values(table, rows)).to(tensor.device)
-    index = torch.from_numpy(rows.parts).to(tensor.device)
+    index = torch.from_numpy(rows.tensor_rows).to(tensor.device)
     differ = (flat.rows[index] != values).flatten(1).any(dim=1)
     count = int(differ.sum())
     if count and refusal:
         raise NotInjectedError(refusal)
     if count:
         flat.write(index[differ], values[differ])
-    return PatchResult(len(rows.parts), count, int(rows.found.several.sum()), rows.unmatched)
+    return PatchResult(len(rows.tensor_rows), count, int(rows.found.several.sum()), rows.unmatched)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -123,7 +123,7 @@ def _check(table: RowTable, tensor: Tensor, rows: SharedRows) -> None:
     if torch._debug_has_internal_overlap(tensor) == 1:
         raise NotInjectedError("several elements of the tensor share one place in memory")
     shape = tuple(map(int, tensor.shape))
-    own = dtype_name(tensor.dtype), row_shape(shape, rows.axes), rows.parts.shape[1]
+    own = dtype_name(tensor.dtype), row_shape(shape, rows.axes), rows.tensor_rows.shape[1]
     for number in np.unique(rows.found.source).tolist():
         form = table.sources[number].form
         if form != own:
@@ -131,8 +131,8 @@ def _check(table: RowTable, tensor: Tensor, rows: SharedRows) -> None:
 
 
 def _form(form: tuple[str, tuple[int, ...], int]) -> str:
-    dtype, shape, parts = form
-    return f"{dtype}{list(shape if parts == 1 else (parts, *shape))}"
+    dtype, shape, count = form
+    return f"{dtype}{list(shape if count == 1 else (count, *shape))}"
 
 
 def _values(table: RowTable, rows: SharedRows) -> np.ndarray:
@@ -271,7 +271,7 @@ class RowInjector:
             asked = int((forward_pass.grid.keys != NO_KEY).sum())
             try:
                 rows = rows_of(self.table, place, tensor, call, step)
-                asked = len(rows.parts)
+                asked = len(rows.tensor_rows)
                 if below is not None and asked and largest_in(self.table, rows) >= below:
                     raise NotInjectedError(NO_SUCH)
                 done = inject(self.table, tensor, rows, refusal)

@@ -55,7 +55,7 @@ class RowSource:
     """Of rows."""
     keys: Keys
     """[n]: of each token."""
-    parts: Numbers
+    tensor_rows: Numbers
     """[n, k]: the rows of the tensor for each token, such as one for each head."""
     digests: Keys
     """[n]: of each token's rows."""
@@ -69,7 +69,7 @@ class RowSource:
     @property
     def form(self) -> tuple[str, tuple[int, ...], int]:
         """(dtype, shape of a row, rows for each token), equal for all tensors whose rows are interchangeable."""
-        return self.dtype, row_shape(self.shape, self.axes), self.parts.shape[1]
+        return self.dtype, row_shape(self.shape, self.axes), self.tensor_rows.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +258,7 @@ class RowTable:
     def rows(self, number: int, rows: Numbers) -> NDArray[Any]:
         """Rows of a source, [n, k, elements] as stored. Raises HoleError."""
         source = self.sources[number]
-        own: NDArray[Any] = self._flat(source)[source.parts[rows]]
+        own: NDArray[Any] = self._flat(source)[source.tensor_rows[rows]]
         return own
 
     def _flat(self, source: RowSource) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of
 from rltrace.parity.matching.forward_passes import forwards_of
-from rltrace.parity.matching.layouts import RowLayout, common_layouts, layouts_along, place_rows
+from rltrace.parity.matching.layouts import RowLayout, RowPlacement, common_layouts, layouts_along, place_rows
 from rltrace.parity.matching.row_keying import KeyedRows, Keying, fold
 from rltrace.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.parity.patching.forward_tracker import ForwardPass, ForwardTracker, TrackedCall
@@ -330,25 +330,24 @@ def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[RowLayo
     """The rows of one tensor; None: they are not identified."""
     tensor, grid = one.tensor, one.grid
     placed = place_rows(tensor.shape, grid.shape, axes, usual)
-    if placed is not None:
-        counted, (parts, rows) = placed[0], (placed[1].parts, placed[1].rows)
-    elif (keyed := one.keyed()) is not None:
-        counted, parts, rows = keyed.tensor.axes, keyed.parts, keyed.rows
-    else:
+    if placed is None and (keyed := one.keyed()) is not None:
+        placed = keyed.tensor.axes, RowPlacement(keyed.tensor_rows, keyed.tokens)
+    if placed is None:
         return None
-    own = grid.keys[rows] != NO_KEY
-    parts, rows = parts[own], rows[own]
-    digests = tensor.digests if counted == tensor.axes else _digests(one, counted)
+    own_axes, placement = placed
+    own = grid.keys[placement.tokens] != NO_KEY
+    tensor_rows, tokens = placement.tensor_rows[own], placement.tokens[own]
+    digests = tensor.digests if own_axes == tensor.axes else _digests(one, own_axes)
     return RowSource(
         one.place,
         tensor.whole,
         tensor.dtype,
         tensor.shape,
-        counted,
-        grid.keys[rows],
-        parts,
-        fold(digests.ravel()[parts]),
-        grid.sequences[rows],
+        own_axes,
+        grid.keys[tokens],
+        tensor_rows,
+        fold(digests.ravel()[tensor_rows]),
+        grid.sequences[tokens],
         one.step,
         one.order,
         one.process.values.get,

@@ -39,7 +39,7 @@ def table(grids: list[TokenGrid], ranks: np.ndarray | None = None, salt: int = 0
         placed = placement(grid.shape, grid.shape, RowLayout.PLAIN)
         digests = (grid.places + salt).astype(np.uint64).reshape(grid.shape)
         tensor = ActivationRows(Part.OUTPUT, "", "float32", (*grid.shape, 4), (0, 1), digests, 0)
-        sources.append((grid.anchor, KeyedRows(tensor, grid, placed.rows, placed.parts)))
+        sources.append((grid.anchor, KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows)))
     return table_of(sources, ranks)
 
 
