@@ -106,6 +106,6 @@ def environment() -> dict[str, str]:
     Children inherit them. Workers of a Ray cluster that runs already do not, and are given them:
     ``ray.init(runtime_env={"env_vars": rltrace.environment()})``.
     """
-    from rltrace.launch.command import handed_down
+    from rltrace.launch.command import recording_variables
 
-    return handed_down()
+    return recording_variables()

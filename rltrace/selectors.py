@@ -1,6 +1,6 @@
 """The selector grammar, one everywhere: ``key=glob[,key=glob…]``; a comma means *and*, a repeated option means *or*.
 
-Owns the words, their parsing and their meaning; knows nothing of traces. Whatever is selected from offers ``OpFacts``.
+Owns the words, their parsing and their meaning; knows nothing of traces. Whatever is selected from offers ``Facts``.
 
     op=aten.addmm                   operator; overload, and the namespace ``aten``, may be left out
     module=policy.*                 module path; ``*`` crosses dots
@@ -18,11 +18,12 @@ Globs know ``*``, ``?``, ``[abc]``, ``[!abc]`` and ``\\`` before a character tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from itertools import product
+from typing import Any
 
 from rltrace.errors import SelectorError
 
@@ -44,35 +45,12 @@ COUNTED = (Key.STEP, Key.NTH)
 """Keys whose values are numbers and ranges, not globs."""
 
 
-class OpFacts(Protocol):
-    """What an op must tell to be selected; each property is read only when a condition asks for it."""
+OF_OPS = frozenset((Key.OP, Key.SITE, Key.NTH, Key.KERNEL))
+"""What ops alone have, and calls of modules have not."""
 
-    @property
-    def op(self) -> str:
-        """``"aten.addmm.default"``."""
-
-    @property
-    def module(self) -> str: ...
-
-    @property
-    def frames(self) -> Sequence[tuple[str, str]]:
-        """(portable path, qualified function name) of each user frame."""
-
-    @property
-    def phase(self) -> str: ...
-
-    @property
-    def stream(self) -> str: ...
-
-    @property
-    def step(self) -> int | None:
-        """None in a stream without steps."""
-
-    @property
-    def nth(self) -> int | None: ...
-
-    @property
-    def kernels(self) -> Sequence[str]: ...
+Facts = Mapping[Key, Any]
+"""What is known of an op or a call: of ``site`` the (portable path, qualified function name) of each user frame, of
+``kernel`` the names, of ``step`` and ``nth`` a number (None: there is none) or an array of numbers; else a name."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +71,14 @@ class Range:
     start: int
     stop: int | None
 
-    def matches(self, number: int | None) -> bool:
-        return number is not None and self.start <= number and (self.stop is None or number < self.stop)
+    def matches(self, number: Any) -> Any:
+        """Whether it holds a number, and not None; of an array, which of them."""
+        return number is not None and (number >= self.start) & (self.stop is None or number < self.stop)
+
+    def is_within(self, other: Range) -> bool:
+        """Whether every number of it is in the other."""
+        ends = other.stop is None or (self.stop is not None and self.stop <= other.stop)
+        return self.start >= other.start and ends
 
 
 @dataclass(frozen=True)
@@ -106,38 +90,24 @@ class Condition:
     function: Glob | None = None
     """``site`` only: what stood after the colon."""
 
-    def matches_name(self, name: str) -> bool:
-        """Whether one operator, module, phase, stream or kernel name meets it."""
-        assert isinstance(self.value, Glob)
-        names = _operator_names(name) if self.key is Key.OP else [name]
-        return any(map(self.value.matches, names))
-
-    def matches_number(self, number: int | None) -> bool:
-        assert isinstance(self.value, Range)
-        return self.value.matches(number)
-
-    def matches_frames(self, frames: Iterable[tuple[str, str]]) -> bool:
-        """Whether a frame of a stack meets it; the path from any of its folders on, the function from any class on."""
-        assert isinstance(self.value, Glob)
-        file, function = self.value, self.function
-        return any(
-            any(map(file.matches, _tails(path, "/")))
-            and (function is None or any(map(function.matches, _tails(name, "."))))
-            for path, name in frames
-        )
-
-    def matches(self, facts: OpFacts) -> bool:
+    def holds(self, fact: Any) -> Any:
+        """Whether the fact of its key meets it; of an array of numbers, which of them. Of a stack, some frame has to:
+        the path from any of its folders on, the function from any class on."""
+        value, function = self.value, self.function
+        if isinstance(value, Range):
+            return value.matches(fact)
         match self.key:
             case Key.SITE:
-                return self.matches_frames(facts.frames)
-            case Key.STEP:
-                return self.matches_number(facts.step)
-            case Key.NTH:
-                return self.matches_number(facts.nth)
+                return any(
+                    any(map(value.matches, _tails(path, "/")))
+                    and (function is None or any(map(function.matches, _tails(name, "."))))
+                    for path, name in fact
+                )
             case Key.KERNEL:
-                return any(map(self.matches_name, facts.kernels))
-            case key:
-                return self.matches_name(getattr(facts, key.value))
+                return any(map(value.matches, fact))
+            case Key.OP:
+                return any(map(value.matches, _operator_names(fact)))
+        return value.matches(fact)
 
 
 @dataclass(frozen=True)
@@ -147,13 +117,57 @@ class Selector:
     clauses: tuple[tuple[Condition, ...], ...]
     """One must hold; all conditions of it. An empty clause holds for everything."""
 
-    def matches(self, facts: OpFacts) -> bool:
-        return any(all(condition.matches(facts) for condition in clause) for clause in self.clauses)
+    def matches(self, facts: Facts) -> bool:
+        """Whether it is met, where all facts are known that it asks for."""
+        return any(all(condition.holds(facts[condition.key]) for condition in clause) for clause in self.clauses)
+
+    def given(self, facts: Facts) -> Selector:
+        """What is left to be met where these facts are known: nothing at all can be where no clause is left."""
+        return Selector(
+            tuple(
+                tuple(condition for condition in clause if condition.key not in facts)
+                for clause in self.clauses
+                if all(condition.holds(facts[condition.key]) for condition in clause if condition.key in facts)
+            )
+        )
+
+    def about(self, *keys: Key) -> Selector:
+        """Its conditions on these keys alone: what it does not find, the selector does not."""
+        return Selector(tuple(tuple(c for c in clause if c.key in keys) for clause in self.clauses))
+
+    def where(self, chosen: Callable[[Set[Key]], bool]) -> Selector:
+        """Its clauses whose keys are chosen."""
+        return Selector(tuple(clause for clause in self.clauses if chosen({condition.key for condition in clause})))
+
+    def __and__(self, other: Selector) -> Selector:
+        return Selector(tuple(own + others for own, others in product(self.clauses, other.clauses)))
+
+    @cached_property
+    def keys(self) -> frozenset[Key]:
+        """Everything that it asks for."""
+        return frozenset(condition.key for clause in self.clauses for condition in clause)
 
     @cached_property
     def everything(self) -> bool:
         """Whether no op at all is left out."""
         return any(not clause for clause in self.clauses)
+
+    @cached_property
+    def of_calls(self) -> Selector:
+        """What of it finds calls of modules."""
+        return self.where(OF_OPS.isdisjoint)
+
+    @cached_property
+    def of_ops(self) -> Selector:
+        """What of it finds ops: not what asks for modules and nothing that only an op has, which means calls."""
+        return self.where(lambda keys: Key.MODULE not in keys or not OF_OPS.isdisjoint(keys))
+
+    @property
+    def steps(self) -> Range:
+        """The smallest range that holds every step it allows."""
+        ranges = [_intersection(c.value for c in clause if c.key is Key.STEP) for clause in self.clauses]
+        stops = [r.stop for r in ranges if r.stop is not None]
+        return Range(min(r.start for r in ranges), max(stops) if len(stops) == len(ranges) else None)
 
 
 EVERYTHING = Selector(((),))
@@ -170,11 +184,22 @@ def parse_range(text: str) -> Range:
     return _Parser(text).range(0, len(text))
 
 
+def within_steps(steps: Range) -> Selector:
+    """What finds everything within these steps."""
+    return Selector(((Condition(Key.STEP, steps),),))
+
+
 def escape(name: str) -> str:
     """A glob that matches ``name`` and nothing else, fit to stand in a selector."""
     escaped = re.sub(r"([\\*?\[\],:])", r"\\\1", name)
     escaped = re.sub(r"^(\s)", r"\\\1", escaped)
     return escaped if len(name) < 2 else re.sub(r"(\s)$", r"\\\1", escaped)
+
+
+def _intersection(ranges: Iterable[Any]) -> Range:
+    bounds = [(r.start, r.stop) for r in ranges]
+    stops = [stop for _, stop in bounds if stop is not None]
+    return Range(max((start for start, _ in bounds), default=0), min(stops, default=None))
 
 
 def _operator_names(name: str) -> list[str]:

@@ -1,30 +1,38 @@
-"""The generated part of the documentation: docs/reference/cli.md, and the tables of docs/reference/trace-format.md.
+"""The generated part of the documentation: docs/reference/cli.md, and tables of trace-format.md and json.md beside it.
 
 python scripts/reference.py            write them
 python scripts/reference.py --check    end with 1 where one is stale
 
-Owns how they are laid out. What they say is the commands' help, and the comments of ``rltrace/trace/format/schema.py``.
+Owns how they are laid out. What they say is the commands' help, the comments of ``rltrace/trace/format/schema.py``, and
+the fields of the dataclasses whose JSON verbs print.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
+from pkgutil import resolve_name
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from rltrace.commands.main import VERBS, rltrace
+from rltrace.diff.base.model import Pair
+from rltrace.json import is_text, keys_of
 from rltrace.trace.format import arrays, schema
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
-CLI, TRACE_FORMAT = REFERENCE / "cli.md", REFERENCE / "trace-format.md"
+CLI, TRACE_FORMAT, JSON = (REFERENCE / name for name in ("cli.md", "trace-format.md", "json.md"))
 WIDTH = 80
 
-_BLOCK = re.compile(r"(?<=<!-- generated: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(?<=<!-- generated: )([\w.:]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _COMMENT = re.compile(r"^\s*(\S.*?)  # (.*)$")
 
 
@@ -106,13 +114,82 @@ def _defines(node: ast.stmt, name: str) -> bool:
     return isinstance(node, ast.ClassDef) and node.name == name
 
 
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+PLAIN = {str: "text", int: "integer", float: "number", bool: "boolean", complex: "[number, number]"}
+
+
+def json_page(text: str) -> str:
+    """The page ``text`` with a table between its markers for each dataclass that they name."""
+    links: dict[Any, str] = {}
+    for block in _BLOCK.finditer(text):
+        heading = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)[-1]
+        links[resolve_name(block[1])] = f"[{heading}](#{heading.lower().replace(' ', '-')})"
+    return _BLOCK.sub(lambda block: f"{block[1]}{block[2]}\n{_keys(resolve_name(block[1]), links)}\n\n", text)
+
+
+def _keys(kind: Any, links: Mapping[Any, str]) -> str:
+    described = {**_documented(kind), "schema": ""}
+    rows = [("schema", f"`{kind.SCHEMA}`")] if hasattr(kind, "SCHEMA") else []
+    rows += [(key, _type(hint, links)) for key, hint in _hints(kind).items()]
+    return _markdown(("key", "type", "content"), ((f"`{key}`", hint, described.get(key, "")) for key, hint in rows))
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """What each key holds."""
+    hints = get_type_hints(kind)
+    computed = {key: get_type_hints(getattr(kind, key).fget)["return"] for key in keys_of(kind) if key not in hints}
+    return {key: (hints | computed)[key] for key in keys_of(kind)}
+
+
+def _documented(kind: Any) -> dict[str, str]:
+    """The docstrings of a class's fields and properties, as of JSON."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {node.name: ast.get_docstring(node) or "" for node in body.body if isinstance(node, ast.FunctionDef)}
+    for node, behind in zip(body.body, body.body[1:], strict=False):
+        match node, behind:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = text
+    for name in _hints(kind):  # of ``only_a`` and ``only_b``, say, one is described
+        twin = re.sub(r"^[ab](?=_|$)|(?<=_)[ab]$", lambda side: "ab".replace(side[0], ""), name)
+        found.setdefault(name, found.get(twin, ""))
+    words = {"``": "`", "None": "null", "True": "true", "False": "false", "|": "\\|"}
+    for old, new in words.items():
+        found = {name: " ".join(text.replace(old, new).split()) for name, text in found.items()}
+    return found
+
+
+def _type(hint: Any, links: Mapping[Any, str]) -> str:
+    """A type in the words of JSON; a dataclass without a table is written out."""
+    origin, parts = get_origin(hint) or hint, get_args(hint)
+    inner = [_type(part, links) for part in parts if part not in (NoneType, ...)]
+    if origin in (Union, UnionType):
+        return " or ".join([*inner, *(["null"] if NoneType in parts else [])])
+    if origin is tuple:
+        return f"list of {inner[0]}" if parts[-1] is ... else f"[{', '.join(inner)}]"
+    if origin is Pair:
+        return f"pair of {inner[0]}"
+    if origin in links or origin in PLAIN:
+        return links.get(origin) or PLAIN[origin]
+    if issubclass(origin, Mapping):
+        return f"object of {inner[1]} by name"
+    if issubclass(origin, Enum):
+        return ", ".join(f"`{member.value}`" for member in origin)
+    if is_text(origin):
+        return "text"
+    return f"object: {', '.join(f'`{key}` ({_type(part, links)})' for key, part in _hints(origin).items())}"
+
+
 def _markdown(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ("---",) * len(heads), *rows))
 
 
 def pages() -> dict[Path, str]:
     """Every page that is generated, or has a generated part, as it has to read."""
-    return {CLI: cli_page(), TRACE_FORMAT: trace_format_page(TRACE_FORMAT.read_text())}
+    made = {TRACE_FORMAT: trace_format_page, JSON: json_page}
+    return {CLI: cli_page()} | {path: make(path.read_text()) for path, make in made.items()}
 
 
 def stale() -> list[Path]:

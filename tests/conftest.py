@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from suggested import PARSING
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 """Threads that wait for work take no processor time from other tests, nor those of programs that tests start."""
@@ -41,6 +42,14 @@ def children_as_ever(children_are_quick_to_start: None) -> Iterator[None]:
             patch.setenv("PYTHONPATH", os.pathsep.join(others))
         else:
             patch.delenv("PYTHONPATH")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def suggested_commands_parse() -> Iterator[None]:
+    """A command that rltrace suggests in any test, and that its verb would refuse, fails that test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rltrace.command_lines.shlex", PARSING)
         yield
 
 

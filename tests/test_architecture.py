@@ -46,7 +46,7 @@ def test_help_loads_neither_torch_nor_zarr(arguments: list[str]) -> None:
         "rltrace.diff",
         "rltrace.trace.read.reader",
         "rltrace.report.diff_text",
-        "rltrace.report.diff_json",
+        "rltrace.json",
         "rltrace.report.html.page",
         "rltrace.selectors",
         "rltrace",

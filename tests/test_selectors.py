@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rltrace.errors import SelectorError
-from rltrace.selectors import Key, Selector, escape, parse_range, parse_selectors
+from rltrace.selectors import Facts, Key, Range, Selector, escape, parse_range, parse_selectors
+
+OP = {
+    Key.OP: "aten.addmm.default",
+    Key.MODULE: "policy.mlp_extractor.policy_net.0",
+    Key.SITE: (("stable_baselines3/ppo/ppo.py", "PPO.train"), ("train.py", "main")),
+    Key.PHASE: "backward",
+    Key.STREAM: "rank0/main",
+    Key.STEP: 105,
+    Key.NTH: 0,
+    Key.KERNEL: ("mkl avx512 2 threads", "void gemm<float, 4>(int)"),
+}
 
 
-@dataclass(frozen=True)
-class Op:
-    """One op, plain."""
-
-    op: str = "aten.addmm.default"
-    module: str = "policy.mlp_extractor.policy_net.0"
-    frames: tuple[tuple[str, str], ...] = (
-        ("stable_baselines3/ppo/ppo.py", "PPO.train"),
-        ("train.py", "main"),
-    )
-    phase: str = "backward"
-    stream: str = "rank0/main"
-    step: int | None = 105
-    nth: int | None = 0
-    kernels: tuple[str, ...] = ("mkl avx512 2 threads", "void gemm<float, 4>(int)")
-
-
-def selects(*texts: str, op: Op | None = None) -> bool:
-    return parse_selectors(texts).matches(op or Op())
+def selects(*texts: str, op: Facts = OP) -> bool:
+    return parse_selectors(texts).matches(op)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +100,12 @@ def test_comma_is_and_repetition_is_or() -> None:
     """Conditions of one selector must all hold; of several selectors one must."""
     assert not selects("op=addmm,step=3", "op=mm,step=105")
     assert selects("op=mm", "step=105")
-    assert selects(op=Op(step=None))
+    assert selects(op={**OP, Key.STEP: None})
 
 
 def test_a_stream_without_steps_has_none() -> None:
     """An op without a step is in no range of steps."""
-    assert not selects("step=0:", op=Op(step=None))
+    assert not selects("step=0:", op={**OP, Key.STEP: None})
 
 
 def test_everything_is_known_as_such() -> None:
@@ -159,6 +152,37 @@ def test_range_alone() -> None:
         parse_range("7:3")
 
 
+def test_what_is_left_where_facts_are_known() -> None:
+    """Clauses that they rule out are dropped, and conditions that they meet; without a clause nothing is found."""
+    selector = parse_selectors(["op=addmm,step=105", "op=mm", "phase=backward"])
+    assert selector.given({Key.OP: "aten.mm.default"}) == parse_selectors(["all", "phase=backward"])
+    assert selector.given({Key.OP: "aten.add.Tensor", Key.PHASE: "forward"}).clauses == ()
+    assert selector.given({}) == selector
+
+
+def test_both_selectors() -> None:
+    """``&`` finds what both find."""
+    both = parse_selectors(["op=addmm", "op=mm"]) & parse_selectors(["step=105:"])
+    assert both == parse_selectors(["op=addmm,step=105:", "op=mm,step=105:"])
+
+
+def test_steps_of_a_selector() -> None:
+    """The smallest range around all that any clause allows; a clause without a step allows every one."""
+    assert parse_selectors(["step=3:9,step=5:", "step=1"]).steps == Range(1, 9)
+    assert parse_selectors(["step=3:9", "op=mm,step=4:"]).steps == Range(3, None)
+    assert parse_selectors(["step=3:9", "op=mm"]).steps == Range(0, None)
+    assert Range(3, 9).is_within(Range(3, None))
+    assert not Range(3, None).is_within(Range(3, 9))
+    assert not Range(2, 9).is_within(Range(3, 9))
+
+
+def test_what_finds_calls_of_modules_and_what_ops() -> None:
+    """What asks for something that ops alone have finds no calls; what asks for modules alone finds no ops."""
+    selector = parse_selectors(["all", "module=a", "module=a,op=mm", "step=3", "nth=0"])
+    assert selector.of_calls == parse_selectors(["all", "module=a", "step=3"])
+    assert selector.of_ops == parse_selectors(["all", "module=a,op=mm", "step=3", "nth=0"])
+
+
 NAMED = st.sampled_from([Key.MODULE, Key.PHASE, Key.STREAM])
 
 
@@ -166,8 +190,8 @@ NAMED = st.sampled_from([Key.MODULE, Key.PHASE, Key.STREAM])
 def test_escaped_names_match_themselves_alone(key: Key, name: str, other: str) -> None:
     """``escape`` makes a glob for one name, whatever characters are in it."""
     selector = parse_selectors([f"{key}={escape(name)}"])
-    assert selector.matches(Op(**{key.value: name}))
-    assert selector.matches(Op(**{key.value: other})) == (other == name)
+    assert selector.matches({**OP, key: name})
+    assert selector.matches({**OP, key: other}) == (other == name)
 
 
 @given(st.text())
@@ -183,6 +207,6 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 def test_text_near_the_grammar_parses_or_is_refused(text: str) -> None:
     """The same, for texts that look like selectors."""
     try:
-        parse_selectors([text]).matches(Op())
+        parse_selectors([text]).matches(OP)
     except SelectorError as error:
         assert "^" in str(error)

@@ -136,9 +136,8 @@ def _choices(effects: Effects, routing: str | None) -> str:
     from rltrace.selectors import Key, parse_selectors
 
     text = TOPK if routing is None else routing.partition("::")[0]
-    (clause,) = parse_selectors([text]).clauses
     differs = any(one.flipped or one.reordered for one in effects.routing)
-    return text if differs and any(condition.key is Key.OP for condition in clause) else ""
+    return text if differs and Key.OP in parse_selectors([text]).keys else ""
 
 
 def _folder(runs: Path | None) -> AbstractContextManager[str | Path]:

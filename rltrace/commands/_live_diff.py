@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rltrace.commands.console import narrate
+from rltrace.commands.console import narrate, write_json
 from rltrace.errors import UsageError
 from rltrace.recorder.base.options import RecordOptions
 
@@ -38,8 +37,7 @@ def teller(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callabl
             lines = "\n".join(against_lines(found, str(a), str(trace)))
             narrate(lines, hint="\n        ".join(commands(found, str(a), str(trace))))
         if result is not None:
-            told = against_json(found, {"a": str(a), "trace": str(trace)})
-            result.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            write_json(result, against_json(found, {"a": str(a), "trace": str(trace)}))
         return True
 
     return tell

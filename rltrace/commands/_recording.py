@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from signal import SIGINT
 
+from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, counted, narrate, readable_size
 from rltrace.errors import UsageError
-from rltrace.launch.command import ORIGIN, CommandLookup, look_up, script_folder
-from rltrace.launch.command import state as repository_state
+from rltrace.launch.command import ORIGIN, CommandLookup, git_state, look_up, script_folder
 from rltrace.launch.run import CannotStartError, Ending, run
 from rltrace.launch.signals import die_of
 from rltrace.launch.summary import RecordingSummary, advice, discard, remedy
@@ -47,7 +47,7 @@ def carry_out(
     if not quiet:
         narrate(f"recording to {trace} ({_extent(options)})")
     try:
-        ending = run(command, options, repository_state(script_folder(command)))
+        ending = run(command, options, git_state(script_folder(command)))
     except CannotStartError as error:
         discard(trace)
         complain(str(error))
@@ -134,8 +134,8 @@ def _conclude(
 ) -> int:
     """Say what was recorded, or why nothing was, and end as the command did."""
     found = ending.recorded
-    failed = bool(found.failures) or ending.trouble is not None or found.nothing
-    for failure in (*found.failures, *([ending.trouble] if ending.trouble else [])):
+    failed = bool(found.failures) or ending.failure is not None or found.nothing
+    for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
         complain(f"not everything was recorded: {failure}", hint=remedy(failure))
     if found.nothing:
         _say_nothing(command, trace, ending)
@@ -155,7 +155,7 @@ def _conclude(
 def _say_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
     found = ending.recorded
     complain(f"nothing was recorded; the command {ending.how}", hint="" if found.failures else advice(found, command))
-    if found.processes == 0 and not found.waiting and ending.trouble is None:  # it is the one that was made here
+    if found.processes == 0 and not found.waiting and ending.failure is None:  # it is the one that was made here
         discard(trace)
 
 
@@ -188,7 +188,7 @@ def _left_out(found: RecordingSummary) -> str:
 def nothing_found(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:
     """What was asked for by a selector that found nothing at all; empty where each found something."""
     asked = [*(options.values if found.values == 0 else ()), *(options.rows if found.by_row == 0 else ())]
-    return f"{' or '.join(asked)} matched nothing; rltrace ops {trace} lists the recorded ops" if asked else ""
+    return f"{' or '.join(asked)} matched nothing; {line('ops', trace)} lists the recorded ops" if asked else ""
 
 
 def _stopped_as_asked(options: RecordOptions, ending: Ending) -> bool:

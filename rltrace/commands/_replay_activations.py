@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from rltrace.commands._recording import carry_out, other_trace
-from rltrace.commands.console import complain, narrate
+from rltrace.commands.console import complain, narrate, write_json
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ def replay_rows(command: tuple[str, ...], asked: PatchArguments, *, force: bool,
     from rltrace.parity.patching.source import read_table
     from rltrace.parity.patching.start import options_of
     from rltrace.parity.patching.tally import account_in
-    from rltrace.parity.report.patching import rows_json, rows_lines
+    from rltrace.parity.report.patching import rows_lines
+    from rltrace.report.replay import account_json
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
@@ -53,8 +53,8 @@ def replay_rows(command: tuple[str, ...], asked: PatchArguments, *, force: bool,
         elif not quiet:
             narrate(text)
         if asked.result is not None:
-            found = rows_json(account, {"a": str(a), "trace": str(trace)}, inject, weights=weights)
-            asked.result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            where = {"a": str(a), "trace": str(trace)}
+            write_json(asked.result, account_json(account, where, inject, weights=weights))
         return account.complete
 
     return carry_out(command, trace, options, force=force, quiet=quiet, also=tell)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.command_lines import line
 from rltrace.commands.confirm import ask, by_hand
 from rltrace.commands.console import counted, narrate, readable_size
 from rltrace.errors import UsageError
@@ -137,7 +138,7 @@ def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, 
     if (steps is None) == (other is None):
         raise UsageError(
             "give the steps: --for OTHER.zarr (the other trace, or a slice of it), or --steps A:B as rltrace "
-            f"confirm prints them; one of the two, as in rltrace capture {trace} --steps 0:2"
+            f"confirm prints them; one of the two, as in {line('capture', trace, '--steps', '0:2')}"
         )
     if until is not None and other is None:
         raise UsageError("--until goes with --for; --steps A:B sets the end")

@@ -5,7 +5,6 @@ Owns the options, and the folder that gets traces and output.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 
@@ -91,7 +90,7 @@ def command(
         narrate(f"{runs} runs, traces in {plan.output}")
     checked = check(plan, (lambda text: None) if quiet else narrate)
     if form == "json":
-        emit(json.dumps(check_json(checked), indent=2, allow_nan=False))
+        emit_json(check_json(checked))
     else:
         colored = use_color(color)
         emit(render_check(checked, color=colored), color=colored)

@@ -160,12 +160,12 @@ def _judged(
 
 def _report(judged: ParityResult, form: str, output: Path | None, color: str) -> None:
     from rltrace.parity.report.gap import effects_texts
-    from rltrace.parity.report.json import effects_json, parity_json
+    from rltrace.parity.report.json import parity_json
     from rltrace.parity.report.text import render_parity
 
     colored = use_color(color) and output is None
     if form == "json":
-        told = parity_json(judged.parity, judged.required, judged.answer, effects_json(judged.effects))
+        told = parity_json(judged.parity, judged.required, judged.answer, judged.effects)
         text = json.dumps(told, indent=2, allow_nan=False)
     else:
         sections = effects_texts(judged.effects, color=colored)

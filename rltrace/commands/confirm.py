@@ -6,7 +6,6 @@ Owns the options, what is shown and asked before anything runs, and the exit sta
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, narrate, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, narrate, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,9 +149,7 @@ def command(
             folder = target.with_name(f"{target.name}.runs")
         outcome = _run(asked, target, folder, share, values_limit, in_place=in_place, yes=yes, quiet=quiet)
     if form == "json":
-        from rltrace.experiment.outcome import outcome_json
-
-        emit(json.dumps(outcome_json(outcome), indent=2, allow_nan=False))
+        emit_json(outcome)
     else:
         from rltrace.report.confirm import render_outcome
 

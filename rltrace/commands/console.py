@@ -6,17 +6,20 @@ writes to standard error or invents an exit status.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
 import click
 
 from rltrace.errors import RltraceError
+from rltrace.json import to_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,6 +76,16 @@ def emit(text: str, *, color: bool | None = None) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     with output_watched():
         click.echo(text.encode(encoding, "backslashreplace").decode(encoding), color=color)
+
+
+def emit_json(value: object) -> None:
+    """The same of an object, as JSON."""
+    emit(json.dumps(to_json(value), indent=2, allow_nan=False))
+
+
+def write_json(path: Path, value: object) -> None:
+    """The same into a file."""
+    path.write_text(json.dumps(to_json(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def color_option(command: F) -> F:

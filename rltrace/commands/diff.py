@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from rltrace.commands.console import ExitCode, Progress, color_option, emit, progress_visible, use_color
+from rltrace.commands.console import ExitCode, Progress, color_option, emit, emit_json, progress_visible, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: s
         if progress:
             progress.clear()
     if form == "json":
-        from rltrace.report.diff_json import comparison_json
-
-        emit(json.dumps(comparison_json(comparison), indent=2, allow_nan=False))
+        emit_json(comparison)
     else:
         from rltrace.report.diff_text import render_comparison
 
@@ -108,7 +105,7 @@ def _print_groups(traces: tuple[Path, ...], form: str, strict: bool, color: str)
     grouping = group(traces, strict=strict)
     names = [str(path) for path in traces]
     if form == "json":
-        emit(json.dumps(groups_json(grouping, names), indent=2, allow_nan=False))
+        emit_json(groups_json(grouping, names))
     else:
         colored = use_color(color)
         emit(render_groups(grouping, names, color=colored), color=colored)

@@ -5,7 +5,6 @@ Owns the options, and the short run that the facts are taken from.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import ExitCode, color_option, emit, use_color
+from rltrace.commands.console import ExitCode, color_option, emit, emit_json, use_color
 from rltrace.errors import RecordError, UsageError
 from rltrace.launch.command import CommandLookup, look_up
 
@@ -37,14 +36,14 @@ def command(trace: Path | None, form: str, color: str, command: tuple[str, ...])
     without one runs to its end), or on the process that TRACE recorded.
     """
     from rltrace.fingerprint.reproducibility_checks import obstacles
-    from rltrace.report.doctor import doctor_json, render_doctor
+    from rltrace.report.doctor import SCHEMA, render_doctor
 
     if trace is not None and command:
         raise UsageError("--trace and a command exclude each other: a trace has its command")
     facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", FIRST_OP))
     found = obstacles(facts)
     if form == "json":
-        emit(json.dumps(doctor_json(facts, found), indent=2, allow_nan=False))
+        emit_json({"schema": SCHEMA, "facts": facts, "obstacles": found})
     else:
         colored = use_color(color)
         emit(render_doctor(facts, found, color=colored), color=colored)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands.console import emit, narrate
+from rltrace.commands.console import emit, emit_json, narrate
 from rltrace.commands.repro import find, prepare, told
 from rltrace.errors import RltraceError
 
@@ -85,7 +84,7 @@ def command(
             tried += explain(Path(folder) / SCRIPT, pairs(tried), times, tell)
     places = {"a": str(a)} | ({} if b is None else {"b": str(b)})
     if form == "json":
-        emit(json.dumps(explain_json(op.name, places, list(sides), tried, grid.left_out), indent=2))
+        emit_json(explain_json(op.name, places, list(sides), tried, grid.left_out))
     else:
         emit("\n".join(explain_lines(op.name, places, list(sides), tried, grid.left_out)))
     if all(one.trouble for one in tried):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from rltrace.commands.console import emit
+from rltrace.commands.console import emit, emit_json
 
 
 @click.command(name="info")
@@ -19,4 +18,4 @@ def command(trace: Path, form: str) -> None:
     from rltrace.trace.read.reader import open_trace
 
     info = describe(open_trace(trace))
-    emit(info_text(info) if form == "text" else json.dumps(info, indent=2))
+    emit(info_text(info)) if form == "text" else emit_json(info)

@@ -5,14 +5,13 @@ Owns the options, and for ``record`` what its ``--kernels`` means and the asking
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from rltrace.commands._option_types import parse_steps
-from rltrace.commands.console import complain, counted, emit, narrate
+from rltrace.commands.console import complain, counted, emit, emit_json, narrate
 from rltrace.errors import RltraceError, UsageError
 
 Window = tuple[int, int | None]
@@ -54,7 +53,7 @@ def command(
                 "recording"
             )
     if form == "json":
-        emit(json.dumps(kernels_json(a) if b is None else other_json(a, b), indent=2))
+        emit_json(kernels_json(a) if b is None else other_json(a, b))
     else:
         emit("\n".join(kernels_lines(a, everything=everything) if b is None else other_lines(a, b)))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from rltrace.command_lines import line
 from rltrace.commands.console import counted, emit, narrate
 
 BATCH = 256
@@ -52,7 +53,7 @@ def command(trace: Path, selectors: tuple[str, ...], steps: str | None, limit: i
         if process.state == "running":
             narrate(f"{process.name} is still being recorded; these were its ops up to op {process.after_op:,}")
     if unreadable:
-        narrate(f"{counted(unreadable, 'row')} could not be read", hint=f"rltrace verify {trace}")
+        narrate(f"{counted(unreadable, 'row')} could not be read", hint=line("verify", trace))
 
 
 def _nothing(trace: Path, selectors: tuple[str, ...], steps: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._recording import carry_out, other_trace
-from rltrace.commands.console import complain, narrate
+from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -170,6 +169,6 @@ def _tell(
     elif not quiet:
         narrate("\n".join([first, *more]))
     if result is not None:
-        found = account_json(account, {"a": str(a), "trace": str(trace)}, inject, became)
-        result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        where, verdict = {"a": str(a), "trace": str(trace)}, None if became is None else became.verdict
+        write_json(result, account_json(account, where, inject, verdict=verdict))
     return account.complete

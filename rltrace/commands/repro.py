@@ -134,19 +134,17 @@ def _first_difference(a: Path, b: Path) -> str:
 
 
 def _kernel(at: Located) -> str:
-    from rltrace.query.names import Words
     from rltrace.trace.format.schema import Column
 
-    return Words(at.process).kernel(int(at.rows.columns[0, Column.KERNEL]))
+    return at.process.words.kernel(int(at.rows.columns[0, Column.KERNEL])) or ""
 
 
 def told(a: Located, b: Located | None) -> list[str]:
     """Where the op stood, for whoever opens the script."""
     from rltrace.commands.version import own_version
-    from rltrace.query.names import Words
     from rltrace.query.ops import op_line
 
-    line = op_line(a.rows, 0, a.stream.name, Words(a.process))
+    line = op_line(a.rows, 0, a.stream.name, a.process.words)
     where = f"op {a.row} of {a.stream.name}, step {line.step}, phase {line.phase}"
     lines = [f"Recorded at {where}{f', module {line.module}' if line.module else ''}"]
     if line.site is not None:
@@ -157,11 +155,10 @@ def told(a: Located, b: Located | None) -> list[str]:
 
 def _how_to_record(at: Located, selector: str) -> str:
     """The commands that keep what is missing."""
-    from rltrace.diff.suggested_commands import record_window
-    from rltrace.query.names import Words
+    from rltrace.command_lines import file_name, line, record_step
     from rltrace.query.ops import op_line
 
-    step = op_line(at.rows, 0, at.stream.name, Words(at.process)).step
-    name = at.trace.path.name.removesuffix(".zarr") + "-values.zarr"
-    record = record_window(at.trace, step, name, (), "--until", str(step), "--values", selector, "--values-inputs")
-    return f"  hint: {record}\n        {shlex.join(['rltrace', 'repro', name, '--at', selector])}"
+    step = op_line(at.rows, 0, at.stream.name, at.process.words).step
+    name = file_name(at.trace, "values")
+    record = record_step(at.trace, step, name, "--until", step, "--values", selector, "--values-inputs")
+    return f"  hint: {record}\n        {line('repro', name, '--at', selector)}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.command_lines import line
 from rltrace.commands._output_files import check_output, write_output
-from rltrace.commands.console import ExitCode, color_option, counted, emit, narrate, readable_size, use_color
+from rltrace.commands.console import ExitCode, color_option, counted, emit, emit_json, narrate, readable_size, use_color
 from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def command(
     segments = 1 << 40 if every else MOST_SEGMENTS
     told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
     if names and not any(one.series for one in told):
-        narrate(f"no series matches {' or '.join(names)}", hint=f"rltrace series {traces[0]} lists all of them")
+        narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
     rest = zip(told[1:], opened[1:], strict=True)
     pairs = [_of_pair(told[0], opened[0], other, trace, tolerance) for other, trace in rest]
     if form == "json":
         from rltrace.report.series import series_json
 
-        emit(json.dumps(series_json(told, pairs), indent=2, allow_nan=False))
+        emit_json(series_json(told, pairs))
     else:
         colored = use_color(color)
         emit(_text(told, pairs, colored), color=colored)
@@ -140,11 +140,11 @@ def _drawn_pair(told: list[TraceSeries], pair: PairSeries) -> list[SeriesChart]:
     """Both sides of every series that both have, those that differ first."""
     from rltrace.report.series_svg import SeriesChart
 
-    drifts = {(d.kind, d.name, d.stream, d.place): d for d in pair.drifts}
+    drifts = {(d.kind, d.name, d.stream, d.place): d for d in pair.drift}
     found = []
     for a, b in _both(told[0], told[1]).values():
         drift = drifts.get((a.kind, a.name, a.stream, a.place))
-        point = None if drift is None else drift.leaves or drift.first
+        point = None if drift is None else drift.exceeds or drift.first
         found.append(SeriesChart(a, b, None if point is None else point.step))
     return sorted(found, key=lambda one: one.mark is None)
 
@@ -155,7 +155,7 @@ def _drawn_trace(told: TraceSeries) -> list[SeriesChart]:
 
     own = {(series.stream, series.name): series for series in told.series}
     found = []
-    for parting in told.partings:
+    for parting in told.divergences:
         numbers = [side.scalers[0] for side in parting.sides[:2]]
         scales = [own.get((parting.process, f"scaler:{number}/scale")) for number in numbers]
         if scales[0] is not None:

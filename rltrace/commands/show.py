@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from rltrace.commands.console import emit
+from rltrace.commands.console import emit, emit_json
 
 
 @click.command(name="show")
@@ -34,4 +33,4 @@ def command(ctx: click.Context, trace: Path, form: str, no_tui: bool) -> None:
         show_trace(trace)
         return
     info = describe(open_trace(trace))
-    emit(info_text(info) if form == "text" else json.dumps(info, indent=2))
+    emit(info_text(info)) if form == "text" else emit_json(info)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
-from rltrace.commands.console import ExitCode, emit, progress_visible
+from rltrace.commands.console import ExitCode, emit, emit_json, progress_visible
 
 
 @click.command(name="verify")
@@ -20,15 +19,18 @@ def command(trace: Path, form: str) -> int:
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.
     """
     from rltrace.errors import DamagedTraceError
-    from rltrace.report.verify import unreadable, verification_json, verification_text
+    from rltrace.report.verify import unreadable, verification_text
     from rltrace.trace.tools.verify import verify
 
     try:
         found = verify(trace, _progress if progress_visible() else None)
     except DamagedTraceError as error:
         found = unreadable(trace, str(error))
-    emit(verification_text(found) if form == "text" else json.dumps(verification_json(found), indent=2))
-    return ExitCode.IDENTICAL if found.ok else ExitCode.DIVERGED
+    if form == "json":
+        emit_json(found)
+    else:
+        emit(verification_text(found))
+    return ExitCode.IDENTICAL if found.sound else ExitCode.DIVERGED
 
 
 def _progress(done: int, total: int) -> None:

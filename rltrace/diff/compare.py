@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import Watch
@@ -30,10 +31,10 @@ from rltrace.diff.base.model import (
     Cause,
     Comparison,
     Drift,
-    EnvironmentDifference,
     Finding,
     Hole,
     InputsMatch,
+    NamedDifference,
     Search,
     Verdict,
 )
@@ -316,7 +317,7 @@ class _Comparing:
 
     def run(self) -> Comparison:
         self.pairs = process_pairs(self.a, self.b)
-        environment = environment_differences(self.pairs)
+        system = environment_differences(self.pairs)
         level = self._level()
         for a, b in self.pairs:
             if level == "op":
@@ -330,7 +331,7 @@ class _Comparing:
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
-        return self._assemble(level, environment, lonely)
+        return self._assemble(level, system, lonely)
 
     def _level(self) -> str:
         a, b = self.a, self.b
@@ -376,7 +377,7 @@ class _Comparing:
     # --- the whole ----------------------------------------------------------------------------------------------------
 
     def _assemble(
-        self, level: str, environment: tuple[EnvironmentDifference, ...], lonely: list[tuple[str, Finding, bool]]
+        self, level: str, system: tuple[NamedDifference, ...], lonely: list[tuple[str, Finding, bool]]
     ) -> Comparison:
         self._name_hidden_steps()
         firsts = self._firsts(lonely)
@@ -412,7 +413,7 @@ class _Comparing:
             level=level,
             a=side_of(self.a),
             b=side_of(self.b),
-            environment=environment,
+            system=system,
             first=first,
             first_value=first_value,
             unordered=tuple(unordered),
@@ -420,7 +421,7 @@ class _Comparing:
             search=self._search(),
             holes=holes,
             marked=whole_marked([result.marked for _, result in self.streams]),
-            told=whole_told([result.told for _, result in self.streams]),
+            events=whole_told([result.told for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},
@@ -537,7 +538,7 @@ class _Comparing:
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None:
-                return suggested_commands.window_commands(self.a, self.b, *numbers)
+                return record_both(self.a, self.b, *numbers, "window")
             if decisive.cause is Cause.ENDED and decisive.op is None:
                 return ()
             if not decisive.op:
@@ -547,10 +548,10 @@ class _Comparing:
             )
             return self._settle_inputs(decisive) + closer + suggested_commands.look_closer(self.a, self.b, decisive)
         if holes:
-            again = suggested_commands.window_commands(self.a, self.b, *self.hidden) if self.hidden else ()
+            again = record_both(self.a, self.b, *self.hidden, "window") if self.hidden else ()
             return suggested_commands.verify(self.a, self.b, holes) + again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
-            return suggested_commands.compare_again(self.a, self.b)
+            return (line("diff", self.a.path, self.b.path),)  # still being written
         return ()
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:

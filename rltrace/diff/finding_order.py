@@ -128,5 +128,5 @@ def _received_from(finding: Finding, origins: list[str]) -> Finding:
     if received is None or not origins:
         return finding
     names = origins[0] if len(origins) == 1 else f"{', '.join(origins[:-1])} and {origins[-1]}"
-    because = f"{finding.because}, as {names} {'does' if len(origins) == 1 else 'do'} before it"
-    return replace(finding, received=replace(received, origins=tuple(origins)), because=because)
+    because = f"{finding.explanation}, as {names} {'does' if len(origins) == 1 else 'do'} before it"
+    return replace(finding, received=replace(received, origins=tuple(origins)), explanation=because)

@@ -89,8 +89,8 @@ def seen_not_to_repeat(node: Node) -> Node:
         return node
     finding = node.finding
     if finding.cause is Cause.SAME_KERNEL:
-        why = finding.because.replace(NOT_TRIED, "it is nondeterministic from run to run")
-        finding = replace(finding, repeats=False, because=why)
+        why = finding.explanation.replace(NOT_TRIED, "it is nondeterministic from run to run")
+        finding = replace(finding, repeats=False, explanation=why)
     return GroupSplit(finding, tuple(seen_not_to_repeat(branch) for branch in node.branches))
 
 

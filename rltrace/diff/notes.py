@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
-from rltrace.diff.causes.classify import NOT_TRIED
+from rltrace.diff.causes.classify import NOT_TRIED, tried_text
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding
 from rltrace.errors import HoleError
@@ -79,10 +80,7 @@ def _launched(a: ProcessTrace, b: ProcessTrace, equal: Equal) -> Iterator[OtherK
 
 def evidence_of(process: ProcessTrace, call: ReportedCall) -> Evidence:
     """What is known of a call: what was written of its rows, and what was said."""
-    payloads = process.tables["kernels"].payloads
-    written = payloads[call.kernel] if call.kernel < len(payloads) else None
-    known = written if isinstance(written, dict) else {}
-    return {**known, "names": list(call.names), "reported": list(call.reported)}
+    return {**process.words.evidence(call.kernel), "names": list(call.names), "reported": list(call.reported)}
 
 
 def _first_of(process: ProcessTrace, index: int, row: int) -> tuple[str, bool]:
@@ -94,8 +92,7 @@ def _first_of(process: ProcessTrace, index: int, row: int) -> tuple[str, bool]:
         rows = stream.read(row, row + 1)
     except HoleError:
         return "", True
-    op = process.tables["ops"].payloads[rows.columns[0, Column.OP]]
-    return str(op), bool(rows.flags(0) & RowFlag.MARKED)
+    return process.words.op(int(rows.columns[0, Column.OP])), bool(rows.flags(0) & RowFlag.MARKED)
 
 
 def equal_in(results: Sequence[StreamResult]) -> Equal:
@@ -121,7 +118,7 @@ def same_bits_note(found: Sequence[OtherKernel], a: str, b: str) -> str | None:
         return None
     examples = "; ".join(dict.fromkeys(f"{one.op}: {', '.join(one.differences)}" for one in same[:SHOWN]))
     kinds = "1 kind of call" if len(same) == 1 else f"{len(same):,} kinds of call"
-    return f"different kernels, same bits: {kinds} ({examples}); rltrace kernels {a} {b} lists them"
+    return f"different kernels, same bits: {kinds} ({examples}); {line('kernels', a, b)} lists them"
 
 
 # --- tried ------------------------------------------------------------------------------------------------------------
@@ -152,16 +149,15 @@ def seen_while_recorded(result: StreamResult) -> StreamResult:
 
 def _with(finding: Finding, again: Mapping[str, Any]) -> Finding:
     times, repeats = int(again["times"]), bool(again["repeats"])
-    words = "is deterministic" if repeats else "is nondeterministic"
-    why = f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
-    return replace(finding, repeats=repeats, because=finding.because.replace(NOT_TRIED, why))
+    because = finding.explanation.replace(NOT_TRIED, tried_text(times, repeats))
+    return replace(finding, repeats=repeats, explanation=because)
 
 
 def _again(process: ProcessTrace, stream: str, row: int | None) -> Mapping[str, Any] | None:
     """What a process has noted of a row that it called again; None: it has not."""
     for record in process.journal.records:
         first = record.get("first") if record["type"] == "against" else None
-        if isinstance(first, dict) and (first.get("stream"), first.get("row")) == (stream, row):
+        if isinstance(first, dict) and (first.get("stream"), first.get("b_index")) == (stream, row):
             again = first.get("again")
             if isinstance(again, dict) and {"times", "repeats"} <= again.keys() and int(again["times"]) > 1:
                 return again

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
-from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.diff.base.model import NamedDifference
 from rltrace.trace.read.process import ProcessTrace
 
 SELECTS_KERNELS = (
@@ -84,15 +84,15 @@ def selects_kernels(name: str) -> bool:
 
 def environment_differences(
     pairs: Iterable[tuple[ProcessTrace, ProcessTrace]],
-) -> tuple[EnvironmentDifference, ...]:
+) -> tuple[NamedDifference, ...]:
     """Every fact that differs in a pair of processes; what holds for several is said once, of the first."""
-    found: dict[tuple[str, str | None, str | None], EnvironmentDifference] = {}
+    found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):
         for name in sorted({*a.facts, *b.facts} - NO_ENVIRONMENT):
             value_a, value_b = fact_text(a.facts, name), fact_text(b.facts, name)
             if value_a != value_b and (name, value_a, value_b) not in found:
                 shown = name if number == 0 else f"{name} ({a.name})"
-                found[name, value_a, value_b] = EnvironmentDifference(shown, value_a, value_b)
+                found[name, value_a, value_b] = NamedDifference(shown, value_a, value_b)
     return tuple(sorted(found.values(), key=lambda d: (_rank(d.name), d.name)))
 
 

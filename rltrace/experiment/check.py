@@ -57,6 +57,7 @@ class CheckRun:
     trace: Path | None
     """None: it computed what run ``same_as`` did, and its trace was removed."""
     output: Path
+    """What it printed."""
     status: int
     """Exit status; negative: number of the signal that ended it."""
     same_as: int | None = None

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rltrace.experiment.kernel_settings import OF, KernelSetting
+from rltrace.json import from_json
 from rltrace.rerun_op.library_output import parse
 
 SAME_THING = (frozenset({"threads", "OMP_NUM_THREADS"}), frozenset({"tf32", "NVIDIA_TF32_OVERRIDE"}))
@@ -27,13 +28,24 @@ MOST_PAIRS = 24
 
 
 @dataclass(frozen=True)
+class TriedResult:
+    """What some of the calls gave."""
+
+    digests: tuple[str, ...]
+    count: int
+    of: tuple[str, ...]
+    """Whose result it is: of "a" and "b"."""
+
+
+@dataclass(frozen=True)
 class Tried:
     """What came out under one setting."""
 
+    COMPUTED: ClassVar = ("repeats",)
+
     setting: KernelSetting
     times: int
-    results: tuple[tuple[tuple[str, ...], int, tuple[str, ...]], ...]
-    """(digests, how often, whose result it is: of "a" and "b")."""
+    results: tuple[TriedResult, ...]
     trouble: str = ""
     """Why nothing did."""
     kernels: tuple[str, ...] = ()
@@ -42,19 +54,20 @@ class Tried:
     @property
     def outcomes(self) -> frozenset[tuple[str, ...]]:
         """All that came out."""
-        return frozenset(digests for digests, _, _ in self.results)
+        return frozenset(result.digests for result in self.results)
 
     @property
     def repeats(self) -> bool | None:
+        """Whether every call gave the same; None: there was one."""
         return len(self.results) == 1 if self.times > 1 else None
 
     def gives(self, side: str) -> bool:
         """Whether it always gave that side's result."""
-        return len(self.results) == 1 and side in self.results[0][2]
+        return len(self.results) == 1 and side in self.results[0].of
 
     def reaches(self, side: str) -> bool:
         """Whether it ever did."""
-        return any(side in whose for _, _, whose in self.results)
+        return any(side in result.of for result in self.results)
 
 
 def is_missing(side: str, tried: Sequence[Tried]) -> bool:
@@ -105,10 +118,7 @@ def _run(script: Path, setting: KernelSetting, times: int) -> Tried:
     )
     try:
         told: Any = json.loads(brace.strip() + answer)
-        results = tuple(
-            (tuple(map(str, result["digests"])), int(result["count"]), tuple(map(str, result["is"])))
-            for result in told["results"]
-        )
+        results = from_json(tuple[TriedResult, ...], told["results"])
         launched = tuple(map(str, told["here"].get("kernels", ())))
         return Tried(setting, int(told["times"]), results, kernels=launched or parse(said.splitlines()).names)
     except (ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
 """What an experiment on two traces came to: its arms, its one word, and the kinds of op that the difference begins at.
 
-Owns the result object of ``rltrace confirm`` and its JSON, ``rltrace.confirm/1`` (fields are added, never renamed).
+Owns the result object of ``rltrace confirm`` and its JSON, ``rltrace.confirm/1``: its keys are the fields.
 Runs nothing and judges nothing: whoever ran the arms fills it in, every front end draws it.
 """
 
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import ClassVar
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.errors import RltraceError
-
-SCHEMA = "rltrace.confirm/1"
+from rltrace.json import JsonError, from_json, to_json
+from rltrace.trace.read.names import Site
 
 LARGEST = 64 << 20
 """Bytes of an outcome that are read: one of many thousand classes."""
-
-T = TypeVar("T")
 
 
 class OutcomeError(RltraceError):
@@ -99,7 +97,7 @@ class OriginClass:
     """The largest distance of two elements; None: no floating-point numbers, or not measured."""
     max_relative: float | None = None
     parts: tuple[str, ...] = ()
-    """What of them was another one: "outside" data, a "generator"'s state, a "number" read out, a "result"."""
+    """What differed, of ``outside`` data, a ``generator``'s state, a logged ``number`` and a ``result``."""
     kind: str = ""
     """Its label in A, as ``rltrace replay --kinds`` takes it."""
     kinds_b: tuple[str, ...] = ()
@@ -112,15 +110,17 @@ class OriginClass:
 class ExperimentResult:
     """What is known of an experiment, finished or not."""
 
+    SCHEMA: ClassVar = "rltrace.confirm/1"
+
     word: Outcome | None
     """None: it is not finished."""
-    because: str
+    explanation: str
     """One sentence."""
     a: str
     """Path of trace A, as it was given."""
     b: str
     first_step: int | None
-    """The horizon: from this step on …"""
+    """The steps covered: from this one on …"""
     end_step: int | None
     """… up to, not including, this one. None: to the end."""
     arms: tuple[Arm, ...]
@@ -141,14 +141,9 @@ class ExperimentResult:
         return next((arm for arm in self.arms if arm.name is name), None)
 
 
-def outcome_json(outcome: ExperimentResult) -> dict[str, Any]:
-    """The plain dictionary that stands in the file."""
-    return {"schema": SCHEMA, **asdict(outcome)}
-
-
 def write_outcome(path: Path, outcome: ExperimentResult) -> None:
     """Write the file in one go: whoever reads it meanwhile sees the old one or the new one."""
-    text = json.dumps(outcome_json(outcome), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(to_json(outcome), indent=2, allow_nan=False) + "\n"
     beside = path.with_name(path.name + ".new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
@@ -164,81 +159,18 @@ def read_outcome(path: Path) -> ExperimentResult:
         raise OutcomeError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise OutcomeError(f"{path} is not the outcome of an experiment: it is no JSON") from None
+    own = ExperimentResult.SCHEMA
     schema = document.get("schema") if isinstance(document, dict) else None
-    if not isinstance(schema, str) or schema.partition("/")[0] != SCHEMA.partition("/")[0]:
-        raise OutcomeError(f"{path} is not the outcome of an experiment: its schema is {schema!r}, not {SCHEMA!r}")
-    if schema != SCHEMA:
-        raise OutcomeError(f"{path} has the schema {schema}; this rltrace reads {SCHEMA}: install a newer one")
+    if not isinstance(schema, str) or schema.partition("/")[0] != own.partition("/")[0]:
+        raise OutcomeError(f"{path} is not the outcome of an experiment: its schema is {schema!r}, not {own!r}")
+    if schema != own:
+        raise OutcomeError(f"{path} has the schema {schema}; this rltrace reads {own}")
     try:
-        return parse_outcome(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise OutcomeError(f"{path} is no complete outcome of an experiment: {error}") from None
-
-
-def parse_outcome(found: Mapping[str, Any]) -> ExperimentResult:
-    """The object of ``outcome_json``'s dictionary; fields that are not known here are left out. Raises
-    KeyError, TypeError or ValueError where one is missing or is something else.
-    """
-    return ExperimentResult(
-        word=None if found["word"] is None else Outcome(found["word"]),
-        because=_a(str, found, "because"),
-        a=_a(str, found, "a"),
-        b=_a(str, found, "b"),
-        first_step=_maybe(int, found, "first_step"),
-        end_step=_maybe(int, found, "end_step"),
-        arms=tuple(_arm(arm) for arm in _a(list, found, "arms")),
-        classes=tuple(_class(kind) for kind in _a(list, found, "classes")),
-        trials=_a(int, found, "trials"),
-        flaky=_a(int, found, "flaky"),
-        advice=tuple(str(command) for command in _a(list, found, "advice")),
-        subject={str(side): str(known) for side, known in dict(found.get("subject") or {}).items()},
-        by_state=_maybe(bool, found, "by_state"),
-    )
-
-
-def _arm(found: Mapping[str, Any]) -> Arm:
-    return Arm(
-        ArmName(found["name"]),
-        ArmState(found["state"]),
-        _a(str, found, "what"),
-        _a(str, found, "result"),
-        _maybe(str, found, "trace"),
-    )
-
-
-def _class(found: Mapping[str, Any]) -> OriginClass:
-    site, kernel = found["site"], _a(dict, found, "kernel")
-    return OriginClass(
-        op=_a(str, found, "op"),
-        kernel=Pair(_maybe(str, kernel, "a"), _maybe(str, kernel, "b")),
-        site=None if site is None else Site(*(_a(kind, site, name) for name, kind in SITE.items())),
-        count=_a(int, found, "count"),
-        share=float(found["share"]),
-        matters=_maybe(bool, found, "matters"),
-        stream=_a(str, found, "stream"),
-        first_row=_maybe(int, found, "first_row"),
-        first_step=_maybe(int, found, "first_step"),
-        max_ulp=_maybe(int, found, "max_ulp"),
-        max_relative=None if found.get("max_relative") is None else float(found["max_relative"]),
-        parts=tuple(map(str, found.get("parts") or ())),
-        kind=str(found.get("kind") or ""),
-        kinds_b=tuple(map(str, found.get("kinds_b") or ())),
-        row_in_a=_maybe(int, found, "row_in_a"),
-    )
-
-
-SITE: dict[str, type[Any]] = {"file": str, "line": int, "function": str, "source": str}
-
-
-def _a(kind: type[T], found: Mapping[str, Any], name: str) -> T:
-    value = found[name]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f'"{name}" is no {kind.__name__}')
-    return value
-
-
-def _maybe(kind: type[T], found: Mapping[str, Any], name: str) -> T | None:
-    return None if found.get(name) is None else _a(kind, found, name)
+        return from_json(ExperimentResult, document)
+    except JsonError as error:
+        raise OutcomeError(
+            f"{path} is no outcome that this rltrace can read: {error}; run rltrace confirm again"
+        ) from None
 
 
 def outcome_path(a: Path, b: Path) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rltrace.command_lines import in_folder
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
@@ -40,8 +41,7 @@ class Recipe:
 
     def told(self, *before: str) -> str:
         """The same with words before the command: ``rltrace check --``."""
-        given = [f"{name}={value}" for name, value in sorted(self.variables.items())]
-        return f"cd {shlex.quote(os.fspath(self.folder))} && {shlex.join([*given, *before, *self.command])}"
+        return in_folder(os.fspath(self.folder), self.variables, shlex.join([*before, *self.command]))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """``base`` with the recorded variables as they were."""

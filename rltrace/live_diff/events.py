@@ -1,39 +1,35 @@
-"""Events of a running program held against A's: which of those that differed a difference of values goes back to.
+"""Events of a running program compared with A's: which of those that differed a difference of values goes back to.
 
-Owns what has to be remembered for that while the program runs. The rule is that of a comparison
-(``rltrace.diff.causes.events``): an event decides nothing by itself. Where an op took in other data, the event
-that told the very bytes brought it in; else the first from which on all that its environment tells differs; else one
-that differed alone, if no seed was given to that environment after it. No torch.
+Owns what has to be remembered for that while the program runs, and the way from such a row to A's. Which event it is,
+and what is said of it, decides ``rltrace.diff.causes.events``. No torch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Cause, Pair
 from rltrace.diff.causes.events import (
     FAR,
     FROM_OUTSIDE,
     KINDS,
     TOLD,
+    EventTracker,
     MatchedEvent,
-    because,
     because_of_it,
-    one_sided_because,
+    event_judgement,
     sentences,
 )
-from rltrace.live_diff.classify import LiveRow
-from rltrace.live_diff.reference_trace import Ids, MatchedRow, StepRows
+from rltrace.live_diff.reference_trace import Ids, StepRows
 from rltrace.live_diff.result import LiveFinding
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.replay.op_kinds import innermost
 from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, FLOAT, INTEGER, Cell, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, event_name
-from rltrace.trace.format.schema import Origin as From
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 
 MOST_TOLD = 1 << 14
@@ -43,7 +39,10 @@ MOST_BEHIND = 256
 """Events of seeds, of environments made and reset that are remembered."""
 
 HELD = (*TOLD, Kind.SEED, Kind.ENVIRONMENT_MADE)
-"""Events that are held against A's."""
+"""Events that are compared with A's."""
+
+LETTERS = (COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT)
+"""Of an event's cells, in the order in which a form names them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,10 @@ class EventMatch(MatchedEvent):
     """``train.py:12``."""
     extra: Extra | None = None
     """What happened to the same environment right before it, and not in A."""
+
+    @property
+    def row(self) -> int:
+        return self.at.row
 
     @property
     def op(self) -> str:
@@ -100,110 +103,6 @@ class Extra:
     event: Event
 
 
-@dataclass
-class _Environment:
-    """What is known of the events of one environment."""
-
-    open: EventMatch | None = None
-    """The first from which on all events differ so far."""
-    passing: EventMatch | None = None
-    """The first that differed before they were equal again, since a seed was given last."""
-    extra: Extra | None = None
-    """What happened last, where A does not have it."""
-
-
-@dataclass(frozen=True)
-class EventOrigin:
-    """The event that a difference goes back to."""
-
-    pair: EventMatch
-    cause: Cause
-    because: tuple[str, ...]
-
-
-@dataclass
-class EventTracker:
-    """The events of one thread."""
-
-    _environments: dict[str, _Environment] = field(default_factory=dict)
-    _brought: dict[tuple[int, int], EventMatch] = field(default_factory=dict)
-    _behind: deque[EventMatch] = field(default_factory=lambda: deque(maxlen=MOST_BEHIND))
-    _others_alike = True
-    """Python's and NumPy's generators, at the last event."""
-
-    def alone(self, extra: Extra) -> None:
-        """Something happened that did not happen in A."""
-        self._of(extra.event.what).extra = extra
-
-    def extra(self, what: str) -> Extra | None:
-        """The same, where nothing has happened to that environment since."""
-        return self._of(what).extra
-
-    def met(self, pair: EventMatch) -> None:
-        """Something happened that happened in A."""
-        if pair.kind in KINDS:
-            self._behind.appendleft(pair)
-        if pair.kind not in TOLD:
-            return
-        known, differs = self._of(pair.event_b.what), pair.differs
-        known.extra = None
-        self._others_alike = pair.others_alike
-        if pair.is_seeded:
-            known.passing = None
-        if differs:
-            known.open = known.open or pair
-            if len(self._brought) > MOST_TOLD:
-                self._brought.clear()
-            self._brought.update(dict.fromkeys(pair.brought(differs), pair))
-        elif known.open is not None:
-            known.passing = known.passing or (None if pair.is_seeded else known.open)
-            known.open = None
-
-    def behind(self, cause: Cause, taken_in: Collection[tuple[int, int]], row: int) -> EventOrigin | None:
-        """Where what differs at ``row`` of the program came in; None: with no event that is known.
-
-        ``taken_in``: digests, of A and here, of what the op took in from outside and what differs.
-        """
-        if cause not in FROM_OUTSIDE:
-            return None
-        told = [self._brought[pair] for pair in taken_in if pair in self._brought]
-        open_ = [known.open for known in self._environments.values() if known.open is not None]
-        pair = max(told, key=_row, default=None) or min(open_, key=_row, default=None)
-        lasts = True
-        if pair is None and cause is Cause.OUTSIDE and self._others_alike:
-            passed = (known.passing for known in self._environments.values())
-            pair = min((p for p in passed if p is not None and row - p.at.row < FAR), key=_row, default=None)
-            lasts = False
-        if pair is None:
-            return None
-        if pair.extra is not None and lasts:
-            return EventOrigin(pair, Cause.CONTROL_FLOW, (one_sided_because("B", pair.extra.event, pair),))
-        return EventOrigin(pair, Cause.OUTSIDE, tuple(because(pair, self.seeds(pair), lasts=lasts)))
-
-    def seeds(self, about: EventMatch | None) -> list[str]:
-        """What is known of how spaces were seeded and environments made, before ``about`` or at all."""
-        return sentences([pair for pair in self._behind if about is None or pair.at.row < about.at.row], about)
-
-    def _of(self, what: str) -> _Environment:
-        return self._environments.setdefault(what, _Environment())
-
-
-def _row(pair: EventMatch) -> int:
-    return pair.at.row
-
-
-# --- held events ------------------------------------------------------------------------------------------------------
-#
-# Rows that are no ops, held against A's while a program runs, and the finding where one of them is the origin.
-#
-# Owns the way from such a row to A's, and back from the first op that differs to the event that brought it in. Which
-# event that is decides ``happened``.
-
-
-LETTERS = (COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT)
-"""Of an event's cells, in the order in which a form names them."""
-
-
 class EventComparer:
     """The events of one thread."""
 
@@ -211,7 +110,11 @@ class EventComparer:
         self._process = process
         self._a = a
         self._ids = ids
-        self._happened = EventTracker()
+        self._tracker: EventTracker[EventMatch] = EventTracker()
+        self._extra: dict[str, Extra] = {}
+        """By environment: what happened to it last, where A does not have it."""
+        self._brought: dict[tuple[int, int], EventMatch] = {}
+        self._behind: deque[EventMatch] = deque(maxlen=MOST_BEHIND)
 
     def hold(
         self, rows: StepRows, form: EventForm, cells: Sequence[Sequence[float]], scalars: int, at: EventPlace
@@ -225,35 +128,50 @@ class EventComparer:
         event = _event(form, cells)
         found = rows.event(self._ids.of("scalars", scalars), self._ids.of("sites", at.site))
         if found is None:
-            self._happened.alone(Extra(form.kind, form.owner, at, event))
+            self._extra[event.what] = Extra(form.kind, form.owner, at, event)
             return None
-        entry = self._a.tables["scalars"].payloads[int(found.rows.columns[found.i, Column.SCALARS])]
-        line = _line(innermost(self._process.tables.remembered, at.site))
-        before = self._happened.extra(form.what)
+        entry = self._a.words.skeleton(int(found.rows.columns[found.i, Column.SCALARS]))
+        line = _line(self._process.tables.words.innermost(at.site))
         told = event_of(found.rows, found.i, entry)
-        self._happened.met(EventMatch(form.kind, form.owner, found.row, at, told, event, line, before))
+        self._add(EventMatch(form.kind, form.owner, found.row, at, told, event, line, self._extra.get(event.what)))
         return found.row
 
+    def _add(self, pair: EventMatch) -> None:
+        if pair.kind in KINDS:
+            self._behind.appendleft(pair)
+        if pair.kind not in TOLD:
+            return
+        self._extra.pop(pair.event_b.what, None)
+        differs = pair.differs
+        self._tracker.add(pair, differs=bool(differs))
+        if differs:
+            if len(self._brought) > MOST_TOLD:
+                self._brought.clear()
+            self._brought.update(dict.fromkeys(pair.brought(differs), pair))
+
     def first(
-        self, stream: str, cause: Cause, found: MatchedRow, here: LiveRow, op: str, site: Site | None
+        self, stream: str, cause: Cause, taken_in: Iterable[tuple[int, int]], row: int, op: tuple[str, Site | None, int]
     ) -> LiveFinding | None:
-        """The finding at the event that brought in what differs at an op, row ``found`` of A; None: none did."""
-        origin = self._happened.behind(cause, set(_taken_in(found, here)), here.row)
-        if origin is None:
+        """The finding at the event that brought in what differs at ``row`` of the program; None: none did.
+
+        ``taken_in``: digests, of A and here, of what the op took in from outside and what differs; ``op``: the op, its
+        site and A's row.
+        """
+        if cause not in FROM_OUTSIDE:
             return None
-        because = "; ".join([*origin.because, because_of_it(op, site, found.row)])
-        return self._finding(stream, origin, because)
-
-    def seeds(self) -> list[str]:
-        """What is known of how spaces were seeded, where an op took in what differs and no event told it."""
-        return self._happened.seeds(None)
-
-    def _finding(self, stream: str, origin: EventOrigin, because: str) -> LiveFinding:
-        pair = origin.pair
-        at, kind, owner = pair.at, pair.kind, pair.owner
-        row_a: int | None = pair.row_a
-        if origin.cause is Cause.CONTROL_FLOW and pair.extra is not None:
-            at, kind, owner, row_a = pair.extra.at, pair.extra.kind, pair.extra.owner, None
+        told = [self._brought[pair] for pair in taken_in if pair in self._brought]
+        pair, lasts = max(told, key=lambda pair: pair.row, default=None), True
+        if pair is None:
+            pair, lasts = self._tracker.origin(cause, row - FAR + 1)
+        if pair is None:
+            return None
+        extra = pair.extra if lasts else None
+        at, kind, owner, row_a = pair.at, pair.kind, pair.owner, None if extra else pair.row_a
+        if extra is not None:
+            at, kind, owner = extra.at, extra.kind, extra.owner
+        behind = [] if extra else self.seeds(pair)
+        one = None if extra is None else ("B", extra.event)
+        decided = event_judgement(pair, one, behind, [because_of_it(*op)], lasts=lasts)
         return LiveFinding(
             stream,
             at.row,
@@ -261,15 +179,19 @@ class EventComparer:
             at.step,
             event_name(kind),
             owner,
-            innermost(self._process.tables.remembered, at.site),
-            origin.cause,
-            InputsMatch.UNKNOWN,
-            because,
+            self._process.tables.words.innermost(at.site),
+            decided.cause,
+            decided.inputs_match,
+            decided.explanation,
             Pair[str](None, None),
-            () if row_a is None else pair.cells,
+            () if extra else pair.cells,
             None,
             "it is not an op",
         )
+
+    def seeds(self, about: EventMatch | None = None) -> list[str]:
+        """What is known of how spaces were seeded and environments made, before ``about`` or at all."""
+        return sentences([pair for pair in self._behind if about is None or pair.row < about.row], about)
 
 
 def _event(form: EventForm, cells: Sequence[Sequence[float]]) -> Event:
@@ -279,15 +201,6 @@ def _event(form: EventForm, cells: Sequence[Sequence[float]]) -> Event:
         for letter, names, values in zip(LETTERS, names, cells, strict=True)
     )
     return Event(form.what, tuple(chain.from_iterable(told)))
-
-
-def _taken_in(found: MatchedRow, here: LiveRow) -> Iterator[tuple[int, int]]:
-    """Digests, of A and here, of what an op took in from outside and what differs."""
-    for a, b in zip(found.rows.inputs(found.i), here.inputs(), strict=False):
-        if None in (a.digest, b.digest) or From.OUTSIDE not in (a.distance, b.distance):
-            continue
-        if a.digest is not None and b.digest is not None and a.digest != b.digest:
-            yield a.digest, b.digest
 
 
 def _line(site: Site | None) -> str:

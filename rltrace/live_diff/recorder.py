@@ -8,20 +8,26 @@ they ran. After the first difference nothing is compared any more: all that foll
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._ops import OpOverload
 
-from rltrace.diff.base.kernels import Settings, kernel_differences, settings_differences, settings_text, tells_what_ran
+from rltrace.diff.base.context import DiffContext
+from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
+from rltrace.diff.base.row_diff import Difference, compared_digests, difference, is_generator_event
+from rltrace.diff.base.view import RowRange
+from rltrace.diff.causes.classify import NOT_TRIED, event_cause, judge, tried_text
+from rltrace.diff.causes.events import taken_in
 from rltrace.errors import HoleError, UsageError
-from rltrace.live_diff.classify import LiveClassification, LiveRow, RowContext, UninitialisedDifference, judge
 from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, Repetition
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
+from rltrace.live_diff.view import LiveRow, LiveView
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.capture.values import OpInFlight, ValueCopier, ValueQueue, state_bytes
 from rltrace.recorder.core.calls import Call
@@ -32,12 +38,11 @@ from rltrace.recorder.core.placement import placements
 from rltrace.recorder.core.row_buffer import OVERWRITTEN, RowBuffer
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
-from rltrace.replay.op_kinds import innermost
 from rltrace.rerun_op.live_call import LiveCall, live_case
 from rltrace.rerun_op.recorded_op import results_of_row
-from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, in_words, repeat
-from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag
-from rltrace.trace.kernels.evidence import kernel_text
+from rltrace.rerun_op.runner import SECONDS, TIMES, ResultDigests, repeat
+from rltrace.trace.format.schema import VALUE_FLAGS, RowFlag
+from rltrace.trace.kernels.evidence import kernel_texts
 from rltrace.trace.read.process import ProcessTrace
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -96,23 +101,10 @@ class OpenCells:
         )
 
     def here(self, fixed: FixedCells, content: Content) -> LiveRow:
-        """The same, with its links, for the judge."""
+        """The same, with its links, for a comparison with A's."""
         row = self._row
-        links = self._row.process.calls.structure_sizes[fixed[1]]
-        flags = fixed[5] & 0xFFFF
-        digests = row.digests[-fixed[6] :].tolist() if fixed[6] else []
-        cells = row.links[-links:].tolist() if links else []
-        return LiveRow(row.row, content, digests, cells, flags, self._number(flags))
-
-    def _number(self, flags: int) -> bool | int | float | complex | None:
-        row = self._row
-        if flags & _FLOAT:
-            return row.floats[-1]
-        if flags & _COMPLEX:
-            return complex(*row.floats[-2:])
-        if flags & _WHOLE:
-            return bool(row.integers[-1]) if flags & _BOOL else row.integers[-1]
-        return None
+        links = row.process.calls.structure_sizes[fixed[1]]
+        return LiveRow(row.row, row.process.step, fixed, row.links[-links:].tobytes() if links else b"", content)
 
 
 # --- again ------------------------------------------------------------------------------------------------------------
@@ -123,9 +115,6 @@ class OpenCells:
 # the generator that the op draws from is put back.
 
 
-Evidence = Mapping[str, object]
-
-
 def call_again(call: LiveCall, results_a: ResultDigests, results_here: ResultDigests) -> tuple[Repetition | None, str]:
     """What comes out; or None and why it was not called."""
     digests = TensorDigests(Layouts(Tables()))  # of its own: the program's tables are for what the program did
@@ -134,32 +123,14 @@ def call_again(call: LiveCall, results_a: ResultDigests, results_here: ResultDig
     except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
     counts = gave.get(results_a, 0), gave.get(results_here, 0)
-    return Repetition(sum(gave.values()), len(gave) == 1, tuple(gave.items()), *counts), ""
+    return Repetition(sum(gave.values()), len(gave) == 1, tuple(starmap(RepeatedResult, gave.items())), *counts), ""
 
 
-def cause_in_words(
-    judged: LiveClassification,
-    op: str,
-    kernels: tuple[Evidence, Evidence],
-    settings: tuple[Settings, Settings],
-    again: Repetition | None,
-) -> tuple[Cause, InputsMatch, str]:
-    """The cause, with what the kernels and the calls on the spot say of it."""
-    cause, because = judged.cause, judged.because
-    if cause is Cause.COMPUTATION:
-        differences = kernel_differences(*kernels) if all(kernels) else []
-        under = settings_text(op, kernels, settings_differences(*settings))
-        if differences or under:
-            another = f"another kernel ran ({', '.join(differences)})" if differences else ""
-            cause, because = Cause.KERNEL, f"{because}: {'; '.join(filter(None, [another, under]))}"
-        elif all(map(tells_what_ran, kernels)):
-            cause = Cause.SAME_KERNEL
-            because = f"{because} under the same kernel evidence ({kernel_text(kernels[1])})"
-    if again is not None:
-        told = in_words(dict(again.gave))
-        whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
-        because = f"{because}; re-executed on the same inputs, {told}, and {whose}"
-    return cause, judged.inputs, because
+def with_what_was_tried(because: str, again: Repetition) -> str:
+    """The sentence on the cause, with what the calls on the spot say of it."""
+    whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
+    tried = f"{tried_text(again.times, again.repeats)}, and {whose}"
+    return because.replace(NOT_TRIED, tried) if NOT_TRIED in because else f"{because}; {tried}"
 
 
 def paired(a: ResultDigests, b: ResultDigests) -> tuple[Pair[str], ...]:
@@ -228,8 +199,11 @@ MAX_EARLY = 1 << 26
 MAX_MARKED = 1 << 14
 """Rows that differ in memory that nobody may have written, and are remembered."""
 
-MAX_READS = 1 << 16
-"""Inputs of ops that A does not run, of which is remembered what they were."""
+MAX_EXTRA = 1 << 14
+"""Rows that A does not have, and are remembered."""
+
+COMPUTED = (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION)
+"""Causes of which calling the op again says more."""
 
 TOO_LARGE = f"it overwrote its input, and more than {MAX_EARLY >> 20} MiB are not copied before each such op"
 
@@ -249,9 +223,11 @@ class LiveDiffHook(OpHook[OpInFlight]):
         self._cells = OpenCells(stream, self._ids)
         self._events = EventComparer(process, state.a, self._ids)
         self._partners = RowPartners()
-        self._marked_rows: set[int] = set()
-        self._reads: dict[tuple[int, int], int] = {}
-        """What ops of this step that A does not run read, by row and place."""
+        self._marked_rows: dict[int, LiveRow] = {}
+        self._extra: deque[LiveRow] = deque(maxlen=MAX_EXTRA)
+        """Ops that A does not run."""
+        self._opening: set[int] = set()
+        """Digests of what the recording of ops began with."""
         self._step = -1
         self._step_rows: StepRows | None = None
 
@@ -291,7 +267,6 @@ class LiveDiffHook(OpHook[OpInFlight]):
         self._state.tally.only_a += self.missed()
         self._step = self._process.step
         self._step_rows = None
-        self._reads.clear()
         if self._reference is None:
             return
         try:
@@ -319,16 +294,18 @@ class LiveDiffHook(OpHook[OpInFlight]):
         self._partners.add(row, None if found is None else found.row)
         if found is None:
             return
-        there = _reads(found) + found.rows.outputs(found.i)
-        if there == digests:
+        self._opening.update(digests)
+        there = compared_digests(found.rows, found.i)
+        if there == digests or self._reference is None:
             return
-        what = " ".join(filter(None, [owner, name]))
-        why = f"{what or 'a tensor'} already differed when the recording of ops began"
-        pairs = tuple(Pair(f"{a:016x}", f"{b:016x}") for a, b in zip(there, digests, strict=False))
+        a = RowAt(self._reference.view, found.rows, found.i)
+        if is_generator_event(RowRange(a.view, a.rows), a.place):
+            return
+        cause, why = event_cause(a)
+        pairs = paired(*(tuple(f"{digest:016x}" for digest in side) for side in (there, digests)))
+        where = (self._stream.name, row, found.row, self._step, "window", owner, None)
         none = Pair[str](None, None)
-        place = (self._stream.name, row, found.row, self._step, "window", owner, None)
-        judged = (Cause.BEFORE_WINDOW, InputsMatch.UNKNOWN, why)
-        self._state.differs(LiveFinding(*place, *judged, none, pairs, None, "it is not an op"))
+        self._state.differs(LiveFinding(*where, cause, InputsMatch.UNKNOWN, why, none, pairs, None, "it is not an op"))
 
     def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
         """What differs in an event is no difference by itself; an op may differ because of it."""
@@ -370,26 +347,30 @@ class LiveDiffHook(OpHook[OpInFlight]):
         tally, rows = self._state.tally, self._step_rows
         if rows is None:
             tally.unchecked += 1
+            self._partners.add(self._stream.row, None)
             return
         place, content = self._cells.content(fixed)
         found = rows.take(place, content, lambda found: self._reads_alike(found, self._cells.here(fixed, content)))
         if found is None:
             self._partners.add(self._stream.row, None)
-            tally.only_here += 1
-            self._remember_reads(self._cells.here(fixed, content))
+            tally.only_b += 1
+            self._extra.append(self._cells.here(fixed, content))
             return
         self._partners.add(self._stream.row, found.row)
         if not found.same:
             here = self._cells.here(fixed, content)
-            judged = judge(found, here, self._around)
-            if isinstance(judged, LiveClassification):
+            differs = here.harmless_difference(found.rows, found.i) if found.only_digests else None
+            if differs is None:
+                a, b = self._pair(found, here)
+                differs = difference(RowRange(a.view, a.rows), a.place, RowRange(b.view, b.rows), b.place)
+            if differs.found:
                 written, returned = call.results(hand.tensors, out)
-                self._differs(found, fixed, here, judged, hand, written + returned)
+                self._differs(found, here, differs, hand, written + returned)
                 return
-            if isinstance(judged, UninitialisedDifference):
+            if differs.marked:
                 tally.marked += 1
                 if len(self._marked_rows) < MAX_MARKED:
-                    self._marked_rows.add(self._stream.row)
+                    self._marked_rows[here.row] = here
         tally.matched += 1
 
     def _reads_alike(self, found: MatchedRow, here: LiveRow) -> bool:
@@ -397,67 +378,53 @@ class LiveDiffHook(OpHook[OpInFlight]):
         partner, a = self._partners.of, found.row
         return all(
             partner(here.row - y.distance) == a - x.distance
-            for x, y in zip(found.rows.inputs(found.i), here.inputs(), strict=False)
+            for x, y in zip(found.rows.inputs(found.i), here.rows().inputs(0), strict=False)
             if x.distance > 0 and y.distance > 0 and not (x.known or y.known)
         )
 
-    @property
-    def _around(self) -> RowContext:
+    def _pair(self, found: MatchedRow, here: LiveRow, kernel: int = 0, settings: int = 0) -> tuple[RowAt, RowAt]:
+        """A's row and the one at hand, as a comparison takes them; ``kernel`` and ``settings``: ids of the latter."""
         assert self._reference is not None
-        marked, reads = self._marked_rows, self._reads
-        return RowContext(self._partners.of, marked.__contains__, lambda *key: reads.get(key), self._reference.row)
+        a = RowAt(self._reference.view, found.rows, found.i)
+        tables, shift = self._process.tables, here.step - a.step
+        view = LiveView(a.view, tables, self._partners, self._kept_row, self._opening, shift)
+        return a, RowAt(view, here.rows(kernel, settings), 0)
 
-    def _remember_reads(self, here: LiveRow) -> None:
-        """An op that A does not run may be the first of a step to read what others read after it."""
-        if len(self._reads) < MAX_READS:
-            inputs = enumerate(here.inputs())
-            self._reads.update({(here.row, at): link.digest for at, link in inputs if link.digest is not None})
+    def _kept_row(self, row: int) -> LiveRow | None:
+        return self._marked_rows.get(row) or next((one for one in self._extra if one.row == row), None)
 
     # --- the first difference -----------------------------------------------------------------------------------------
 
     def _differs(
-        self,
-        found: MatchedRow,
-        fixed: FixedCells,
-        here: LiveRow,
-        judged: LiveClassification,
-        hand: OpInFlight,
-        results: list[torch.Tensor],
+        self, found: MatchedRow, here: LiveRow, differs: Difference, hand: OpInFlight, results: list[torch.Tensor]
     ) -> None:
         """Keep what the op had and gave, call it again where that tells something, and leave the finding: at the op,
         or at the event that brought in what differs."""
-        site = innermost(self._process.tables.remembered, fixed[2])
-        event = self._events.first(self._stream.name, judged.cause, found, here, hand.plan.name, site)
+        tensors = hand.tensors
+        device = tensors[0].device.type if tensors else "cpu"
+        kernel = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
+        a, b = self._pair(found, here, kernel, self._stream.settings.number)
+        judged = judge(DiffContext(a.view, b.view, self._partners, ()), a, b, differs)
+        cause, inputs, because = judged.decided.cause, judged.decided.inputs_match, judged.decided.explanation
+        site = b.stack[0] if b.stack else None
+        event = self._events.first(self._stream.name, cause, taken_in(a, b), b.index, (b.op, site, a.index))
         if event is not None:
             self._state.differs(event)
             return
-        if judged.cause is Cause.OUTSIDE:
-            judged = replace(judged, because="; ".join([judged.because, *self._events.seeds()]))
-        tensors = hand.tensors
+        if judged.b.index != b.index:
+            because = f"an input was written by row {judged.b.index:,}, which may have read uninitialised memory"
+        if cause is Cause.OUTSIDE:
+            because = "; ".join([because, *self._events.seeds()])
         hand.lying = hand.lying or placements(tensors)
         self._values.record(hand, results)
-        results_a = results_of_row(found.rows, found.i)
-        results_b = (repr(here.number),) if here.number is not None else tuple(f"{d:016x}" for d in here.outputs if d)
+        results_a, results_b = (results_of_row(row.rows, row.place) for row in (a, b))
         again, why_not = None, "its inputs differ from those in A"
-        if judged.cause is Cause.COMPUTATION or (judged.cause, judged.inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
+        if cause in COMPUTED or (cause, inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
             again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
-        kernels = self._kernels(found, hand, tensors)
-        self._state.differs(
-            LiveFinding(
-                self._stream.name,
-                self._stream.row,
-                found.row,
-                self._step,
-                hand.plan.name,
-                str(self._process.tables.remembered["modules"][fixed[3]]),
-                site,
-                *cause_in_words(judged, hand.plan.name, kernels, self._settings(found), again),
-                Pair(*(kernel_text(kernel) for kernel in kernels)),
-                paired(results_a, results_b),
-                again,
-                why_not,
-            )
-        )
+            because = because if again is None else with_what_was_tried(because, again)
+        where = (self._stream.name, b.index, a.index, self._step, b.op, b.module, site)
+        kernels, outputs = Pair(*kernel_texts(a.kernel, b.kernel)), paired(results_a, results_b)
+        self._state.differs(LiveFinding(*where, cause, inputs, because, kernels, outputs, again, why_not))
 
     def _call(self, hand: OpInFlight, tensors: list[torch.Tensor]) -> LiveCall:
         links = self._stream.links[len(self._stream.links) - len(tensors) :]
@@ -467,24 +434,3 @@ class LiveDiffHook(OpHook[OpInFlight]):
         return LiveCall(
             func, hand.plan, hand.args, kwargs, tensors, layouts, hand.lying, unread, hand.early, hand.state
         )
-
-    def _kernels(
-        self, found: MatchedRow, hand: OpInFlight, tensors: list[torch.Tensor]
-    ) -> tuple[Mapping[str, object], Mapping[str, object]]:
-        """What is known of the kernel that ran, in A and here."""
-        device = tensors[0].device.type if tensors else "cpu"
-        number = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
-        there: Any = self._state.a.tables["kernels"].payloads[found.rows.columns[found.i, Column.KERNEL]]
-        here: Any = self._process.tables.remembered["kernels"][number]
-        return there or {}, here or {}
-
-    def _settings(self, found: MatchedRow) -> tuple[Mapping[str, object], Mapping[str, object]]:
-        """What torch was set to when the op ran, in A and here."""
-        payloads = self._state.a.tables["settings"].payloads
-        there: Any = payloads[found.rows.columns[found.i, Column.SETTINGS]]
-        return there or {}, self._process.settings.payloads[self._stream.settings.number]
-
-
-def _reads(found: MatchedRow) -> list[int]:
-    """What a row digested of its inputs."""
-    return [link.digest for link in found.rows.inputs(found.i) if link.digest is not None]

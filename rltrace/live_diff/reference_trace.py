@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rltrace.errors import HoleError
+from rltrace.diff.base.view import StreamView
 from rltrace.replay.plan import Attempt, following
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
@@ -59,9 +59,10 @@ class MatchedRow(NamedTuple):
     rows: Rows
     """Some of A's, this one among them."""
     i: int
-    called: tuple[int, int]
     same: bool
     """It tells the same in every cell."""
+    only_digests: bool = False
+    """It tells the same but for its digests."""
 
     @property
     def row(self) -> int:
@@ -121,16 +122,16 @@ class StepRows:
         piece, i = waiting[0]
         if piece.content(i) == content:
             waiting.popleft()
-            return MatchedRow(piece.rows, i, content.called, True)
+            return MatchedRow(piece.rows, i, True)
         for k in range(1, min(len(waiting), MOST_MOVED)):
             other, j = waiting[k]
             if other.content(j) == content:
-                found = MatchedRow(other.rows, j, content.called, True)
+                found = MatchedRow(other.rows, j, True)
                 if fits(found):
                     del waiting[k]
                     return found
         waiting.popleft()
-        return MatchedRow(piece.rows, i, piece.content(i).called, False)
+        return MatchedRow(piece.rows, i, False, piece.content(i)[:-1] == content[:-1])
 
     def opening(self, module: int, scalars: int, structure: int) -> MatchedRow | None:
         """The row of what a window began with that stands for this tensor, or state; None if none does."""
@@ -138,7 +139,7 @@ class StepRows:
             if not self._read_on(MOST_AHEAD):
                 return None
         piece, i = found
-        return MatchedRow(piece.rows, i, piece.content(i).called, False)
+        return MatchedRow(piece.rows, i, False)
 
     def event(self, scalars: int, site: int) -> MatchedRow | None:
         """The next row of what happened to whom, in words, and where; None where A has none."""
@@ -146,7 +147,7 @@ class StepRows:
             if not self._read_on(MOST_AHEAD):
                 return None
         piece, i = waiting.popleft()
-        return MatchedRow(piece.rows, i, piece.content(i).called, False)
+        return MatchedRow(piece.rows, i, False)
 
     def _read_on(self, most: int | None) -> bool:
         """Read the next of its rows, unless ``most`` ops are waiting already; whether there were any."""
@@ -222,6 +223,7 @@ class Reference:
     def __init__(self, a: ProcessTrace, stream: StreamTrace) -> None:
         self.process = a
         self.stream = stream
+        self.view = StreamView(a, stream)
         self._steps: Mapping[Attempt, int] = {attempt: step for step, attempt in following(a).items()}
         self._at = 0
 
@@ -242,13 +244,6 @@ class Reference:
         """Rows from ``start`` on, as many of them as stand together, none from ``stop`` on. Raises HoleError."""
         segment = next((s for s in self.stream.segments if s.first <= start < s.stop), None)
         return self.stream.read(start, stop if segment is None else min(stop, segment.stop))
-
-    def row(self, number: int) -> Rows | None:
-        """One row; None where it cannot be read."""
-        try:
-            return self.stream.read(number, number + 1)
-        except (HoleError, ValueError):
-            return None
 
     def _first_of(self, step: int, start: int) -> int:
         """The first row, from ``start`` on, whose step is not before ``step``; steps never fall within a stream."""
@@ -278,3 +273,8 @@ class RowPartners:
     def of(self, row: int) -> int | None:
         shift = self._shifts[bisect_right(self._rows, row) - 1]
         return None if shift is None else row + shift
+
+    def partner(self, a: int) -> int | None:
+        """The row of the program that is row ``a`` of A; None: it was not met."""
+        shifts = {shift for shift in self._shifts if shift is not None}
+        return next((a - shift for shift in shifts if a >= shift and self.of(a - shift) == a), None)

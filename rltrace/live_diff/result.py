@@ -5,13 +5,14 @@ Owns the record ``against`` that each process leaves, and what those of all proc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Cause, InputsMatch, Pair
+from rltrace.json import JsonError, from_json, to_json
 from rltrace.trace.format.journal import Record
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.reader import Trace
 
 TYPE = "against"
@@ -27,18 +28,26 @@ class LiveOutcome(StrEnum):
 
 
 @dataclass(frozen=True)
+class RepeatedResult:
+    """What some of the calls gave."""
+
+    digests: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
 class Repetition:
     """The op that differs, called again on the spot, on the inputs it had."""
 
     times: int
     repeats: bool
     """Every call gave the same."""
-    gave: tuple[tuple[tuple[str, ...], int], ...]
-    """(results, how often), in the order in which they were first seen."""
+    results: tuple[RepeatedResult, ...]
+    """In the order in which they were first seen."""
     of_a: int
-    """How many calls gave A's results,"""
-    of_here: int
-    """and how many those that the program went on with."""
+    """Calls that gave A's results."""
+    of_b: int
+    """Calls that gave those that this run went on with."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +55,17 @@ class LiveFinding:
     """The first op that gave something else than in A."""
 
     stream: str
-    row: int
-    """Here."""
-    row_a: int | None
+    b_index: int
+    """Row of this run."""
+    a_index: int | None
     """None: it is of an event that A does not have."""
     step: int
     op: str
     module: str
     site: Site | None
     cause: Cause
-    inputs: InputsMatch
-    because: str
+    inputs_match: InputsMatch
+    explanation: str
     kernel: Pair[str]
     outputs: tuple[Pair[str], ...]
     again: Repetition | None = None
@@ -70,7 +79,8 @@ class LiveCounts:
 
     matched: int = 0
     """Ops that A has, and that gave the same."""
-    only_here: int = 0
+    only_b: int = 0
+    """Ops of this run that A does not have."""
     only_a: int = 0
     """Ops of A that the program did not come by in the steps that have ended."""
     marked: int = 0
@@ -84,26 +94,31 @@ class LiveResult:
     """Of one process."""
 
     process: str
-    tally: LiveCounts = field(default_factory=LiveCounts)
+    counts: LiveCounts = field(default_factory=LiveCounts)
     first: LiveFinding | None = None
 
     @property
     def word(self) -> LiveOutcome:
         if self.first is not None:
             return LiveOutcome.DIFFERS
-        if not self.tally.matched:
+        if not self.counts.matched:
             return LiveOutcome.NOTHING
-        return LiveOutcome.ONE_SIDED if self.tally.only_here or self.tally.only_a else LiveOutcome.EQUAL
+        return LiveOutcome.ONE_SIDED if self.counts.only_b or self.counts.only_a else LiveOutcome.EQUAL
 
 
 def record_of(found: LiveResult) -> Record:
-    return {"type": TYPE, **asdict(found)}
+    return {"type": TYPE, **to_json(found)}
 
 
 def found_in(trace: Trace) -> list[LiveResult]:
     """Of every process that left its record, in the order of the trace's processes."""
-    records = ((p.name, r) for p in trace.processes for r in p.journal.records if r["type"] == TYPE)
-    return [found for found in (_parse(name, record) for name, record in records) if found is not None]
+    found = []
+    for process in trace.processes:
+        for record in process.journal.records:
+            if record["type"] == TYPE:
+                with suppress(JsonError):
+                    found.append(from_json(LiveResult, {**record, "process": process.name}))
+    return found
 
 
 def word_of(found: list[LiveResult]) -> LiveOutcome:
@@ -113,45 +128,3 @@ def word_of(found: list[LiveResult]) -> LiveOutcome:
         (word for word in (LiveOutcome.DIFFERS, LiveOutcome.ONE_SIDED, LiveOutcome.EQUAL) if word in words),
         LiveOutcome.NOTHING,
     )
-
-
-def _parse(name: str, record: Mapping[str, Any]) -> LiveResult | None:
-    try:
-        tally = LiveCounts(**{key: int(value) for key, value in record["tally"].items()})
-        return LiveResult(name, tally, None if record["first"] is None else _first(record["first"]))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def _first(found: Mapping[str, Any]) -> LiveFinding:
-    site = found["site"]
-    return LiveFinding(
-        str(found["stream"]),
-        int(found["row"]),
-        None if found["row_a"] is None else int(found["row_a"]),
-        int(found["step"]),
-        str(found["op"]),
-        str(found["module"]),
-        None if site is None else _site(site),
-        Cause(found["cause"]),
-        InputsMatch(found["inputs"]),
-        str(found["because"]),
-        _pair(found["kernel"]),
-        tuple(map(_pair, found["outputs"])),
-        None if found["again"] is None else _again(found["again"]),
-        str(found["why_not"]),
-    )
-
-
-def _site(found: Mapping[str, Any]) -> Site:
-    return Site(str(found["file"]), int(found["line"]), str(found["function"]), str(found["source"]))
-
-
-def _again(found: Mapping[str, Any]) -> Repetition:
-    gave = tuple((tuple(map(str, results)), int(count)) for results, count in found["gave"])
-    return Repetition(int(found["times"]), bool(found["repeats"]), gave, int(found["of_a"]), int(found["of_here"]))
-
-
-def _pair(found: Mapping[str, Any]) -> Pair[str]:
-    a, b = found["a"], found["b"]
-    return Pair(None if a is None else str(a), None if b is None else str(b))

@@ -15,6 +15,7 @@ from typing import Any
 from rltrace.errors import UsageError
 from rltrace.live_diff.recorder import LiveDiffHook, LiveState
 from rltrace.live_diff.result import LiveResult, found_in, record_of
+from rltrace.live_diff.view import PAYLOADS
 from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.capture.captures import Captures
@@ -41,7 +42,7 @@ class LiveDiffExtension:
         self._state = LiveState(process, values, stop=options.stop)
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
-        process.tables.remember("frames", "kernels", "modules", "sites")
+        process.tables.remember(*PAYLOADS)
         hooks = lambda stream: LiveDiffHook(stream, self._state, _stop), *captures.hooks
         return replace(captures, hooks=hooks, values=self._state.values)
 

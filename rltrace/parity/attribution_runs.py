@@ -181,5 +181,5 @@ def _incomplete(result: Path) -> str:
     found = json.loads(result.read_text(encoding="utf-8"))
     if found["outcome"] == "injected":
         return ""
-    lacking = [f"{row['module']['a']}: {row['why']}" for row in found["rows"] if row["why"]]
+    lacking = [f"{module['module']}: {module['why']}" for module in found["modules"] if module["why"]]
     return f"not all rows could be injected: {'; '.join(lacking)}"

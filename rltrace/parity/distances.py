@@ -261,7 +261,7 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         missing_a=max((len(tensor.pairs.only_b) for tensor in outputs), default=0),
         missing_b=max((len(tensor.pairs.only_a) for tensor in outputs), default=0),
         tensors=tensors,
-        apart=paired.uncompared,
+        uncompared=paired.uncompared,
         distance=_furthest([tensor.distance for tensor in tensors if tensor.part == "output"]),
         dtype=next((t.dtype for t in tensors if t.part == "output" and t.dtype.a != t.dtype.b), None),
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rltrace.errors import UsageError
 from rltrace.parity.call_range import CallRange, RecordedStream
-from rltrace.parity.selection import OF_OPS, finds_call
-from rltrace.selectors import Selector, parse_selectors
+from rltrace.parity.selection import finds_call
+from rltrace.selectors import OF_OPS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
 from rltrace.trace.read.reader import Trace, open_trace
 

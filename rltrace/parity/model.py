@@ -1,6 +1,6 @@
 """What comparing two programs by row returns: frozen objects that every front end draws and none computes.
 
-Owns the words. Field names are those of the JSON contract ``rltrace.compare/1`` (docs/reference/json.md). A is the
+Owns the words, and the JSON ``rltrace.compare/1``: its keys are these fields. A is the
 generator, or whatever is taken as the reference; B is the trainer.
 """
 
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
+from rltrace.trace.read.names import Site
 
 
 class ParityVerdict(StrEnum):
@@ -85,7 +87,9 @@ class Distance:
     """How far rows lie apart, where their values were kept; each the largest, None where nothing differs measurably."""
 
     absolute: float | None
+    """The largest difference."""
     relative: float | None
+    """The largest of |a - b| / max(|a|, |b|)."""
     ulp: int | None
     """Representable numbers from one to the other, in the wider of the two dtypes."""
     measured: int
@@ -101,7 +105,7 @@ class TensorResult:
     """One tensor of a module's calls, its rows compared."""
 
     part: str
-    """"input" or "output"."""
+    """``input`` or ``output``."""
     name: Pair[str]
     dtype: Pair[str]
     rows: int
@@ -116,6 +120,7 @@ class UncomparedTensor:
     """A tensor whose rows are not compared."""
 
     part: str
+    """``input`` or ``output``."""
     name: str
     side: str
     """"a", "b" or "both"."""
@@ -141,18 +146,20 @@ class ModuleResult:
 
     path: Pair[str]
     kind: Pair[str]
+    """Class."""
     calls: Pair[int]
     rows: int
     """Rows of its outputs that both sides computed."""
     equal: int
     differing: int
+    """Rows that differ."""
     inputs_differing: int
     """Of those, rows of which an input differs, or one of a row before it in its sequence."""
     missing_a: int
     """Rows that B alone has, those that need no partner aside."""
     missing_b: int
     tensors: tuple[TensorResult, ...]
-    apart: tuple[UncomparedTensor, ...]
+    uncompared: tuple[UncomparedTensor, ...]
     distance: Distance | None
     """Of its outputs."""
     dtype: Pair[str] | None
@@ -196,7 +203,7 @@ class ModuleOrigin:
     several: tuple[Pair[ParityOp], ...]
     """Where it is not known which of them it is: the module's ops, in order."""
     reason: Reason
-    because: str
+    explanation: str
     """One sentence: "addmm over 4 rows against 80 rows"."""
 
 
@@ -214,19 +221,22 @@ class Required:
 class Parity:
     """Everything that comparing two call ranges by row found."""
 
+    COMPUTED: ClassVar = ("first",)
+
     verdict: ParityVerdict
     why: str
+    """One sentence."""
     a: ParitySide
     b: ParitySide
     rows_by: RowsBy
     how: str
-    """How rows were told, and padding, in words."""
+    """How rows and padding were identified, in words."""
     modules: tuple[ModuleResult, ...]
     """In execution order: a module after all that it calls."""
     origins: tuple[ModuleOrigin, ...]
     """The first one first."""
     only_a: tuple[str, ...]
-    """Modules that were called by one side alone, or have no partner."""
+    """Modules that only one side called, or that have no partner."""
     only_b: tuple[str, ...]
     renamed: tuple[Pair[str], ...]
     """What B's path begins with where A's begins otherwise."""

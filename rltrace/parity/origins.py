@@ -114,11 +114,10 @@ def _holds_numbers(layout: Layout) -> bool:
 
 def _own_op(call_range: CallRange, view: StreamView, rows: Rows, i: int, call: ModuleCall, outer: ModuleCall) -> OwnOp:
     row = rows.first + i
-    layouts = [_layout(view, number) for number in _numbers(view, int(rows.columns[i, Column.STRUCTURE]))]
+    layouts = [(dtype, tuple(shape)) for dtype, shape, *_ in view.tensors(rows, i)]
     shapes = {_flattened(tensor.shape) for tensor in inputs_of(call)}
-    recorded = (
-        [t.whole for t in op.tensors if t.part is Part.INPUT] if (op := call_range.ops.get(row)) is not None else []
-    )
+    op = call_range.ops.get(row)
+    recorded = [] if op is None else [t.whole for t in op.tensors if t.part is Part.INPUT]
     weights: list[Known] = []
     for place, ((dtype, shape), link) in enumerate(zip(layouts, rows.inputs(i), strict=False)):
         before = link.distance <= 0 or row - link.distance < outer.first_row
@@ -145,21 +144,8 @@ def _is_without_dropout(op: str, view: StreamView, rows: Rows, i: int) -> bool:
     arguments is the probability of dropout, omitted where it is 0."""
     if "scaled_dot_product" not in op:
         return False
-    scalars = view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
     floats = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]]
-    return not (isinstance(scalars, list) and "f" in scalars and len(floats) and float(floats[0]) > 0)
-
-
-def _numbers(view: StreamView, structure: int) -> Sequence[int]:
-    payload = view.payload("structures", structure)
-    return payload if isinstance(payload, list) else []
-
-
-def _layout(view: StreamView, number: int) -> Layout:
-    payload = view.payload("layouts", number)
-    if not isinstance(payload, list) or len(payload) < 2:
-        return "?", ()
-    return str(payload[0]), tuple(payload[1])
+    return not ("f" in view.skeleton(rows, i) and len(floats) and float(floats[0]) > 0)
 
 
 def _flattened(shape: Sequence[int]) -> tuple[int, int]:
@@ -235,7 +221,7 @@ class FirstOp:
     op: Pair[ParityOp]
     several: tuple[Pair[ParityOp], ...]
     reason: Reason
-    because: str
+    explanation: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,7 +424,7 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
         op=first.op,
         several=first.several,
         reason=first.reason,
-        because=first.because,
+        explanation=first.explanation,
     )
 
 
@@ -451,10 +437,10 @@ def _or_beside(first: FirstOp, result: ModuleResult) -> FirstOp:
     if share <= min(MAX_EPSILONS * EPSILONS[dtype], MAX_SHARE):
         return first
     because = (
-        f"{first.because}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
+        f"{first.explanation}. {share:.0%} of the largest number is more than the order of sums explains: what else it "
         "computes with (a mask, a cache, other rows of the batch) probably differs"
     )
-    return replace(first, reason=Reason.BESIDE, because=because)
+    return replace(first, reason=Reason.BESIDE, explanation=because)
 
 
 def _first_row(counted: Counted) -> tuple[PairedTensor, int]:
@@ -499,7 +485,7 @@ def _before(
             path, rows, len(tensor.pairs.ids), call, row, False, Pair(None, None), (), Reason.INPUTS, because
         )
     first = first_op(a, around[0], b, around[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
-    because = f"{name}, which it passes to {path.b}, already differs: {first.because}"
+    because = f"{name}, which it passes to {path.b}, already differs: {first.explanation}"
     return ModuleOrigin(
         path=Pair(around[0].module, around[1].module),
         rows=rows,
@@ -510,5 +496,5 @@ def _before(
         op=first.op,
         several=first.several,
         reason=first.reason,
-        because=because,
+        explanation=because,
     )

@@ -14,11 +14,10 @@ from rltrace.errors import HoleError
 from rltrace.parity.call_range import CallRange
 from rltrace.selectors import Key, Selector
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
-from rltrace.trace.read.row_fields import Facts
+from rltrace.trace.format.schema import Column
+from rltrace.trace.read.selector_mask import RowMask
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
-OF_OPS = (Key.OP, Key.SITE, Key.NTH, Key.KERNEL)
-"""What can be asked of ops alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +47,9 @@ def selected_in(stretch: CallRange, selector: Selector) -> list[Selected]:
 
 def finds_call(selector: Selector, stretch: CallRange, call: ModuleCall) -> bool:
     """Whether a selector that asks nothing that only ops have finds a module's call."""
-    names = {Key.MODULE: call.module, Key.PHASE: call.phase, Key.STREAM: stretch.stream}
-    for clause in selector.clauses:
-        if any(condition.key in OF_OPS for condition in clause):
-            continue
-        numbers = all(c.matches_number(call.step) for c in clause if c.key is Key.STEP)
-        if numbers and all(c.matches_name(names[c.key]) for c in clause if c.key in names):
-            return True
-    return False
+    return selector.of_calls.matches(
+        {Key.MODULE: call.module, Key.PHASE: call.phase, Key.STREAM: stretch.stream, Key.STEP: call.step}
+    )
 
 
 def ops_in(stretch: CallRange, selector: Selector) -> Iterator[tuple[int, str]]:
@@ -63,16 +57,17 @@ def ops_in(stretch: CallRange, selector: Selector) -> Iterator[tuple[int, str]]:
     if stretch.recorded is None or not stretch.ops:
         return
     process, stream = stretch.recorded.process, stretch.recorded.stream
-    facts = Facts(process, stream, selector)
-    for segment in stream.segments:
+    mask = RowMask(selector, stream.name, process.words)
+    for segment in stream.segments if mask.possible else ():
         try:
             rows = stream.read_segment(segment)
         except HoleError as error:
+            mask.skip()
             stretch.holes.append(str(error))
             continue
-        for i in facts.candidates(rows).tolist():  # all of them: occurrences are counted
-            if facts.selects(rows, i) and rows.first + i in stretch.ops:
-                yield rows.first + i, facts.op
+        for i in mask.of_ops(rows).tolist():
+            if rows.first + i in stretch.ops:
+                yield rows.first + i, process.words.op(int(rows.columns[i, Column.OP]))
 
 
 def around(stretch: CallRange, row: int) -> ModuleCall | None:

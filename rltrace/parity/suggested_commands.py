@@ -1,14 +1,10 @@
-"""What to run next after two programs were compared by row: commands ready to paste, the most useful first.
-
-Owns their wording. Only verbs that exist; a trace's own command and folder come from its launch record.
-"""
+"""What to run next after two programs were compared by row, the most useful first."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
-from rltrace.diff.suggested_commands import change_folder
+from rltrace.command_lines import file_name, folder_of, in_folder, line, program, record
 from rltrace.parity.model import Parity, ParityVerdict
 from rltrace.selectors import escape
 from rltrace.trace.read.reader import Trace
@@ -23,7 +19,7 @@ def advise(parity: Parity, a: Trace, b: Trace) -> tuple[str, ...]:
 
 def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
     if parity.holes:
-        yield from (shlex.join(["rltrace", "verify", str(trace.path)]) for trace in (a, b))
+        yield from (line("verify", trace.path) for trace in (a, b))
     if parity.verdict is not ParityVerdict.DIFFERS:
         return
     unmeasured = [module for module in parity.compared if module.differing and module.distance is None]
@@ -33,16 +29,15 @@ def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
         for trace, path in [(b, paths[1])] if a is b else [(a, paths[0]), (b, paths[1])]:
             yield _record(trace, path)
     if first is not None and first.path.b is not None:
-        selector = f"module={escape(first.path.b)}"
         yield _contributions(a, b)
-        yield shlex.join(["rltrace", "ops", str(b.path), selector])
+        yield line("ops", b.path, f"module={escape(first.path.b)}")
 
 
 def _contributions(a: Trace, b: Trace) -> str:
     """How much of what differs at the end each module brings."""
-    folder = change_folder(b)
+    folder = folder_of(b)
     paths = [trace.path.resolve() if folder else trace.path for trace in ((a,) if a is b else (a, b))]
-    return f"{folder}{shlex.join(['rltrace', 'compare', *map(str, paths), '--contributions', '--'])} {_command(b)}"
+    return in_folder(folder, {}, line("compare", *paths, "--contributions", "--", *program(b)))
 
 
 def _has_rows_of_ops(*traces: Trace) -> bool:
@@ -57,10 +52,4 @@ def _record(trace: Trace, first: str | None) -> str:
     rows: tuple[str, ...] = EVERYTHING
     if first is not None:
         rows = ("--rows", "module=*", "--rows", f"op=*,module={escape(first)}", "--values", "module=*")
-    file = f"{trace.path.name.removesuffix('.zarr')}-rows.zarr"
-    return f"{change_folder(trace)}{shlex.join(['rltrace', 'record', *rows, '-o', file, '--'])} {_command(trace)}"
-
-
-def _command(trace: Trace) -> str:
-    command = trace.launch.get("command")
-    return shlex.join(map(str, command)) if isinstance(command, list) and command else "CMD"
+    return record(trace, file_name(trace, "rows"), *rows)

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rltrace.errors import HoleError, SelectorError, UsageError
-from rltrace.query.names import Words
-from rltrace.query.ops import op_line
-from rltrace.query.selector_mask import RowMask, step_bounds
+from rltrace.query.ops import op_line, row_bounds
 from rltrace.replay.plan import following
-from rltrace.selectors import Key, Selector, escape, parse_selectors
+from rltrace.selectors import Key, Range, Selector, escape, parse_selectors
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, RowFlag, Step
+from rltrace.trace.format.schema import Column, Kind, RowFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
 SHOWN = 8
@@ -86,7 +85,7 @@ def partner(a: Located, b: Trace) -> Located:
     rows = a.rows
     wanted = following(a.process).get(int(rows.columns[0, Column.STEP]))
     step = next((number for number, attempt in following(process).items() if attempt == wanted), None)
-    op = str(a.process.tables["ops"].payloads[rows.columns[0, Column.OP]])
+    op = a.process.words.op(int(rows.columns[0, Column.OP]))
     site = int(a.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
     if step is not None:
         own = _occurrences(a.process, a.stream, int(rows.columns[0, Column.STEP]), op, site)
@@ -101,7 +100,7 @@ def partner(a: Located, b: Trace) -> Located:
 
 def selector_of(at: Located) -> str:
     """A selector that finds this op in another recording of the program as well."""
-    line = op_line(at.rows, 0, at.stream.name, Words(at.process))
+    line = op_line(at.rows, 0, at.stream.name, at.process.words)
     parts = [f"op={escape(line.op)}", f"stream={escape(at.stream.name)}", f"step={line.step}", f"phase={line.phase}"]
     if line.site is not None:
         parts.append(f"site={escape(line.site.file)}:{escape(line.site.function)}")
@@ -111,7 +110,7 @@ def selector_of(at: Located) -> str:
 
 def _nth(at: Located) -> int:
     rows = at.rows
-    name = str(at.process.tables["ops"].payloads[rows.columns[0, Column.OP]])
+    name = at.process.words.op(int(rows.columns[0, Column.OP]))
     site = int(at.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
     return _occurrences(at.process, at.stream, int(rows.columns[0, Column.STEP]), name, site).index(at.row)
 
@@ -155,11 +154,9 @@ def _selected(trace: Trace, text: str) -> Located:
 
 def _matches(trace: Trace, text: str) -> Iterator[tuple[Located, str]]:
     selector = parse_selectors([text])
-    bounds = step_bounds(selector, None)
     for process in trace.processes:
-        words = Words(process)
         for stream in process.streams:
-            mask = RowMask(selector, bounds, stream.name, words)
+            mask = RowMask(selector, stream.name, process.words)
             for segment in stream.segments if mask.possible else ():
                 try:
                     rows = stream.read_segment(segment)
@@ -167,9 +164,9 @@ def _matches(trace: Trace, text: str) -> Iterator[tuple[Located, str]]:
                     mask.skip()
                     continue
                 computes = (rows.column(Column.FLAGS) & np.uint32(RowFlag.VIEW | RowFlag.ALLOCATION)) == 0
-                chosen = mask.of(rows) & computes & (rows.column(Column.KIND) == Kind.OP)
-                for i in np.flatnonzero(chosen).tolist():
-                    line = op_line(rows, i, stream.name, words)
+                found = mask.of_ops(rows)
+                for i in found[computes[found]].tolist():
+                    line = op_line(rows, i, stream.name, process.words)
                     where = f"{line.site.file}:{line.site.line} {line.site.function}" if line.site else ""
                     yield Located(trace, process, stream, rows.first + i), f"{line.op}  step {line.step}  {where}"
 
@@ -178,25 +175,17 @@ def _occurrences(process: ProcessTrace, stream: StreamTrace, step: int, op: str,
     """Rows of one operator from one call site within a step, in order. Raises HoleError."""
     tables = process.tables
     found: list[int] = []
-    start, stop = _extent(process, stream, step)
+    start, stop = row_bounds(process, stream, Range(step, step + 1))
     for segment in stream.segments:
         if segment.stop <= start or segment.first >= stop:
             continue
         rows = stream.read_segment(segment)
-        ops = np.array([str(name) == op for name in tables["ops"].payloads], bool)
+        ops = np.array([process.words.op(i) == op for i in range(len(tables["ops"]))], bool)
         sites = tables["sites"].keys == np.uint64(site)
         same = ops[rows.column(Column.OP)] & sites[rows.column(Column.SITE)]
         same &= (rows.column(Column.STEP) == step) & (rows.column(Column.KIND) == Kind.OP)
         found += [segment.first + int(i) for i in np.flatnonzero(same)]
     return found
-
-
-def _extent(process: ProcessTrace, stream: StreamTrace, step: int) -> tuple[int, int]:
-    """Rows outside of which the stream has none of that step."""
-    ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
-    before = ended[ended[:, Step.STEP] < step][:, Step.END_ROW]
-    upto = ended[ended[:, Step.STEP] >= step][:, Step.END_ROW]
-    return int(before.max()) if len(before) else 0, int(upto.min()) if len(upto) else stream.rows
 
 
 # --- seek -------------------------------------------------------------------------------------------------------------
@@ -220,9 +209,9 @@ def next_row(
     ``guard`` is entered for each reading, where threads share the stream. Raises SelectorError for ``nth``, which
     counts from the beginning of a step and is no property of a row.
     """
-    if any(condition.key is Key.NTH for clause in selector.clauses for condition in clause):
+    if Key.NTH in selector.keys:
         raise SelectorError("nth= cannot be looked for here; rltrace ops finds it")
-    mask = RowMask(selector, None, stream.name, Words(process))
+    mask = RowMask(selector, stream.name, process.words)
     if not mask.possible:
         return None
     segments = [s for s in stream.segments if (s.stop > start if direction > 0 else s.first <= start)]

@@ -13,7 +13,6 @@ from rltrace.diff.base.model import Pair
 from rltrace.diff.base.row_diff import numbers_text, skeleton_text
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.inputs import match_inputs
-from rltrace.query.names import Words
 from rltrace.query.ops import OpInput, OpLine, op_line
 from rltrace.trace.format.schema import Column, Origin, RowFlag
 
@@ -81,15 +80,13 @@ class OpPairs:
     def __init__(self, a: StreamView, b: StreamView, matching: Matching | None) -> None:
         """``matching`` None: no row of A belongs to one of B, so of no input it is said whether it matches."""
         self._views = a, b
-        self._words = Words(a.process), Words(b.process)
         self._scene = None if matching is None else DiffContext(a, b, matching, ())
 
     def pair(self, a: int | None, b: int | None) -> OpPair:
         """Row ``a`` of A and ``b`` of B. Raises HoleError."""
         rows = [None if index is None else row_at(view, index) for view, index in zip(self._views, (a, b), strict=True)]
         lines = [
-            None if row is None else op_line(row.rows, row.place, row.view.name, words)
-            for row, words in zip(rows, self._words, strict=True)
+            None if row is None else op_line(row.rows, row.place, row.view.name, row.view.process.words) for row in rows
         ]
         shown = next(row for row in rows if row is not None)
         return OpPair(
@@ -98,7 +95,7 @@ class OpPairs:
             tuple(self._inputs(rows[0], lines[0], rows[1], lines[1])),
             Pair(*(None if row is None else numbers_text(row) for row in rows)),
             Pair(*(None if row is None else skeleton_text(row) for row in rows)),
-            _paths(shown),
+            shown.view.process.words.paths(int(shown.rows.columns[shown.place, Column.SITE])),
         )
 
     def upstream(self, a: int | None, b: int | None, place: int) -> Upstream | None:
@@ -145,10 +142,3 @@ def _handed_on(row: RowAt) -> RowAt | None:
     if not links or links[-1].distance <= 0:
         return None
     return writer_of(row, links[0] if is_view else links[-1])
-
-
-def _paths(row: RowAt) -> tuple[str, ...]:
-    view: StreamView = row.view
-    numbers = view.payload("sites", int(row.rows.columns[row.place, Column.SITE]))
-    frames = [view.payload("frames", n) for n in numbers] if isinstance(numbers, list) else []
-    return tuple(str(f.get("path", "")) for f in frames if isinstance(f, dict) and not f.get("internal"))

@@ -13,16 +13,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.model import Site
 from rltrace.errors import HoleError, LeftOutError
-from rltrace.query.names import Words
-from rltrace.query.selector_mask import RowMask, step_bounds
-from rltrace.selectors import Range, Selector
+from rltrace.selectors import Range, Selector, within_steps
 from rltrace.trace.format.events import Event, event_of
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Step, event_name
+from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag, Step, event_name
+from rltrace.trace.read.names import Site, Words
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
+from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
 FLAGS = {
@@ -44,7 +43,7 @@ class OpInput:
     producer: int | None
     """Row that wrote it (or, for bytes that came unchanged, read the same view); None: see ``origin``."""
     origin: str
-    """"row", "outside", "mixed" or "unknown"."""
+    """``row``, ``outside``, ``mixed`` or ``unknown``."""
     digest: str | None
     """16 hex digits, where this op read the bytes."""
 
@@ -56,7 +55,7 @@ class OpLine:
     stream: str
     row: int
     kind: str
-    """"op", or the event's name."""
+    """``op``, or the event's name."""
     step: int
     phase: str
     op: str
@@ -73,7 +72,7 @@ class OpLine:
     value: Value
     kernel: str
     flags: tuple[str, ...]
-    """"marked", "view", "allocation"."""
+    """``marked``, ``view``, ``allocation``, ``overlapping``."""
     event: Event | None = None
     """What a row that is no op tells."""
 
@@ -95,19 +94,17 @@ Line = OpLine | HoleLine
 
 def list_ops(trace: Trace, selector: Selector, steps: Range | None = None) -> Iterator[Line]:
     """Every row that ``selector`` finds within ``steps``: process by process, stream by stream, in execution order."""
+    selector = selector & within_steps(steps) if steps else selector
     for process in trace.processes:
-        words = Words(process)
         for stream in process.streams:
-            yield from _stream_ops(process, stream, words, selector, steps)
+            yield from _stream_ops(process, stream, selector)
 
 
-def _stream_ops(
-    process: ProcessTrace, stream: StreamTrace, words: Words, selector: Selector, steps: Range | None
-) -> Iterator[Line]:
-    mask = RowMask(selector, steps, stream.name, words)
+def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector) -> Iterator[Line]:
+    mask = RowMask(selector, stream.name, process.words)
     if not mask.possible:
         return
-    start, stop = _row_bounds(process, stream, step_bounds(selector, steps))
+    start, stop = row_bounds(process, stream, selector.steps)
     for first, end in _pieces(stream, start, stop):
         try:
             rows = stream.read(first, end)
@@ -116,10 +113,10 @@ def _stream_ops(
             yield HoleLine(stream.name, first, end - first, str(error), not isinstance(error, LeftOutError))
             continue
         for i in np.flatnonzero(mask.of(rows)).tolist():
-            yield op_line(rows, i, stream.name, words)
+            yield op_line(rows, i, stream.name, process.words)
 
 
-def _row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tuple[int, int]:
+def row_bounds(process: ProcessTrace, stream: StreamTrace, steps: Range) -> tuple[int, int]:
     """Rows outside of which no row of the stream can have a step in ``steps``."""
     ended = process.steps[process.steps[:, Step.STREAM] == stream.index]
     before = ended[ended[:, Step.STEP] < steps.start]
@@ -152,7 +149,7 @@ def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
         row=rows.first + i,
         kind=event_name(kind),
         step=int(columns[Column.STEP]),
-        phase=_phase_name(int(columns[Column.PHASE])),
+        phase=words.phase(int(columns[Column.PHASE])),
         op=words.op(int(columns[Column.OP])) if kind == Kind.OP else event_name(kind),
         inputs=_inputs(rows, i, words),
         module=words.module(int(columns[Column.MODULE])),
@@ -161,14 +158,14 @@ def op_line(rows: Rows, i: int, stream: str, words: Words) -> OpLine:
         outputs=tuple(f"{digest:016x}" for digest in rows.outputs(i)),
         rng=None if rng is None else f"{rng:016x}",
         value=rows.value(i),
-        kernel=words.kernel(int(columns[Column.KERNEL])),
+        kernel=words.kernel(int(columns[Column.KERNEL])) or "",
         flags=tuple(word for flag, word in FLAGS.items() if flag in flags) if event is None else (),
         event=event,
     )
 
 
 def _inputs(rows: Rows, i: int, words: Words) -> tuple[OpInput, ...]:
-    layouts = words.layouts(int(rows.columns[i, Column.STRUCTURE]))
+    layouts = list(words.layouts(int(rows.columns[i, Column.STRUCTURE])))
     links = list(rows.inputs(i))
     layouts += [""] * (len(links) - len(layouts))
     inputs = []
@@ -184,11 +181,3 @@ def _inputs(rows: Rows, i: int, words: Words) -> tuple[OpInput, ...]:
             )
         )
     return tuple(inputs)
-
-
-def _phase_name(number: int) -> str:
-    """``phase 9`` for one that a newer version of the format may have added."""
-    try:
-        return Phase(number).name.lower()
-    except ValueError:
-        return f"phase {number}"

@@ -6,13 +6,12 @@ no verdict. Never prints.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
+from rltrace.command_lines import file_name, line, record_both, record_step
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Distances, ElementPair, first_elements, measure
-from rltrace.diff.suggested_commands import record_window, settings
 from rltrace.errors import HoleError
 from rltrace.selectors import escape
 from rltrace.trace.read.reader import Trace
@@ -71,18 +70,10 @@ def how_to_record(traces: tuple[Trace, ...], row: RowAt) -> tuple[str, ...]:
     if not row.is_op:
         return ()
     words = ["--values", selector_of(row), "--values-inputs"]
-    step = row.step
-    names = [f"{trace.path.name.removesuffix('.zarr')}-values.zarr" for trace in traces]
-    if len(set(names)) < len(names):
-        names = [f"{side}-{name}" for side, name in zip("ab", names, strict=True)]
-    if len(traces) < 2:
-        return record_window(traces[0], step, names[0], (), *words), shlex.join(["rltrace", "show", *names])
-    a, b = traces
-    return (
-        record_window(a, step, names[0], settings(a, b), *words),
-        record_window(b, step, names[1], settings(b, a), *words),
-        shlex.join(["rltrace", "diff", *names]),
-    )
+    if len(traces) == 2:
+        return record_both(*traces, row.step, row.step, "values", *words)
+    file = file_name(traces[0], "values")
+    return record_step(traces[0], row.step, file, *words), line("show", file)
 
 
 def selector_of(row: RowAt) -> str:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import measure
 from rltrace.errors import UsageError
-from rltrace.trace.kernels.evidence import kernel_text
-
-Payloads = Mapping[str, Any]
-"""By the name of a table: its payloads, by id."""
+from rltrace.trace.read.names import Site, Words
 
 MEASURED = 1 << 24
 """Elements of one tensor that are measured at most; of a larger one it is only known that it differs."""
@@ -50,34 +48,13 @@ class OpKind:
 class OpKinds:
     """The kinds of one process's ops, found by the ids of their rows."""
 
-    def __init__(self, tables: Payloads) -> None:
-        self._tables = tables
-        self._sites: dict[int, Site | None] = {}
-        self._known: dict[tuple[str, int, int], OpKind] = {}
+    def __init__(self, words: Words) -> None:
+        self._words = words
+        self.of = cache(self._of)
 
-    def of(self, op: str, site: int, kernel: int) -> OpKind:
+    def _of(self, op: str, site: int, kernel: int) -> OpKind:
         """``site`` and ``kernel``: ids in the tables of these names."""
-        key = op, site, kernel
-        found = self._known.get(key)
-        if found is None:
-            evidence = self._tables["kernels"][kernel]
-            text = kernel_text(evidence) if isinstance(evidence, dict) else None
-            found = self._known[key] = OpKind(op, text, self._site(site))
-        return found
-
-    def _site(self, number: int) -> Site | None:
-        if number not in self._sites:
-            self._sites[number] = innermost(self._tables, number)
-        return self._sites[number]
-
-
-def innermost(tables: Payloads, site: int) -> Site | None:
-    """The innermost frame of a call site that is the user's; None: there is none."""
-    frames = (tables["frames"][number] for number in tables["sites"][site] or ())
-    frame = next((f for f in frames if isinstance(f, dict) and not f.get("internal")), None)
-    if frame is None:
-        return None
-    return Site(str(frame["file"]), int(frame["line"]), str(frame["function"]), str(frame["source"]))
+        return OpKind(op, self._words.kernel(kernel), self._words.innermost(site))
 
 
 @dataclass
@@ -122,7 +99,7 @@ class OtherKind:
     """In A's source."""
     count: int
     parts: tuple[str, ...]
-    """What of them was another one: OUTSIDE, GENERATOR, NUMBER, RESULT."""
+    """What differed, of ``outside`` data, a ``generator``'s state, a logged ``number`` and a ``result``."""
     stream: str
     row: int
     """In A, of the first one."""
@@ -238,25 +215,3 @@ def read_json(path: str | Path) -> Any:
 def larger(a: Any, b: Any) -> Any:
     """The larger of two numbers, where None is none."""
     return b if a is None else a if b is None else max(a, b)
-
-
-def parse_kind(found: Mapping[str, Any]) -> OtherKind:
-    """The object of its JSON; raises KeyError, TypeError or ValueError where it is something else."""
-    site, kernel = found["site"], found["kernel"]
-    return OtherKind(
-        op=str(found["op"]),
-        kernel=Pair(kernel["a"], kernel["b"]),
-        site=None
-        if site is None
-        else Site(str(site["file"]), int(site["line"]), str(site["function"]), str(site["source"])),
-        count=int(found["count"]),
-        parts=tuple(map(str, found["parts"])),
-        stream=str(found["stream"]),
-        row=int(found["row"]),
-        step=int(found["step"]),
-        max_ulp=None if found["max_ulp"] is None else int(found["max_ulp"]),
-        max_relative=None if found["max_relative"] is None else float(found["max_relative"]),
-        kind=str(found["kind"]),
-        kinds_b=tuple(map(str, found["kinds_b"])),
-        rows={str(stream): tuple(map(int, rows)) for stream, rows in found["rows"].items()},
-    )

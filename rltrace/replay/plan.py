@@ -13,12 +13,12 @@ from typing import Any
 
 from rltrace.errors import HoleError, UsageError
 from rltrace.replay.op_kinds import OpKinds, read_json, read_labels
-from rltrace.selectors import Range, Selector
+from rltrace.selectors import Key, Range, Selector
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import LIMIT, Column, Origin, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
-from rltrace.trace.read.row_fields import Facts
+from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
 # --- only -------------------------------------------------------------------------------------------------------------
@@ -180,10 +180,10 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
     """``carried``: the steps that a slice has."""
     steps = following(process)
     streams = {}
-    kinds = OpKinds({name: table.payloads for name, table in process.tables.items()})
+    kinds = OpKinds(process.words)
     for stream in process.streams:
         placed: dict[Attempt, dict[Place, Injection]] = {}
-        for injection in _injections(process, stream, Facts(process, stream, selector), carried):
+        for injection in _injections(process, stream, selector, carried):
             if not only.leaves(injection.stream, injection.row):
                 continue
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
@@ -196,24 +196,28 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
     return InjectionPlan(process.name, streams)
 
 
-def _injections(process: ProcessTrace, stream: StreamTrace, facts: Facts, carried: Range | None) -> Iterator[Injection]:
+def _injections(
+    process: ProcessTrace, stream: StreamTrace, selector: Selector, carried: Range | None
+) -> Iterator[Injection]:
+    mask, words, keys = RowMask(selector, stream.name, process.words), process.words, process.tables["sites"].keys
+    may = RowMask(selector.about(Key.OP, Key.STEP), stream.name, words)
     seen: dict[tuple[int, int], int] = {}
     now = -1
     for segment in stream.segments:
-        if not segment.files and carried is not None and facts.asks_only(carried):
+        if not segment.files and carried is not None and selector.steps.is_within(carried):
             continue
         rows = stream.read_segment(segment)
-        keys = process.tables["sites"].keys[rows.column(Column.SITE)]
-        for i in facts.candidates(rows).tolist():
-            step, op = int(rows.columns[i, Column.STEP]), int(rows.columns[i, Column.OP])
+        found = mask.of(rows)
+        for i in may.of_ops(rows).tolist():  # all that may be found: occurrences are counted
+            step, site, op = rows.columns[i, [Column.STEP, Column.SITE, Column.OP]].tolist()
             if step != now:
                 now = step
                 seen.clear()
-            key = int(keys[i])
+            key = int(keys[site])
             nth = seen.get((op, key), 0)
             seen[op, key] = nth + 1
-            if facts.selects(rows, i) and not rows.flags(i) & (RowFlag.VIEW | RowFlag.ALLOCATION):
-                yield _injection(process, stream, rows, i, (facts.op, key, nth))
+            if found[i] and not rows.flags(i) & (RowFlag.VIEW | RowFlag.ALLOCATION):
+                yield _injection(process, stream, rows, i, (words.op(op), key, nth))
 
 
 def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, place: Place) -> Injection:
@@ -227,9 +231,8 @@ def _injection(process: ProcessTrace, stream: StreamTrace, rows: Rows, i: int, p
         for at, link in enumerate(rows.inputs(i))
         if link.distance != Origin.OUTSIDE and link.digest is not None and not rows.has(i, RowFlag.MARKED)
     )
-    layouts: list[Any] = process.tables["layouts"].payloads
-    structure: Any = process.tables["structures"].payloads[rows.columns[i, Column.STRUCTURE]]
-    devices = tuple(str(layouts[number][3]).partition(":")[0] for number in structure)
+    layouts = process.words.tensors(int(rows.columns[i, Column.STRUCTURE]))
+    devices = tuple(str(layout[3]).partition(":")[0] for layout in layouts)
     step, outputs = int(rows.columns[i, Column.STEP]), tuple(rows.outputs(i))
     return Injection(
         stream=stream.name,

@@ -41,7 +41,7 @@ class InjectionFollower:
         self._came: set[tuple[str, Attempt]] = set()
         self._done = 0
         self._missed: list[Missed] = []
-        self._kinds = OpKinds({name: table.payloads for name, table in process.tables.items()})
+        self._kinds = OpKinds(process.words)
         self._other = Tallies()
         self._raised: set[tuple[str, int]] = set()
 
@@ -101,7 +101,7 @@ class InjectionHook(OpHook[None]):
         self._process = process
         self._follower = follower
         self._injector = Injector(process.digests, process.layouts, follower.fetch)
-        self._kinds = OpKinds(process.tables.remembered)
+        self._kinds = OpKinds(process.tables.words)
         self._step = -1
         self._due: dict[Place, Injection] | None = None
         self._seen: dict[tuple[str, int], int] = {}

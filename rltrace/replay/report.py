@@ -7,10 +7,11 @@ An injection that no process tells of has not happened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rltrace.replay.op_kinds import OtherKind, merged, parse_kind
+from rltrace.json import JsonError, from_json, to_json
+from rltrace.replay.op_kinds import OtherKind, merged
 from rltrace.replay.plan import Injection, InjectionPlan
 from rltrace.trace.format.journal import Record
 from rltrace.trace.read.reader import Trace
@@ -34,7 +35,7 @@ class Missed:
     """In A."""
     step: int
     op: str
-    nth: int
+    occurrence: int
     why: str
 
 
@@ -42,20 +43,21 @@ class Missed:
 class Account:
     """All injections of a replay, or of one of its processes."""
 
-    asked: int
-    done: int
-    """How many happened: A's values are in, with the shape, dtype and kind of device that A had."""
+    selected: int
+    """Injections."""
+    injected: int
+    """How many of these happened: A's values are in, with the shape, dtype and kind of device that A had."""
     missed: tuple[Missed, ...]
-    """Those that did not, at most MOST."""
+    """Those that did not happen, the first 1,000."""
     other: tuple[OtherKind, ...] = ()
     """Where B had other values. In a replay in which everything before is A's too, a difference begins at each."""
-    received: int = 0
+    propagated: int = 0
     """Injections that were meant for origins only, and found an op that was given other values than in A."""
 
     @property
     def complete(self) -> bool:
         """Whether every injection happened; if not, the replay proves nothing."""
-        return self.done + self.received == self.asked
+        return self.injected + self.propagated == self.selected
 
 
 def missed(injection: Injection, why: str) -> Missed:
@@ -65,20 +67,13 @@ def missed(injection: Injection, why: str) -> Missed:
 
 def record_of(account: Account) -> Record:
     """The journal record of one process's part."""
-    return {
-        "type": "replay",
-        "asked": account.asked,
-        "done": account.done,
-        "missed": [asdict(entry) for entry in account.missed[:MOST]],
-        "other": [asdict(kind) for kind in account.other],
-        "received": account.received,
-    }
+    return {"type": "replay", **to_json(replace(account, missed=account.missed[:MOST]))}
 
 
 def add_up(plans: Mapping[str, InjectionPlan], replay: Trace) -> Account:
     """The account of a whole replay, from what was asked for and what its trace tells."""
     told = {process.name: _parse(process.journal.records) for process in replay.processes}
-    done = received = 0
+    injected = propagated = 0
     found: list[Missed] = []
     other: list[OtherKind] = []
     for name, plan in plans.items():
@@ -87,11 +82,11 @@ def add_up(plans: Mapping[str, InjectionPlan], replay: Trace) -> Account:
             why = NO_WORD if name in told else NO_STREAM
             found += [missed(injection, why) for injection in plan]
         else:
-            done += account.done
-            received += account.received
+            injected += account.injected
+            propagated += account.propagated
             found += account.missed
             other += account.other
-    return Account(sum(map(len, plans.values())), done, tuple(found[:MOST]), merged(other), received)
+    return Account(sum(map(len, plans.values())), injected, tuple(found[:MOST]), merged(other), propagated)
 
 
 def _parse(records: Sequence[Record]) -> Account | None:
@@ -103,16 +98,9 @@ def _parse(records: Sequence[Record]) -> Account | None:
 def parse_account(found: Mapping[str, Any]) -> Account | None:
     """The account in a journal record or in a file of ``rltrace replay --result``; None: it is none."""
     try:
-        entries = tuple(_missed(entry) for entry in found["missed"])
-        other = tuple(parse_kind(entry) for entry in found["other"])
-        return Account(int(found["asked"]), int(found["done"]), entries, other, int(found["received"]))
-    except (KeyError, TypeError, ValueError):
+        return from_json(Account, found)
+    except JsonError:
         return None
-
-
-def _missed(entry: Mapping[str, Any]) -> Missed:
-    numbers = [int(entry[name]) for name in ("row", "step", "nth")]
-    return Missed(str(entry["stream"]), numbers[0], numbers[1], str(entry["op"]), numbers[2], str(entry["why"]))
 
 
 def by_reason(entries: Iterable[Missed]) -> list[tuple[Missed, int]]:

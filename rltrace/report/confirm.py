@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from rltrace.diff.base.model import Verdict
 from rltrace.experiment.confirm.saved_outcome import SavedOutcome
 from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
-from rltrace.report.diff_text import wrapped
+from rltrace.report.diff_text import TextLayout, styled_lines, wrapped
+from rltrace.report.document import Code, Fact, Section
+from rltrace.report.phrases import counted, sentence
 from rltrace.report.style import Style
 
 STATES = {
@@ -25,6 +27,8 @@ COLORS = {
     Outcome.REFUTED: Verdict.DIVERGED,
     Outcome.UNRESOLVED: Verdict.UNKNOWN,
 }
+MATTERS = {True: "needed", False: "makes no difference", None: "not tried"}
+"""What was found of a kind of op."""
 SHOWN = 40
 """Kinds of op in the text; all are in the JSON."""
 
@@ -66,11 +70,9 @@ def told_lines(told: SavedOutcome, *, color: bool) -> Iterator[str]:
     if told.outcome is None:
         yield from wrapped(told.trouble, "  ")
         return
-    style, outcome = Style(color), told.outcome
-    word = word_of(outcome)
-    yield f"  {style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])}"
-    if outcome.because:
-        yield from wrapped(_sentence(outcome.because), "  ")
+    yield f"  {styled_word(told.outcome, Style(color))}"
+    if told.outcome.explanation:
+        yield from wrapped(sentence(told.outcome.explanation), "  ")
     yield f"  (rltrace confirm; all of it is in {told.path})"
 
 
@@ -78,7 +80,7 @@ def word_of(outcome: ExperimentResult) -> str:
     """``CONFIRMED``; of one that has no word, whether it runs or ended without one."""
     if outcome.word is not None:
         return outcome.word.value.upper()
-    return "NOT FINISHED" if outcome.because else "RUNNING"
+    return "NOT FINISHED" if outcome.explanation else "RUNNING"
 
 
 def steps_text(outcome: ExperimentResult) -> str:
@@ -91,51 +93,58 @@ def steps_text(outcome: ExperimentResult) -> str:
 
 def arm_line(arm: Arm) -> str:
     """One arm, as it changes: ``A0: A again, unchanged: is A in 2 runs of 2``."""
-    return f"{arm.name.value.replace('<-', '←')}: {arm.what}: {arm.result or STATES[arm.state]}"
+    return f"{arm_name(arm)}: {arm.what}: {arm.result or STATES[arm.state]}"
+
+
+def outcome_section(outcome: ExperimentResult) -> Section:
+    """What the outcome rests on: the same facts, under the same labels, in every form of report."""
+    facts = [Fact("A", Code(outcome.a)), Fact("B", Code(outcome.b))]
+    if steps := steps_text(outcome):
+        facts.append(Fact("covers", steps))
+    if outcome.by_state is False:
+        same = "A and B end with the same parameters, buffers and generator states"
+        facts.append(Fact("compared", f"op by op: {same}"))
+    if outcome.trials:
+        took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
+        flaky = f", {outcome.flaky:,} of them not the same each time" if outcome.flaky else ""
+        searched = any(found.matters is not None for found in outcome.classes)
+        facts.append(Fact("search", f"{took}{flaky}, {'for the fewest' if searched else 'with all'} kinds of op"))
+    lead = (sentence(outcome.explanation),) if outcome.explanation else ()
+    return Section("experiment", "", lead, tuple(facts))
+
+
+def arm_name(arm: Arm) -> str:
+    return arm.name.value.replace("<-", "←")
 
 
 def _head(outcome: ExperimentResult, style: Style) -> Iterator[str]:
+    yield styled_word(outcome, style)
+    yield from styled_lines(TextLayout().section(outcome_section(outcome)), style)
+
+
+def styled_word(outcome: ExperimentResult, style: Style) -> str:
     word = word_of(outcome)
-    yield style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
-    if outcome.because:
-        yield from wrapped(_sentence(outcome.because), "  ")
-    yield ""
-    yield f"  A  {outcome.a}"
-    yield f"  B  {outcome.b}"
-    if steps := steps_text(outcome):
-        yield f"  over {steps}"
+    return style.bold(word) if outcome.word is None else style.verdict(word, COLORS[outcome.word])
 
 
 def _arms(outcome: ExperimentResult) -> Iterator[str]:
     yield "Arms"
     for arm in outcome.arms:
-        name = arm.name.value.replace("<-", "←")
-        yield f"  {name:<4} {STATES[arm.state]:<12} {arm.what}"
+        yield f"  {arm_name(arm):<4} {STATES[arm.state]:<12} {arm.what}"
         if arm.result:
             yield from wrapped(arm.result, " " * 20)
-    if outcome.by_state is False:
-        yield "  compared op by op: A and B end with the same parameters, buffers and generator states"
-    if outcome.trials:
-        flaky = f", {outcome.flaky} of them not the same each time" if outcome.flaky else ""
-        took = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
-        searched = any(found.matters is not None for found in outcome.classes)
-        what = "the search for the fewest kinds of op" if searched else "the runs with all kinds of op"
-        yield f"  {what} took {took}{flaky}"
 
 
 def _classes(outcome: ExperimentResult) -> Iterator[str]:
     if not outcome.classes:
         return
     tried = any(found.matters is not None for found in outcome.classes)
-    groups: Sequence[tuple[str, bool | None]] = (
-        [("needed", True), ("makes no difference", False), ("not tried", None)] if tried else [("", None)]
-    )
     yield f"Kinds of op that give different results ({len(outcome.classes):,})"
-    for title, matters in groups:
+    for matters, title in MATTERS.items():
         found = [kind for kind in outcome.classes if kind.matters is matters]
         if not found:
             continue
-        if title:
+        if tried:
             yield f"  {title}"
         for kind in found[:SHOWN]:
             yield from _kind(kind)
@@ -152,7 +161,7 @@ def _kind(kind: OriginClass) -> Iterator[str]:
 
 
 def _facts(kind: OriginClass) -> Iterator[str]:
-    yield f"{kind.count:,} op{'' if kind.count == 1 else 's'}"
+    yield counted(kind.count, "op")
     if kind.kernel.a != kind.kernel.b:
         yield f"A {kind.kernel.a or 'kernel unknown'}, B {kind.kernel.b or 'kernel unknown'}"
     others = [PARTS[part] for part in kind.parts if part in PARTS]
@@ -173,7 +182,3 @@ def _next(outcome: ExperimentResult) -> Iterator[str]:
         yield "Next"
         for command in outcome.advice:
             yield f"  {command}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -38,7 +38,7 @@ def story(comparison: Comparison) -> str:
     """``First bit at step 0 (critic's gelu), value_loss visibly apart from step 212.``; "" where no curve differs."""
     if not comparison.drift:
         return ""
-    seen = [drift for drift in comparison.drift if drift.leaves is not None]
+    seen = [drift for drift in comparison.drift if drift.exceeds is not None]
     parts = [
         f"{short_name(drift)} {'exceeds the threshold ' * (not n)}from {at(drift)}"
         for n, drift in enumerate(seen[:NAMED])
@@ -63,7 +63,7 @@ def story(comparison: Comparison) -> str:
 
 def at(drift: Drift) -> str:
     """``step 212``, or ``step 212 at the latest`` where it was read in places."""
-    point = drift.leaves or drift.first
+    point = drift.exceeds or drift.first
     assert point is not None
     return f"step {point.step:,}{'' if drift.whole else ' at the latest'}"
 
@@ -81,11 +81,13 @@ def account(drift: Drift) -> str:
     assert drift.first is not None
     late = "" if drift.whole else " at the latest"
     told = f"differs from step {drift.first.step:,}{late}"
-    if drift.leaves is None:
-        return f"{told}; the difference stays below the threshold ({drift.limit:.3g})"
-    if drift.leaves.step == drift.first.step:
-        return f"{told}; the difference exceeds the threshold ({drift.limit:.3g}) at once"
-    return f"{told}; the difference exceeds the threshold ({drift.limit:.3g}) from step {drift.leaves.step:,}{late}"
+    if drift.exceeds is None:
+        return f"{told}; the difference stays below the threshold ({drift.threshold:.3g})"
+    if drift.exceeds.step == drift.first.step:
+        return f"{told}; the difference exceeds the threshold ({drift.threshold:.3g}) at once"
+    return (
+        f"{told}; the difference exceeds the threshold ({drift.threshold:.3g}) from step {drift.exceeds.step:,}{late}"
+    )
 
 
 def growing(drift: Drift) -> str:
@@ -108,14 +110,10 @@ def _distance(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else "not finite on one side"
 
 
-# --- sparks -----------------------------------------------------------------------------------------------------------
-#
-# A series in a line of text: ``▁▂▅█``.
-#
-# Owns the glyphs and the thinning of long series. Pure functions over arrays.
+# --- bars -------------------------------------------------------------------------------------------------------------
 
 
-BARS = "▁▂▃▄▅▆▇█"
+BARS = " ▁▂▃▄▅▆▇█"
 ODD = "!"
 """Where a number is not finite."""
 
@@ -127,11 +125,33 @@ def spark(values: Values, width: int, bounds: tuple[float, float] | None = None)
     """
     if not len(values) or width < 1:
         return ""
-    count = min(width, len(values))
-    edges = np.arange(count + 1) * len(values) // count
-    low, high = bounds_of(values) if bounds is None else bounds
+    edges = np.arange(min(width, len(values)) + 1) * len(values) // min(width, len(values))
     odd = np.add.reduceat(~np.isfinite(values), edges[:-1]) > 0
-    return "".join(ODD if odd[k] else BARS[_level(float(values[edges[k + 1] - 1]), low, high)] for k in range(count))
+    shown = np.where(odd, np.nan, values[edges[1:] - 1])
+    return bars(shown.tolist(), *(bounds or bounds_of(values)))[0]
+
+
+def bars(values: Sequence[float | None], low: float, high: float, height: int = 1) -> list[str]:
+    """A character for each of ``values`` in ``height`` lines, the lowest last; eight levels in each. None: a space."""
+    levels = [None if value is None else _level(value, low, high, 8 * height) for value in values]
+    return ["".join(_bar(level, line) for level in levels) for line in range(height - 1, -1, -1)]
+
+
+def _bar(level: int | None, line: int) -> str:
+    """What a column of ``level`` eighths shows in a line, counted from the bottom."""
+    if level == 0:
+        return " " if line else ODD
+    return BARS[max(0, min(8, (level or 0) - 8 * line))]
+
+
+def _level(value: float, low: float, high: float, most: int) -> int:
+    """From 1 to ``most``; 0: it is not finite."""
+    if not math.isfinite(value):
+        return 0
+    if high <= low:
+        return most // 2
+    scale = max(abs(low), abs(high))  # the difference of two doubles may be too large for one
+    return 1 + min(most - 1, max(0, int((value / scale - low / scale) / (high / scale - low / scale) * most)))
 
 
 def bounds_of(*series: Values) -> tuple[float, float]:
@@ -141,10 +161,3 @@ def bounds_of(*series: Values) -> tuple[float, float]:
     if not present:
         return 0.0, 0.0
     return min(float(values.min()) for values in present), max(float(values.max()) for values in present)
-
-
-def _level(value: float, low: float, high: float) -> int:
-    if high <= low:
-        return len(BARS) // 2 - 1
-    share = (value / 2 - low / 2) / (high / 2 - low / 2)  # the difference of two doubles may be too large for one
-    return min(len(BARS) - 1, max(0, int(share * len(BARS))))

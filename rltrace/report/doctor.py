@@ -6,8 +6,6 @@ Owns the wording and the JSON, ``rltrace.doctor/1`` (docs/reference/json.md). Ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from rltrace.fingerprint.reproducibility_checks import Fact, Obstacle, Scope
 from rltrace.report.diff_text import wrapped
@@ -44,10 +42,6 @@ def render_doctor(facts: Facts, found: Sequence[Obstacle], *, color: bool) -> st
     style = Style(color)
     sections = (_chooses(facts, style), _flags(facts), *(_obstacles(scope, found, style) for scope in Scope))
     return "\n\n".join(text for section in sections if (text := "\n".join(section)))
-
-
-def doctor_json(facts: Facts, found: Sequence[Obstacle]) -> dict[str, Any]:
-    return {"schema": SCHEMA, "facts": dict(facts), "obstacles": [asdict(obstacle) for obstacle in found]}
 
 
 def _chooses(facts: Facts, style: Style) -> Iterator[str]:

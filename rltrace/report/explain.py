@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rltrace.experiment.explain import Tried
+from rltrace.json import to_json
 from rltrace.trace.kernels.evidence import listed, telling
 from rltrace.trace.kernels.names import in_words
 
@@ -27,23 +28,9 @@ def explain_json(
     return {
         "schema": SCHEMA,
         "op": op,
-        "at": dict(at),
-        "settings": [
-            {
-                "setting": str(one.setting),
-                "times": one.times,
-                "repeats": one.repeats,
-                "gives": [side for side in sides if one.gives(side)],
-                "results": [
-                    {"digests": list(digests), "count": count, "is": list(whose)}
-                    for digests, count, whose in one.results
-                ],
-                "trouble": one.trouble or None,
-                "kernels": list(one.kernels),
-            }
-            for one in tried
-        ],
-        "left_out": list(left_out),
+        "at": at,
+        "settings": [{**to_json(one), "gives": [side for side in sides if one.gives(side)]} for one in tried],
+        "left_out": left_out,
         "found": list(conclusions(sides, tried)),
     }
 
@@ -102,5 +89,5 @@ def _outcome(one: Tried, sides: Sequence[str]) -> str:
         among = f", {' and '.join(now_and_then)} among them" if now_and_then else ""
         return f"nondeterministic: {one.times:,} runs, {len(one.results):,} results{among}"
     given = [f"{side.upper()}'s" for side in sides if one.gives(side)]
-    digests = one.results[0][0]
+    digests = one.results[0].digests
     return " and ".join(given) or f"neither: {' '.join(digests[:1])}{' …' if len(digests) > 1 else ''}"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rltrace.diff.base.model import Finding, Verdict
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.groups import Group, Grouping, GroupSplit, Node, findings_of
-from rltrace.report.diff_json import finding_json
 from rltrace.report.diff_text import WIDTH, wrapped
 from rltrace.report.phrases import cut, sentence
 from rltrace.report.style import Style
@@ -24,7 +23,7 @@ SCHEMA = "rltrace.check/1"
 MOST_NAMES = 12
 
 _VERDICTS = {True: Verdict.IDENTICAL, False: Verdict.DIVERGED, None: Verdict.UNKNOWN}
-_WORDS = {True: "agree", False: "parted", None: "unknown"}
+_WORDS = {True: "agree", False: "diverged", None: "unknown"}
 
 
 def render_groups(grouping: Grouping, names: Sequence[str], *, color: bool) -> str:
@@ -54,13 +53,16 @@ def render_check(checked: CheckResult, *, color: bool) -> str:
 
 def groups_json(grouping: Grouping, traces: Sequence[str]) -> dict[str, Any]:
     """``grouping`` of existing traces; runs count from 1."""
-    runs = [{"number": n, "trace": trace, "same_as": None, "status": None} for n, trace in enumerate(traces, 1)]
+    runs = [
+        {"number": n, "trace": trace, "output": None, "status": None, "same_as": None}
+        for n, trace in enumerate(traces, 1)
+    ]
     return _object(grouping, runs, None)
 
 
 def check_json(checked: CheckResult) -> dict[str, Any]:
     """The same for runs that were made for it."""
-    return _object(checked.grouping, [_run(run) for run in checked.runs], checked.control)
+    return _object(checked.grouping, checked.runs, checked.control)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ def _node(node: Node, names: _Names, first: str, rest: str) -> Iterator[str]:
     for text in _details(finding):
         yield f"{rest}│ {cut(text, WIDTH - len(rest) - 2)}"
     a, b = (names.runs[branch.runs[0]] for branch in node.branches[:2])
-    yield from wrapped(f"{sentence(finding.because)} (A: {a}, B: {b})", f"{rest}│ ")
+    yield from wrapped(f"{sentence(finding.explanation)} (A: {a}, B: {b})", f"{rest}│ ")
     for branch in node.branches[:-1]:
         yield from _node(branch, names, f"{rest}├─ ", f"{rest}│  ")
     yield from _node(node.branches[-1], names, f"{rest}└─ ", f"{rest}   ")
@@ -183,44 +185,27 @@ def _runs(number: int) -> str:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _object(grouping: Grouping, runs: list[dict[str, Any]], control: StepLevelRun | None) -> dict[str, Any]:
-    groups = grouping.groups
+def _object(grouping: Grouping, runs: Sequence[object], control: StepLevelRun | None) -> dict[str, Any]:
+    """Runs and groups are numbered from 1."""
     return {
         "schema": SCHEMA,
         "verdict": _WORDS[grouping.agrees],
         "agrees": grouping.agrees,
         "runs": runs,
-        "groups": [_numbers(group.runs) for group in groups],
+        "groups": [_numbers(group.runs) for group in grouping.groups],
         "tree": _tree_json(grouping.tree),
         "advice": _advice(grouping),
         "undecided": [{"run": u.run + 1, "against": u.against + 1, "why": u.why} for u in grouping.undecided],
-        "control": None if control is None else _control_json(control),
+        "control": None
+        if control is None
+        else {"group": None if control.group is None else control.group + 1, "why": control.why, "run": control.run},
     }
 
 
 def _tree_json(node: Node) -> dict[str, Any]:
-    if isinstance(node, Group):
-        return {"runs": _numbers(node.runs), "finding": None, "branches": []}
-    return {
-        "runs": _numbers(node.runs),
-        "finding": finding_json(node.finding),
-        "branches": [_tree_json(branch) for branch in node.branches],
-    }
+    finding, branches = (None, ()) if isinstance(node, Group) else (node.finding, node.branches)
+    return {"runs": _numbers(node.runs), "finding": finding, "branches": [_tree_json(branch) for branch in branches]}
 
 
 def _numbers(places: Sequence[int]) -> list[int]:
     return [place + 1 for place in places]
-
-
-def _run(run: CheckRun) -> dict[str, Any]:
-    trace = None if run.trace is None else str(run.trace)
-    return {"number": run.number, "trace": trace, "same_as": run.same_as, "status": run.status}
-
-
-def _control_json(control: StepLevelRun) -> dict[str, Any]:
-    return {
-        "group": None if control.group is None else control.group + 1,
-        "why": control.why,
-        "trace": str(control.run.trace),
-        "status": control.run.status,
-    }

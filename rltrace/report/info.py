@@ -12,12 +12,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-
 from rltrace.diff.base.coverage import unrecorded
+from rltrace.json import to_json
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.schema import Step
-from rltrace.trace.read.process import ProcessTrace, TraceHole
+from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
 
@@ -44,10 +43,10 @@ def describe(trace: Trace) -> dict[str, Any]:
     """All that is known of ``trace`` short of its ops."""
     ops = sum(stream.rows for process in trace.processes for stream in process.streams)
     size, files = size_on_disk(trace)
-    return {
+    found = {
         "schema": "rltrace.info/1",
         "path": str(trace.path),
-        "format": list(trace.format),
+        "format": trace.format,
         "level": trace.level,
         "engine": trace.engine,
         "created": trace.created,
@@ -57,10 +56,12 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ops": ops,
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
-        "births": [{"state": birth.state, "why": birth.why, "process": _plain(birth.record)} for birth in trace.births],
+        "births": [{"state": birth.state, "why": birth.why, "process": birth.record} for birth in trace.births],
         "unrecorded": list(unrecorded(trace)),
-        "holes": [_hole(hole) for hole in trace.holes],
+        "holes": trace.holes,
     }
+    described: dict[str, Any] = to_json(found)
+    return described
 
 
 def size_on_disk(trace: Trace) -> tuple[int, int]:
@@ -76,7 +77,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "state": process.state,
         "after_op": process.after_op,
         "why": process.why,
-        "windows": [list(window) for window in process.windows],
+        "windows": process.windows,
         "exit": _record(process.exit),
         "streams": [_stream(stream) for stream in process.streams],
         "optimizers": _optimizers(process),
@@ -84,7 +85,7 @@ def _process(process: ProcessTrace) -> dict[str, Any]:
         "values": _values(process),
         "rows": _rows(process),
         "compiled": sum(str(name).startswith("inductor.") for name in process.tables["ops"].payloads),
-        "facts": dict(process.facts),
+        "facts": process.facts,
     }
 
 
@@ -99,7 +100,6 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
         return None
     return {
         **asdict(values.asked),
-        "selectors": list(values.asked.selectors),
         "count": len(values),
         "bytes": values.nbytes,
         "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(values.left_out)],
@@ -112,8 +112,8 @@ def _rows(process: ProcessTrace) -> dict[str, Any] | None:
     if kept.asked is None:
         return None
     return {
-        "selectors": list(kept.asked.selectors),
-        "axes": None if kept.asked.axes is None else list(kept.asked.axes),
+        "selectors": kept.asked.selectors,
+        "axes": kept.asked.axes,
         "limit": kept.asked.limit,
         "calls": kept.call_count,
         "tensors": kept.tensor_count,
@@ -126,13 +126,9 @@ def _stream_name(process: ProcessTrace, entry: LeftOut) -> str:
     return next((stream.name for stream in process.streams if stream.index == entry.stream), "?")
 
 
-def _hole(hole: TraceHole) -> dict[str, Any]:
-    return {key: _plain(value) for key, value in hole._asdict().items()}
-
-
 def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A journal record's own content."""
-    return {key: _plain(value) for key, value in record.items() if key != "type"} if record else None
+    return {key: value for key, value in record.items() if key != "type"} if record else None
 
 
 def _series(process: ProcessTrace) -> dict[str, int] | None:
@@ -150,15 +146,6 @@ def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
         {**(payloads[number] if number < len(payloads) else {}), "attempts": made[number], "skipped": skipped[number]}
         for number in sorted(made)
     ]
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars, tuples and mappings as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def info_text(info: Mapping[str, Any]) -> str:

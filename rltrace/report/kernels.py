@@ -13,7 +13,6 @@ from rltrace.diff.base.model import OtherKernel
 from rltrace.diff.compare import compare
 from rltrace.diff.notes import evidence_of
 from rltrace.errors import HoleError
-from rltrace.query.names import Words
 from rltrace.trace.format.schema import Column
 from rltrace.trace.kernels.evidence import kernel_text, launches
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedCall
@@ -35,18 +34,16 @@ SHOWN = 20
 
 def launched_lines(process: ProcessTrace) -> Iterator[str]:
     """A line for each kind of call, in the order in which they were met first, and what ran for it."""
-    told, words = process.launched, Words(process)
+    told = process.launched
     yield f"  profiled: {told.rows:,} rows"
     calls = seen_calls(process)
-    places = [place_in_words(process, call.stream, call.row, words) for call in calls]
+    places = [place_in_words(process, call.stream, call.row) for call in calls]
     width = max((len(op) for op, _ in places), default=0)
     for call, (op, layouts) in zip(calls, places, strict=True):
         yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
-        payloads = process.tables["kernels"].payloads
         for kernel, count in call.kernels.most_common():
-            payload = payloads[kernel]
-            text = kernel_text(payload) if isinstance(payload, dict) else None
-            yield f"      {text or '–'}{'' if len(call.kernels) == 1 else f'  ({count:,} times)'}"
+            times = "" if len(call.kernels) == 1 else f"  ({count:,} times)"
+            yield f"      {process.words.kernel(kernel) or '–'}{times}"
     if told.rows > MAX_ROWS_READ:
         yield f"  kinds of call are those of the first {MAX_ROWS_READ:,} rows"
     strays = sorted(told.strays.items(), key=lambda item: -item[1])
@@ -70,33 +67,28 @@ def unknown(process: ProcessTrace) -> Counter[str]:
 
 
 def launched_json(process: ProcessTrace) -> dict[str, Any]:
-    told, words = process.launched, Words(process)
+    told = process.launched
     return {
         "rows": told.rows,
-        "calls": [_call_json(process, call, words) for call in seen_calls(process)],
+        "calls": [_call_json(process, call) for call in seen_calls(process)],
         "for_no_row": [
             {"name": name, "by": launcher or None, "times": count} for (name, launcher), count in told.strays.items()
         ],
-        "unknown": [
-            {"why": entry.why, "stream": entry.stream, "first": entry.first, "rows": entry.rows}
-            for entry in told.unknown
-        ],
+        "unknown": told.unknown,
     }
 
 
-def _call_json(process: ProcessTrace, call: SeenCall, words: Words) -> dict[str, Any]:
-    op, layouts = place_in_words(process, call.stream, call.row, words)
-    payloads = process.tables["kernels"].payloads
+def _call_json(process: ProcessTrace, call: SeenCall) -> dict[str, Any]:
+    op, layouts = place_in_words(process, call.stream, call.row)
     ran = []
     for kernel, count in call.kernels.most_common():
-        payload = payloads[kernel]
-        evidence = payload if isinstance(payload, dict) else {}
-        told = [{"grid": list(grid), "block": list(block)} for grid, block in launches(evidence) or ()]
-        ran.append({"times": count, "kernel": kernel_text(evidence), "names": evidence.get("names"), "launches": told})
+        evidence = process.words.evidence(kernel)
+        sizes = [{"grid": grid, "block": block} for grid, block in launches(evidence) or ()]
+        ran.append({"times": count, "kernel": kernel_text(evidence), "names": evidence.get("names"), "launches": sizes})
     return {"op": op, "inputs": layouts, "stream": call.stream, "row": call.row, "times": call.times, "ran": ran}
 
 
-def place_in_words(process: ProcessTrace, index: int, row: int, words: Words) -> tuple[str, list[str]]:
+def place_in_words(process: ProcessTrace, index: int, row: int) -> tuple[str, list[str]]:
     """Operator and layouts of its tensors, from a row."""
     stream = next((stream for stream in process.streams if stream.index == index), None)
     try:
@@ -105,7 +97,8 @@ def place_in_words(process: ProcessTrace, index: int, row: int, words: Words) ->
         rows = None
     if rows is None:
         return "?", []
-    return words.op(int(rows.columns[0, Column.OP])), words.layouts(int(rows.columns[0, Column.STRUCTURE]))
+    op, structure = (int(rows.columns[0, column]) for column in (Column.OP, Column.STRUCTURE))
+    return process.words.op(op), list(process.words.layouts(structure))
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
@@ -128,12 +121,11 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
             continue
         for name, itself in sorted(process.ran.libraries.items()):
             yield f"  {name}: {itself}"
-        words = Words(process)
         calls = _in_order(process)
         shown = [call for call in calls if everything or call.names]
-        width = max((len(place_in_words(process, c.stream, c.row, words)[0]) for c in shown), default=0)
+        width = max((len(place_in_words(process, c.stream, c.row)[0]) for c in shown), default=0)
         for call in shown:
-            op, layouts = place_in_words(process, call.stream, call.row, words)
+            op, layouts = place_in_words(process, call.stream, call.row)
             yield f"  row {call.row:>8,}  ×{call.times:<7,} {op:<{width}}  {' '.join(layouts)}"
             yield f"      {kernel_text(evidence_of(process, call)) or '–'}"
         if len(shown) < len(calls):
@@ -147,7 +139,7 @@ def kernels_lines(trace: Trace, *, everything: bool) -> Iterator[str]:
 def kernels_json(trace: Trace) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "trace": str(trace.path),
+        "trace": trace.path,
         "processes": [_process_json(p) for p in trace.processes if p.ran or p.launched],
     }
 
@@ -164,8 +156,7 @@ def other_lines(a: Trace, b: Trace) -> Iterator[str]:
 
 
 def other_json(a: Trace, b: Trace) -> dict[str, Any]:
-    found = [{**vars(other), "differences": list(other.differences)} for other in _others(a, b)]
-    return {"schema": SCHEMA, "a": str(a.path), "b": str(b.path), "other_kernels": found}
+    return {"schema": SCHEMA, "a": a.path, "b": b.path, "other_kernels": _others(a, b)}
 
 
 def _others(a: Trace, b: Trace) -> tuple[OtherKernel, ...]:
@@ -179,9 +170,9 @@ def _in_order(process: ProcessTrace) -> list[ReportedCall]:
 
 def _process_json(process: ProcessTrace) -> dict[str, Any]:
     ran = process.ran or LibraryReports()
-    words, calls = Words(process), []
+    calls = []
     for call in _in_order(process):
-        op, layouts = place_in_words(process, call.stream, call.row, words)
+        op, layouts = place_in_words(process, call.stream, call.row)
         evidence = evidence_of(process, call)
         place = {"stream": call.stream, "row": call.row, "times": call.times}
         calls.append({"op": op, "inputs": layouts, **place, "kernel": kernel_text(evidence), **evidence})

@@ -1,36 +1,20 @@
-"""What a recording that was held against A has to say: text, and an object ``rltrace.against/1``. Never prints."""
+"""What a recording that was compared with A reports: text, and an object ``rltrace.against/1``. Never prints."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rltrace.command_lines import line
 from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
 
 SCHEMA = "rltrace.against/1"
 
 
 def against_json(found: Sequence[LiveResult], where: Mapping[str, str]) -> dict[str, Any]:
-    """``where``: paths of the trace that the run was held against ("a") and of its own ("trace")."""
-    return {
-        "schema": SCHEMA,
-        "verdict": word_of(list(found)).value,
-        **where,
-        "processes": [{"process": one.process, **asdict(one.tally), "first": _first_json(one.first)} for one in found],
-    }
-
-
-def _first_json(first: LiveFinding | None) -> dict[str, Any] | None:
-    if first is None:
-        return None
-    told = asdict(first)
-    again = told.pop("again")
-    if again is not None:
-        again["gave"] = [{"digests": list(results), "count": count} for results, count in again["gave"]]
-    row, row_a, inputs = (told.pop(name) for name in ("row", "row_a", "inputs"))
-    return {"a_index": row_a, "b_index": row, **told, "inputs_match": inputs, "again": again}
+    """``where``: paths of the trace that the run was compared with ("a") and of its own ("trace")."""
+    return {"schema": SCHEMA, "verdict": word_of(list(found)), **where, "processes": found}
 
 
 def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[str]:
@@ -46,19 +30,19 @@ def against_lines(found: Sequence[LiveResult], a: str, trace: str) -> Iterator[s
             yield f"nothing could be compared with {a}: none of its ops ran ({_counts(tally) or 'no ops'})"
         case LiveOutcome.ONE_SIDED:
             yield f"all {tally.matched:,} matched ops give the same as {a}; {_counts(tally)}"
-            yield f"  to see whether those matter: {shlex.join(['rltrace', 'diff', a, trace])}"
+            yield f"  to see whether those matter: {line('diff', a, trace)}"
         case _:
             yield f"equal to {a}: all {tally.matched:,} ops give the same{_rest(tally)}"
 
 
 def _first_lines(first: LiveFinding, a: str) -> Iterator[str]:
-    rows = f"op {first.row:,} of {first.stream}" + (
-        "" if first.row_a in (None, first.row) else f" ({first.row_a:,} in A)"
+    rows = f"op {first.b_index:,} of {first.stream}" + (
+        "" if first.a_index in (None, first.b_index) else f" ({first.a_index:,} in A)"
     )
     yield f"differs from {a} at {rows}, step {first.step:,}: {first.op}"
     if first.site is not None:
         yield f"  {first.site.file}:{first.site.line} in {first.site.function}: {first.site.source}"
-    yield f"  {first.cause.value}: {first.because}"
+    yield f"  {first.cause.value}: {first.explanation}"
     if first.again is None and first.why_not:
         yield f"  it was not re-executed: {first.why_not}"
 
@@ -68,23 +52,23 @@ def commands(found: Sequence[LiveResult], a: str, trace: str) -> list[str]:
     first = next((one.first for one in found if one.first is not None), None)
     if first is None:
         return []
-    told = [shlex.join(["rltrace", "diff", a, trace])]
+    told = [line("diff", a, trace)]
     if first.again is not None:
-        told.append(shlex.join(["rltrace", "repro", trace, "--at", f"{first.stream}:{first.row}", "--against", a]))
+        told.append(line("repro", trace, "--at", f"{first.stream}:{first.b_index}", "--against", a))
     return told
 
 
 def _sum(found: Sequence[LiveResult]) -> LiveCounts:
     total = LiveCounts()
     for one in found:
-        for name, count in asdict(one.tally).items():
+        for name, count in asdict(one.counts).items():
             setattr(total, name, getattr(total, name) + count)
     return total
 
 
 def _counts(tally: LiveCounts) -> str:
     counts = (
-        (tally.only_here, "only in this run"),
+        (tally.only_b, "only in this run"),
         (tally.only_a, "only in A"),
         (tally.unchecked, "in steps that A does not have"),
     )

@@ -6,11 +6,12 @@ line splits the same way whatever the op was.
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
-from rltrace.diff.base.model import Site
-from rltrace.query.ops import HoleLine, Line, OpInput, OpLine, Value
-from rltrace.trace.format.events import COUNT, FLOAT, INTEGER, Cell, Event
+from rltrace.json import to_json
+from rltrace.query.ops import HoleLine, Line, OpLine
+from rltrace.trace.format.events import Cell
+from rltrace.trace.read.names import Site
 
 
 def line_text(line: Line) -> str:
@@ -31,48 +32,9 @@ def line_text(line: Line) -> str:
     return "  ".join(fields).rstrip()
 
 
-def line_json(line: Line) -> dict[str, object]:
+def line_json(line: Line) -> dict[str, Any]:
     """The same, with every input's origin, the whole stack, the generator and the kernel."""
-    if isinstance(line, HoleLine):
-        return {
-            "stream": line.stream,
-            "hole": {"first": line.first, "rows": line.rows, "why": line.why, "damaged": line.damaged},
-        }
-    return {
-        "stream": line.stream,
-        "row": line.row,
-        "kind": line.kind,
-        "step": line.step,
-        "phase": line.phase,
-        "op": line.op,
-        "inputs": [_input_json(tensor) for tensor in line.inputs],
-        "module": line.module,
-        "site": _site_json(line.site) if line.site else None,
-        "stack": [_site_json(frame) for frame in line.stack],
-        "outputs": list(line.outputs),
-        "rng": line.rng,
-        "value": value_json(line.value),
-        "kernel": line.kernel,
-        "flags": list(line.flags),
-    } | ({} if line.event is None else {"event": event_json(line.event)})
-
-
-def event_json(event: Event) -> dict[str, object]:
-    """What it happened to, the cells that are compared, and evidence; digests as 16 hex digits."""
-    told: dict[str, dict[str, object]] = {"told": {}, "evidence": {}}
-    for cell in event.cells:
-        number = cell.letter in (COUNT, INTEGER, FLOAT)
-        told["evidence" if cell.is_evidence else "told"][cell.name] = value_json(cell.value) if number else cell.text
-    return {"what": event.what, **told}
-
-
-def value_json(value: Value) -> object:
-    """A recorded number as JSON has it: what is no finite number becomes text, a complex one a list of two."""
-    if isinstance(value, complex):
-        return [value_json(value.real), value_json(value.imag)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value
+    return {"hole": to_json(line)} if isinstance(line, HoleLine) else {**to_json(line)}
 
 
 def _results(line: OpLine) -> str:
@@ -95,16 +57,3 @@ def cell_text(cell: Cell) -> str:
 
 def _site_text(site: Site | None) -> str:
     return f"{site.file}:{site.line} {site.function}: {' '.join(site.source.split())}" if site else "-"
-
-
-def _input_json(tensor: OpInput) -> dict[str, object]:
-    return {
-        "layout": tensor.layout,
-        "origin": tensor.origin,
-        "producer": tensor.producer,
-        "digest": tensor.digest,
-    }
-
-
-def _site_json(site: Site) -> dict[str, object]:
-    return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}

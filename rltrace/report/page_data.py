@@ -19,7 +19,6 @@ from rltrace.diff.display.browser import Browser, PartnerLookup
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.errors import HoleError
-from rltrace.query.names import Words
 from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
 from rltrace.query.values import OpValues, how_to_record, op_values
@@ -179,7 +178,7 @@ def _around(
 
 
 def _excerpt(browser: Browser, at: int, found: tuple[int | None, int | None]) -> Iterator[ExcerptLine]:
-    sides = [(view, Words(view.process)) for view in (browser.a, browser.b) if view is not None]
+    sides = [view for view in (browser.a, browser.b) if view is not None]
     for number in range(max(0, at - BEFORE), min(len(browser), at + AFTER + 1)):
         line = browser.line(number)
         if line.relation is None:
@@ -196,14 +195,14 @@ def _excerpt(browser: Browser, at: int, found: tuple[int | None, int | None]) ->
             )
             continue
         a, b = (
-            None if index is None else _line(*side, index) for side, index in zip(sides, (line.a, line.b), strict=True)
+            None if index is None else _line(view, index) for view, index in zip(sides, (line.a, line.b), strict=True)
         )
         yield ExcerptLine(a, b, line.relation, line.moved, (line.a, line.b) == found)
 
 
-def _line(view: StreamView, words: Words, index: int) -> OpLine:
+def _line(view: StreamView, index: int) -> OpLine:
     row = row_at(view, index)
-    return op_line(row.rows, row.place, view.name, words)
+    return op_line(row.rows, row.place, view.name, view.process.words)
 
 
 def shown_inputs(pair: OpPair) -> list[PairedInput]:
@@ -220,6 +219,6 @@ def _sources(browser: Browser, pairs: OpPairs, pair: OpPair, finding: Finding) -
                 continue
             view, index = (browser.a, way.a) if way.a is not None else (browser.b, way.b)
             if view is not None and index is not None:
-                yield InputSource(given.place, _line(view, Words(view.process), index), way.passed)
+                yield InputSource(given.place, _line(view, index), way.passed)
         except HoleError:
             continue

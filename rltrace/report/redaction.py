@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from rltrace.diff.base.model import Comparison, EnvironmentDifference, Side
+from rltrace.diff.base.model import Comparison, NamedDifference, Side
 from rltrace.masking import home_as_tilde, masked_text
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Redactor:
                 return replace(self._fields(thing), advice=tuple(self.command(line) for line in thing.advice))
             case Side():
                 return replace(self._fields(thing), path=self.trace_name(thing.path))
-            case EnvironmentDifference():
+            case NamedDifference():
                 return self._difference(thing)
             case tuple() | list():
                 items = [self._of(item) for item in thing]
@@ -121,8 +121,8 @@ class Redactor:
         told = [word if word == LEFT_OUT else shlex.quote(self.trace_name(word)) for word in shown]
         return self.text(" ".join([*told, *([LEFT_OUT] if rest else [])]))
 
-    def _difference(self, fact: EnvironmentDifference) -> EnvironmentDifference:
-        shown: EnvironmentDifference = self._fields(fact)
+    def _difference(self, fact: NamedDifference) -> NamedDifference:
+        shown: NamedDifference = self._fields(fact)
         if fact.a != fact.b and shown.a == shown.b:
             return replace(shown, b=f"{shown.b} (what differs is not shown)")
         return shown

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rltrace.diff.base.model import Comparison
+from rltrace.json import to_json
 from rltrace.replay.op_kinds import GENERATOR, NUMBER, OUTSIDE, RESULT, OtherKind
-from rltrace.replay.report import MOST, Account, Missed, by_reason
+from rltrace.replay.report import Account, Missed, by_reason
 
 SCHEMA = "rltrace.replay/1"
 
@@ -18,40 +18,28 @@ SHOWN = 12
 PARTS = {OUTSIDE: "outside data", GENERATOR: "RNG states", NUMBER: "logged scalars", RESULT: "results"}
 
 
-def account_json(
-    account: Account, where: Mapping[str, str], selectors: Sequence[str], became: Comparison | None = None
-) -> dict[str, Any]:
-    """``where``: paths of the trace whose values were put in ("a") and of the replay's own ("trace"); ``became``: the
-    comparison of the two, where it was made.
+def account_json(account: Any, where: Mapping[str, str], selectors: Sequence[str], **more: object) -> dict[str, Any]:
+    """``account``: of ops or of activation rows; ``where``: paths of the trace whose values were injected ("a") and of
+    the replay's own ("trace").
     """
-    return {
-        "schema": SCHEMA,
-        "outcome": "injected" if account.complete else "unresolved",
-        **where,
-        "inject": list(selectors),
-        "asked": account.asked,
-        "done": account.done,
-        "missed": [asdict(entry) for entry in account.missed[:MOST]],
-        "other": [asdict(kind) for kind in account.other],
-        "received": account.received,
-        "verdict": None if became is None else became.verdict.value,
-    }
+    outcome = "injected" if account.complete else "unresolved"
+    return {"schema": SCHEMA, "outcome": outcome, **where, "inject": selectors, **to_json(account), **more}
 
 
 def account_lines(account: Account) -> Iterator[str]:
     """A line for the outcome, and, where not everything happened, one for each kind of what did not."""
     if account.complete:
         yield (
-            f"injected A's values at all {account.asked:,} selected ops"
-            if account.asked > 1
+            f"injected A's values at all {account.selected:,} selected ops"
+            if account.selected > 1
             else ("injected A's values at the selected op")
         )
-        if account.received:
-            yield f"  {account.received:,} of them already had other inputs than in A, and were left unchanged"
+        if account.propagated:
+            yield f"  {account.propagated:,} of them already had other inputs than in A, and were left unchanged"
         yield from _other_lines(account.other)
         return
-    left = account.asked - account.done - account.received
-    yield f"UNRESOLVED: {left:,} of {account.asked:,} injections did not happen; this run proves nothing"
+    left = account.selected - account.injected - account.propagated
+    yield f"UNRESOLVED: {left:,} of {account.selected:,} injections did not happen; this run proves nothing"
     kinds = by_reason(account.missed)
     for entry, count in kinds[:SHOWN]:
         yield f"  {_entry(entry)}{f' (and {count - 1:,} more like it)' if count > 1 else ''}"

@@ -6,7 +6,7 @@ Owns the order and the words; readable at 80 columns. Computes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,7 @@ from rltrace.diff.metrics.scalers import PartingCause, ScaledOptimizer, Scaler, 
 from rltrace.diff.metrics.series import KINDS, Series
 from rltrace.diff.metrics.timeline import points_of
 from rltrace.report.curves import account, bounds_of, growing, spark
-from rltrace.report.diff_json import drift_json, number_json
 from rltrace.report.diff_text import WIDTH, wrapped
-from rltrace.report.html.charts import thinned
 from rltrace.report.phrases import cut
 from rltrace.report.style import Style
 
@@ -35,7 +33,7 @@ class TraceSeries:
     path: str
     series: tuple[Series, ...]
     scalers: tuple[Scaler, ...]
-    partings: tuple[ScalerDivergence, ...]
+    divergences: tuple[ScalerDivergence, ...]
     holes: tuple[str, ...] = ()
     """What of it cannot be read."""
 
@@ -46,7 +44,7 @@ class PairSeries:
 
     a: str
     b: str
-    drifts: tuple[Drift, ...]
+    drift: tuple[Drift, ...]
     """Of every series that both have, those that differ first."""
     only_a: tuple[Series, ...]
     only_b: tuple[Series, ...]
@@ -72,12 +70,12 @@ def render_pair(told: PairSeries, values: dict[tuple[object, ...], tuple[Series,
     ``values``: the series of both sides, by what they are known by.
     """
     style = Style(color)
-    apart = [drift for drift in told.drifts if drift.first is not None]
-    equal = [drift for drift in told.drifts if drift.first is None]
+    apart = [drift for drift in told.drift if drift.first is not None]
+    equal = [drift for drift in told.drift if drift.first is None]
     lines = [
         style.bold(f"A  {told.a}"),
         style.bold(f"B  {told.b}"),
-        f"{len(apart)} of {len(told.drifts)} series differ",
+        f"{len(apart)} of {len(told.drift)} series differ",
     ]
     both = {(a.kind, a.name, a.stream, a.place): (a, b) for a, b in values.values()}
     for drift in apart:
@@ -152,12 +150,12 @@ def _holes(told: TraceSeries, style: Style) -> Iterator[str]:
 
 
 def _partings(told: TraceSeries, style: Style) -> Iterator[str]:
-    if not told.partings:
+    if not told.divergences:
         return
     yield style.bold("Gradient scalers that diverge")
-    for parting in told.partings:
-        yield from wrapped(parting_text(parting, len({p.process for p in told.partings}) > 1))
-    processes = {parting.process for parting in told.partings}
+    for parting in told.divergences:
+        yield from wrapped(parting_text(parting, len({p.process for p in told.divergences}) > 1))
+    processes = {parting.process for parting in told.divergences}
     for scaler in told.scalers:
         if scaler.process in processes:
             yield from wrapped(scaler_text(scaler), "             ", f"  scaler {scaler.number:<3} ")
@@ -245,11 +243,7 @@ def _apart(drift: Drift, a: Series, b: Series, style: Style) -> Iterator[str]:
         yield from wrapped(f"by {growing(drift)}", "     ")
 
 
-# --- series json ------------------------------------------------------------------------------------------------------
-#
-# Series as one plain object: ``rltrace.series/1`` (docs/reference/json.md).
-#
-# Owns the field names. Fields are added, never renamed within a schema version.
+# --- JSON -------------------------------------------------------------------------------------------------------------
 
 
 SCHEMA = "rltrace.series/1"
@@ -258,56 +252,67 @@ MOST_POINTS = 240
 """Numbers of a series that are in the report: of a longer one, of each stretch the first, last, smallest, largest."""
 
 
+@dataclass(frozen=True)
+class SeriesSummary:
+    """One series, without most of its numbers."""
+
+    kind: str
+    """`watch`, `scaler`, `learning-rate`, `effective-rate`, `item` or `inner` (read out within torch)."""
+    name: str
+    """Of `item` the source line."""
+    stream: str
+    place: str
+    """`train.py:12`; of a learning rate whose optimizer it is, `critic's Adam`; else empty."""
+    count: int
+    min: float | None
+    max: float | None
+    """Of its finite numbers."""
+    not_finite: int
+    """How many are NaN or infinite."""
+    whole: bool
+    """False: sampled, or a part cannot be read."""
+    points: tuple[tuple[int, float], ...]
+    """Step and number, at most about 240: of a longer series, of each stretch the first, last, smallest and largest."""
+
+
 def series_json(traces: Sequence[TraceSeries], pairs: Sequence[PairSeries]) -> dict[str, Any]:
     """What ``rltrace series --format json`` prints."""
     return {
         "schema": SCHEMA,
         "traces": [
             {
-                "path": told.path,
-                "series": [one_json(series) for series in told.series],
-                "scalers": [_plain(asdict(scaler)) for scaler in told.scalers],
-                "partings": [_plain(asdict(parting)) for parting in told.partings],
-                "holes": list(told.holes),
+                "path": found.path,
+                "series": [summary_of(series) for series in found.series],
+                "scalers": found.scalers,
+                "divergences": found.divergences,
+                "holes": found.holes,
             }
-            for told in traces
+            for found in traces
         ],
         "comparisons": [
             {
                 "a": pair.a,
                 "b": pair.b,
-                "drift": [drift_json(drift) for drift in pair.drifts],
-                "only_a": [_named(series) for series in pair.only_a],
-                "only_b": [_named(series) for series in pair.only_b],
+                "drift": pair.drift,
+                "only_a": [summary_of(series) for series in pair.only_a],
+                "only_b": [summary_of(series) for series in pair.only_b],
             }
             for pair in pairs
         ],
     }
 
 
-def one_json(series: Series) -> dict[str, Any]:
-    """One series, thinned."""
+def summary_of(series: Series) -> SeriesSummary:
     finite = series.values[np.isfinite(series.values)]
-    return {
-        **_named(series),
-        "count": len(series),
-        "whole": series.whole,
-        "min": float(finite.min()) if len(finite) else None,
-        "max": float(finite.max()) if len(finite) else None,
-        "not_finite": len(series) - len(finite),
-        "points": [[step, number_json(value)] for step, value in thinned(points_of(series), MOST_POINTS)],
-    }
-
-
-def _named(series: Series) -> dict[str, Any]:
-    return {"kind": series.kind, "name": series.name, "stream": series.stream, "place": series.place}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return number_json(value)
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value
+    return SeriesSummary(
+        kind=series.kind,
+        name=series.name,
+        stream=series.stream,
+        place=series.place,
+        count=len(series),
+        min=float(finite.min()) if len(finite) else None,
+        max=float(finite.max()) if len(finite) else None,
+        not_finite=len(series) - len(finite),
+        whole=series.whole,
+        points=tuple(points_of(series, MOST_POINTS)),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from rltrace.trace.tools.verify import CheckedProcess, Verification
@@ -19,28 +18,13 @@ def verification_text(found: Verification) -> str:
     lines += [f"damaged  {what}" for what in found.damage]
     lines += [f"note     {what}" for what in found.notes]
     read = f"{found.chunks:,} chunks, {found.bytes:,} bytes read"
-    if found.ok:
+    if found.sound:
         lines.append(f"{found.path} is sound ({read})")
     else:
         parts = "1 part" if len(found.damage) == 1 else f"{len(found.damage):,} parts"
         lines.append(f"{found.path} is DAMAGED in {parts} ({read}); the rest can be used")
         lines.append(f"  hint: {_remedy(found)}")
     return "\n".join(lines)
-
-
-def verification_json(found: Verification) -> dict[str, object]:
-    """The same as one object, ``rltrace.verify/1``."""
-    return {
-        "schema": "rltrace.verify/1",
-        "path": str(found.path),
-        "sound": found.ok,
-        "chunks": found.chunks,
-        "bytes": found.bytes,
-        "processes": [asdict(process) for process in found.processes],
-        "damage": list(found.damage),
-        "notes": list(found.notes),
-        "lost_steps": list(found.lost_steps) if found.lost_steps else None,
-    }
 
 
 def _remedy(found: Verification) -> str:

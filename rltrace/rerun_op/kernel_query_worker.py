@@ -109,8 +109,7 @@ def _take(
     _, first, counts = np.unique(kinds, return_index=True, return_counts=True)
     for i, count in sorted(zip(first.tolist(), counts.tolist(), strict=True)):
         key, kernel = int(keys[i]), int(kernels[i])
-        evidence = process.tables["kernels"].payloads[kernel]
-        threads = evidence.get("threads") if isinstance(evidence, dict) else None
+        threads = process.words.evidence(kernel).get("threads")
         if (key, kernel) not in looked.calls:
             if not isinstance(threads, int) or len(looked.calls) >= MOST:
                 looked.leave_out("on another device" if threads is None else f"more than {MOST:,} kinds of call")
@@ -127,8 +126,8 @@ class _Askable:
 
     def __init__(self, process: ProcessTrace) -> None:
         kernels = Kernels(Tables())
-        names = [str(name) for name in process.tables["ops"].payloads]
-        self._known = np.array([_may_call(name, kernels) for name in names], bool)
+        words = process.words
+        self._known = np.array([_may_call(words.op(i), kernels) for i in range(words.size("ops"))], bool)
 
     def of(self, ops: Any) -> Any:
         return self._known[ops]
@@ -191,14 +190,13 @@ class Libraries:
 def prepared(process: ProcessTrace, stream: StreamTrace, row: int) -> Any:
     """The call of a row on made-up values, ready to be made. Raises UsageError, HoleError."""
     rows = stream.read(row, row + 1)
-    func = find_operator(str(process.tables["ops"].payloads[rows.columns[0, Column.OP]]))
+    func = find_operator(process.words.op(int(rows.columns[0, Column.OP])))
     memory = lay_out(layouts_of(process, rows), process.values.lying(stream.index, row))
     if any(tensor.device != "cpu" for tensor in memory.tensors):
         raise UsageError("its tensors are on another device")
     if sum(len(storage) for storage in memory.storages) > LARGEST:
         raise UsageError(f"its inputs have more than {LARGEST:,} bytes")
-    payload = process.tables["scalars"].payloads[rows.columns[0, Column.SCALARS]]
-    arguments = arguments_of(payload, rows, 0)
+    arguments = arguments_of(process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
     _fill(memory)
     case = OpCase(lambda *_: None, memory.tensors, memory.storages, memory.alignments)
     args, kwargs = arguments.values(build(case), torch.Generator() if arguments.takes_generator else None)
@@ -264,8 +262,7 @@ def answer(traces: Mapping[int, ProcessTrace], steps: range | None, skip: set[st
 
 
 def _settings(process: ProcessTrace, number: int) -> dict[str, Any]:
-    payload = process.tables["settings"].payloads[number]
-    known = payload if isinstance(payload, dict) else {}
+    known = process.words.settings(number)
     return {name: value for name, value in known.items() if name.startswith(CHOOSING) and fits(name, value)}
 
 

@@ -109,8 +109,7 @@ def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> Recorde
     """Raises UsageError where it cannot be run again (MissingValuesError: for want of values), HoleError."""
     rows = stream.read(row, row + 1)
     func, plan = _operator(process, rows)
-    payload = process.tables["scalars"].payloads[rows.columns[0, Column.SCALARS]]
-    arguments = arguments_of(payload, rows, 0)
+    arguments = arguments_of(process.words.skeleton(int(rows.columns[0, Column.SCALARS])), rows, 0)
     memory = _memory(process, stream, rows)
     args, kwargs = arguments.values(_stand_ins(len(memory.tensors)), None)
     written = written_places(plan, args, kwargs).all
@@ -128,8 +127,7 @@ def recorded_op(process: ProcessTrace, stream: StreamTrace, row: int) -> Recorde
 
 def settings_of(process: ProcessTrace, rows: Rows) -> dict[str, Any]:
     """What torch was set to when the op of the first of these rows ran, as far as it can be set again."""
-    payload = process.tables["settings"].payloads[rows.columns[0, Column.SETTINGS]]
-    known = payload if isinstance(payload, dict) else {}
+    known = process.words.settings(int(rows.columns[0, Column.SETTINGS]))
     return {name: value for name, value in known.items() if fits(name, value)}
 
 
@@ -174,7 +172,7 @@ def find_operator(name: str) -> OpOverload:
 
 def _operator(process: ProcessTrace, rows: Rows) -> tuple[OpOverload, OpPlan]:
     """The operator of the row. Raises UsageError where its result is nothing that could be computed again."""
-    name = str(process.tables["ops"].payloads[rows.columns[0, Column.OP]])
+    name = process.words.op(int(rows.columns[0, Column.OP]))
     where = f"row {rows.first:,}"
     if int(rows.columns[0, Column.KIND]) != Kind.OP:
         raise UsageError(f"{where} is an event, not an op: there is nothing to run")
@@ -215,8 +213,7 @@ def alignments_of(process: ProcessTrace, stream: StreamTrace, row: int) -> tuple
 
 def layouts_of(process: ProcessTrace, rows: Rows) -> list[Layout]:
     """Of the tensor arguments of the first of these rows. Raises UsageError where one has no plain bytes."""
-    structure: Any = process.tables["structures"].payloads[rows.columns[0, Column.STRUCTURE]]
-    payloads: list[Any] = [process.tables["layouts"].payloads[number] for number in structure]
+    payloads = process.words.tensors(int(rows.columns[0, Column.STRUCTURE]))
     for place, (dtype, _shape, strides, _device) in enumerate(payloads):
         if not isinstance(strides, list) or dtypes.itemsize(dtype) is None:
             raise UsageError(

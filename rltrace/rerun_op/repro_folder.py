@@ -155,8 +155,7 @@ def side_of(
 ) -> RecordedSide:
     """What was recorded of a row's op, and the settings that its process told of."""
     facts = process.facts
-    evidence = process.tables["kernels"].payloads[rows.columns[0, Column.KERNEL]]
-    threads = evidence.get("threads") if isinstance(evidence, dict) else None
+    threads = process.words.evidence(int(rows.columns[0, Column.KERNEL])).get("threads")
     named = {name.removeprefix("env."): value for name, value in facts.items() if name.startswith("env.")}
     return RecordedSide(
         results,

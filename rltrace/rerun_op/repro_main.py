@@ -261,7 +261,7 @@ def _as_json(
         "times": times,
         "repeats": len(found) == 1 if times > 1 else None,
         "results": [
-            {"digests": outcome, "count": count, "is": [side for side in sides if sides[side].results == outcome]}
+            {"digests": outcome, "count": count, "of": [side for side in sides if sides[side].results == outcome]}
             for outcome, count in found.items()
         ],
         "here": dict(here),

@@ -60,7 +60,7 @@ def test_runs_that_part(checked: tuple[Path, subprocess.CompletedProcess[str]]) 
     folder, result = checked
     assert result.returncode == 1, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
-    assert (found["verdict"], found["groups"]) == ("parted", [[1, 2], [3]])
+    assert (found["verdict"], found["groups"]) == ("diverged", [[1, 2], [3]])
     finding = found["tree"]["finding"]
     assert (finding["cause"], finding["op"], finding["step"]) == ("arguments", "aten.mul.Tensor", 1)
     assert found["control"]["group"] == 1

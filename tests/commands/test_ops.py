@@ -237,7 +237,7 @@ def test_events_are_found_by_their_names_and_operators_by_theirs(
     assert line.endswith("terminated=0 reward=1.5")
     assert "[step=812] observation=" in line
     (found,) = run(capsys, path, "op=environment-step", "--format", "json")
-    assert json.loads(found)["event"]["evidence"] == {"step": 812}
+    assert json.loads(found)["event"]["context"] == {"step": 812}
 
 
 @pytest.mark.parametrize(

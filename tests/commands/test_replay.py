@@ -73,8 +73,8 @@ def test_b_becomes_a(folder: Path) -> None:
         "a": "a.zarr",
         "trace": "c.zarr",
         "inject": ["op=rand"],
-        "asked": 1,
-        "done": 1,
+        "selected": 1,
+        "injected": 1,
         "missed": [],
         "other": [
             {
@@ -96,7 +96,7 @@ def test_b_becomes_a(folder: Path) -> None:
                 "rows": {"rank0/main": [0]},
             }
         ],
-        "received": 0,
+        "propagated": 0,
         "verdict": None,
     }
     assert open_trace(folder / "c.zarr").processes[0].state == "stopped"
@@ -118,7 +118,7 @@ def test_a_lockstep(folder: Path) -> None:
     assert [(kind["op"], kind["count"]) for kind in result["other"]] == [("aten.rand.default", 1)]
     (folder / "kinds.json").write_text(json.dumps([result["other"][0]["kind"]]))
     done = run(folder, "replay", "all.zarr", "--kinds", "kinds.json", "-o", "k.zarr", "--result", "k.json", *program)
-    assert json.loads((folder / "k.json").read_text())["asked"] == 1
+    assert json.loads((folder / "k.json").read_text())["selected"] == 1
     assert compare(folder / "all.zarr", folder / "k.zarr").verdict is Verdict.IDENTICAL
     (folder / "kinds.json").write_text("{}")
     done = run(folder, "replay", "all.zarr", "--kinds", "kinds.json", "-o", "n.zarr", *program)
@@ -137,7 +137,7 @@ def test_what_did_not_happen(folder: Path) -> None:
     )
     assert said.rstrip().endswith("the program did not reach it")
     result = json.loads((folder / "r.json").read_text())
-    assert (result["outcome"], result["asked"], result["done"]) == ("unresolved", 1, 0)
+    assert (result["outcome"], result["selected"], result["injected"]) == ("unresolved", 1, 0)
     assert result["missed"][0]["op"] == "aten.rand.default"
 
 

@@ -58,33 +58,35 @@ def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = done.stderr.partition("rltrace: injected ")[2].splitlines()
     result = json.loads((folder / "r.json").read_text())
-    others = sum(module["put_in"] for module in result["rows"])
+    others = sum(module["injected"] for module in result["modules"])
     assert said == [
         f"A's rows at 2 places: 42 rows, {others} of them different here",
         "  6 rows are unmatched in A and were left unchanged, first token 7 of sequence 0, in forward pass 0 "
         "(Policy.layers.0.router, aten.topk.default)",
     ]
     assert (result["schema"], result["outcome"], result["weights"]) == ("rltrace.replay/1", "injected", False)
-    assert (result["asked"], result["done"], result["missed"]) == (42, 42, [])
-    first = result["rows"][0]
-    assert first.pop("unmatched") == [
+    assert (result["selected"], result["injected"]) == (42, 42)
+    first = result["modules"][0]
+    assert first.pop("first_unmatched") == [
         "token 7 of sequence 0, in forward pass 0",
         "token 6 of sequence 1, in forward pass 0",
         "token 8 of sequence 2, in forward pass 1",
     ]
     path = "Policy.layers.0.router"
     assert first == {
-        "module": {"a": path, "b": [path]},
-        "what": "aten.topk.default",
+        "module": path,
+        "modules_b": [path],
+        "op": "aten.topk.default",
         "tensors": 2,
-        "asked": 21,
-        "put_in": first["put_in"],
-        "equal": 21 - first["put_in"],
+        "selected": 21,
+        "injected": first["injected"],
+        "equal": 21 - first["injected"],
         "failed": 0,
-        "without": 3,
+        "unmatched": 3,
         "several": 0,
-        "again": 0,
-        "why": None,
+        "recomputed": 0,
+        "failures": {},
+        "why": "",
     }
     assert (folder / "gradients.pt").exists()
     trace = open_trace(folder / "c.zarr")
@@ -115,7 +117,7 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
         (["--rows", "--inject", "op=mm", "--origins", "--", "true"], "leave out --lockstep, --origins"),
         (
             ["--rows", "--inject", "op=mm", "--", "true"],
-            "record it again: rltrace record --rows 'module=*' --rows 'op=mm'",
+            "record it again: rltrace record --rows 'module=*' --rows op=mm",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     assert (told["here"]["switches"], told["here"]["alignments"]) == (switches, [16])
     assert told["here"]["environment"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     found = Recorded(folder / "a.zarr")
-    assert told["results"] == [{"digests": [f"{found.named('exp')[1].outputs[0]:016x}"], "count": 3, "is": ["a"]}]
+    assert told["results"] == [{"digests": [f"{found.named('exp')[1].outputs[0]:016x}"], "count": 3, "of": ["a"]}]
     assert (told["schema"], told["repeats"], told["times"]) == ("rltrace.rerun/1", True, 3)
     assert told["here"]["cpu_capability"] == "DEFAULT"
     assert told["here"]["environment"]["ATEN_CPU_CAPABILITY"] == "default"

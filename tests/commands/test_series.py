@@ -103,7 +103,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == "rltrace.series/1"
     trace = found["traces"][0]
     assert [scaler["overflows"] for scaler in trace["scalers"]] == [0, 1]
-    assert trace["partings"][0]["cause"] == "found_inf" and trace["partings"][0]["sides"][1]["scalers"] == [1]
+    assert trace["divergences"][0]["cause"] == "found_inf" and trace["divergences"][0]["sides"][1]["scalers"] == [1]
     one = next(series for series in trace["series"] if series["name"] == "scaler:1/scale")
     assert one["points"] == [[1, 1024.0], [1, 1024.0], [3, 512.0], [5, 512.0]] and (one["min"], one["count"]) == (
         512,
@@ -113,7 +113,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     apart = {drift["name"]: drift["first"] for drift in pair["drift"] if drift["first"]}
     assert apart["scaler:1/scale"] == {"step": 5, "a": 512.0, "b": 256.0}
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
-    fields = {key for part in (found, trace, one, pair, *trace["scalers"], *trace["partings"]) for key in part}
+    fields = {key for part in (found, trace, one, pair, *trace["scalers"], *trace["divergences"]) for key in part}
     assert [field for field in sorted(fields) if f"`{field}`" not in page] == []
 
 

@@ -50,7 +50,7 @@ def test_what_changes_something(extra: Extra, place: str) -> None:
     value, expected = comparison.first_value, first_difference(plain, other)
     assert (value and (value.a_index, value.b_index)) == expected
     decisive = comparison.decisive
-    assert decisive is not None and decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.because
+    assert decisive is not None and decisive.cause in (Cause.CONTROL_FLOW, Cause.ENDED), decisive.explanation
     assert any(frame.function.startswith("extra") for frame in decisive.stack)
 
 

@@ -51,7 +51,7 @@ def test_kernel(record: Record) -> None:
     found = value_of(compare(a.path, b.path))
     assert (found.cause, found.a_index, found.b_index) == (Cause.KERNEL, a.rows[place], b.rows[place])
     assert found.inputs_match is InputsMatch.INFERRED
-    assert "AVX2 against AVX512" in found.because
+    assert "AVX2 against AVX512" in found.explanation
     assert (found.kernel.a, found.kernel.b) == ("ATen AVX2, 4 threads", "ATen AVX512, 4 threads")
     assert found.identical_before == a.rows[place]
     assert found.module == "critic.0"
@@ -77,7 +77,7 @@ UNDER = {"threads": 4, "grad_mode": True, "flush_denormal": False, "mkldnn.enabl
 def test_other_settings(tmp_path: Path, library: str, changed: dict[str, object], words: str) -> None:
     """The same kernel evidence, but torch was set to something else when the op ran: kernel, in words."""
     finding = found_under(tmp_path, library, changed)
-    assert (finding.cause, finding.because) == (Cause.KERNEL, f"its inputs match and its outputs differ: {words}")
+    assert (finding.cause, finding.explanation) == (Cause.KERNEL, f"its inputs match and its outputs differ: {words}")
     assert {setting.name for setting in finding.settings} == {*changed}
 
 
@@ -130,8 +130,8 @@ def test_kernel_by_the_environment(record: Record) -> None:
     b = record(changed(program, place, noise="x"), facts={"cpu.capability": "AVX512", "source.train.py": "2"})
     comparison = compare(a.path, b.path)
     assert value_of(comparison).cause is Cause.KERNEL
-    assert "cpu.capability AVX2 against AVX512" in value_of(comparison).because
-    assert [d.name for d in comparison.environment] == ["cpu.capability", "source.train.py"]
+    assert "cpu.capability AVX2 against AVX512" in value_of(comparison).explanation
+    assert [d.name for d in comparison.system] == ["cpu.capability", "source.train.py"]
 
 
 def test_same_kernel(record: Record) -> None:
@@ -141,7 +141,7 @@ def test_same_kernel(record: Record) -> None:
     a, b = record(program), record(changed(program, place, noise="x"))
     found = value_of(compare(a.path, b.path))
     assert (found.cause, found.a_index, found.repeats) == (Cause.SAME_KERNEL, a.rows[place], None)
-    assert "nondeterministic" not in found.because
+    assert "nondeterministic" not in found.explanation
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "both"])
@@ -171,7 +171,7 @@ def test_arguments_numbers(record: Record) -> None:
     a, b = record(program), record(changed(program, place, floats=(0.5,)))
     found = value_of(compare(a.path, b.path))
     assert (found.cause, found.a_index) == (Cause.ARGUMENTS, a.rows[place])
-    assert "0.003" in found.because and "0.5" in found.because
+    assert "0.003" in found.explanation and "0.5" in found.explanation
 
 
 def test_arguments_shapes(record: Record) -> None:
@@ -182,7 +182,7 @@ def test_arguments_shapes(record: Record) -> None:
     comparison = compare(a.path, b.path)
     found = value_of(comparison)
     assert (found.cause, found.a_index, found.b_index) == (Cause.ARGUMENTS, a.rows[place], b.rows[place])
-    assert "float32[4]" in found.because and "float32[8]" in found.because
+    assert "float32[4]" in found.explanation and "float32[8]" in found.explanation
     assert comparison.first == found
 
 
@@ -198,7 +198,7 @@ def test_extra_draw_then_rng(record: Record) -> None:
     first, found = comparison.first, value_of(comparison)
     assert first is not None
     assert (first.cause, first.a_index, first.b_index) == (Cause.CONTROL_FLOW, None, b.rows[place])
-    assert "draws from a generator" in first.because
+    assert "draws from a generator" in first.explanation
     assert (found.cause, found.a_index, found.b_index) == (Cause.RNG, a.rows[place], b.rows[place + 1])
     assert comparison.decisive == first
     assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 1)
@@ -221,7 +221,7 @@ def test_equal_state_and_other_numbers_is_no_matter_of_rng(record: Record) -> No
     a, b = record(program), record(changed(program, place, kernel=OTHER_KERNEL))
     found = value_of(compare(a.path, b.path))
     assert (found.cause, found.a_index) == (Cause.KERNEL, a.rows[place])
-    assert "RNG state is the same" in found.because
+    assert "RNG state is the same" in found.explanation
 
 
 def test_untracked_write(record: Record) -> None:
@@ -233,7 +233,7 @@ def test_untracked_write(record: Record) -> None:
     found = value_of(compare(a.path, b.path))
     place = next(p for p in places(program, "aten.mm.default") if p > step)
     assert (found.cause, found.a_index) == (Cause.UNTRACKED_WRITE, a.rows[place])
-    assert "without any recorded op" in found.because
+    assert "without any recorded op" in found.explanation
 
 
 def test_receivers_are_not_named(record: Record) -> None:
@@ -284,7 +284,7 @@ def test_before_window(tmp_path: Path) -> None:
 
     found = value_of(pair_of(tmp_path, build))
     assert (found.cause, found.a_index, found.op) == (Cause.BEFORE_WINDOW, 0, "window")
-    assert "net w already differed" in found.because
+    assert "net w already differed" in found.explanation
 
 
 def test_uninitialised(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_uninitialised(tmp_path: Path) -> None:
     comparison = pair_of(tmp_path, build)
     found = value_of(comparison)
     assert (found.cause, found.op, found.a_index) == (Cause.UNINITIALISED, "aten.clone.default", 2)
-    assert "it may have read uninitialised memory" in found.because
+    assert "it may have read uninitialised memory" in found.explanation
     assert comparison.marked.differing >= 1
 
 
@@ -352,7 +352,7 @@ def test_overwritten_arguments_are_no_inputs(tmp_path: Path) -> None:
         )
 
     found = value_of(pair_of(tmp_path, build))
-    assert (found.cause, found.because.split(" ")[1]) == (Cause.OUTSIDE, "1")
+    assert (found.cause, found.explanation.split(" ")[1]) == (Cause.OUTSIDE, "1")
 
 
 def test_a_view_read_before_stands_for_the_bytes(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_source_and_destination_overlap(tmp_path: Path) -> None:
         trace.finish()
     found = value_of(compare(tmp_path / "a", tmp_path / "b"))
     assert (found.cause, found.op) == (Cause.KERNEL, "aten.copy_.default")
-    assert "source and destination overlap" in found.because
+    assert "source and destination overlap" in found.explanation
 
 
 @pytest.mark.parametrize("evidence", ["rows", "settings", "none"])
@@ -407,7 +407,7 @@ def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Pa
     comparison = compare(tmp_path / "a", tmp_path / "b")
     found = value_of(comparison)
     assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
-    assert ("which explains it if they match" in found.because) == (evidence != "none")
+    assert ("which explains it if they match" in found.explanation) == (evidence != "none")
     assert any("--verify-inputs" in command for command in comparison.advice)
 
 
@@ -420,7 +420,9 @@ def test_a_label_for_the_profiler_is_told_as_its_line(record: Record) -> None:
     comparison = compare(record(program).path, record(logged).path)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert comparison.first is not None
-    assert comparison.first.because == "only B runs it; there A continues with optimizer.step() at train.py:29 (train)"
+    assert (
+        comparison.first.explanation == "only B runs it; there A continues with optimizer.step() at train.py:29 (train)"
+    )
 
 
 def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: Path) -> None:
@@ -435,5 +437,5 @@ def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: 
         paths.append(trace.finish())
     found = value_of(compare(*paths))
     assert found.cause is Cause.KERNEL
-    assert "code aa against bb" in found.because
-    assert "--compile eager" in found.because
+    assert "code aa against bb" in found.explanation
+    assert "--compile eager" in found.explanation

@@ -153,7 +153,7 @@ def test_extra_op_whose_bytes_are_used_without_a_trace(tmp_path: Path) -> None:
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.decisive is not None
     assert (comparison.decisive.cause, comparison.decisive.b_index) == (Cause.CONTROL_FLOW, 1)
-    assert "aten.sign.default" in comparison.decisive.because
+    assert "aten.sign.default" in comparison.decisive.explanation
 
 
 def test_removed_op(record: Record) -> None:
@@ -185,7 +185,7 @@ def test_one_run_ended_earlier(record: Record) -> None:
     assert (comparison.first.cause, comparison.first.a_index) == (Cause.ENDED, None)
     assert comparison.first.b_index == a.trace.stream().rows == comparison.first.identical_before
     assert comparison.first_value is None
-    assert "2 optimizer steps more" in comparison.first.because
+    assert "2 optimizer steps more" in comparison.first.explanation
     turned = compare(b.path, a.path).first
     assert turned is not None and (turned.cause, turned.b_index) == (Cause.ENDED, None)
 

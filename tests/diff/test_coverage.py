@@ -65,7 +65,7 @@ def test_ops_that_ran_beside_a_stream(tmp_path: Path) -> None:
     told = "rank0/main/thread:x from row 0, rank0/main from row {}"
     a = forking(tmp_path / "a", plain, told.format(2))
     found = compare(a, forking(tmp_path / "b", other, told.format(1)))
-    assert found.verdict is Verdict.UNKNOWN and found.environment == ()
+    assert found.verdict is Verdict.UNKNOWN and found.system == ()
     assert "beside rank0/main from row 1 on (torch.jit.fork)" in found.why
     assert found.first is not None and found.first.identical_before == 2
     assert "on separate threads" in info_text(describe(open_trace(a)))
@@ -83,7 +83,7 @@ def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
         builder.fact("digest.device", said)
         paths.append(builder.finish())
         assert said in info_text(describe(open_trace(paths[-1])))
-    assert compare(*paths).environment == ()
+    assert compare(*paths).system == ()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_the_recorder_could_not_follow(tmp_path: Path, fact: str, what: str
             builder.fact(fact, what)
         builder.finish()
     found = compare(*paths)
-    assert found.verdict is Verdict.IDENTICAL and found.environment == ()
+    assert found.verdict is Verdict.IDENTICAL and found.system == ()
     (note,) = found.notes
     assert what in note
     assert what in " ".join(info_text(describe(open_trace(paths[0]))).split())

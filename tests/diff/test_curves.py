@@ -30,25 +30,25 @@ def test_the_first_bit_and_the_visible_step_are_two_points() -> None:
     a = [float(k) for k in range(101)]
     b = [value + (0 if k < 3 else 5e-12 * 10 ** (k // 8)) for k, value in enumerate(a)]
     drift = drift_of(series(a), series(b))
-    assert drift.limit == pytest.approx(1.0, rel=0.1)
-    assert drift.first == DriftPoint(3, 3.0, b[3]) and drift.leaves is not None and drift.leaves.step == 96
+    assert drift.threshold == pytest.approx(1.0, rel=0.1)
+    assert drift.first == DriftPoint(3, 3.0, b[3]) and drift.exceeds is not None and drift.exceeds.step == 96
     assert drift.growth[0] == (3, pytest.approx(5e-12, rel=0.1))
     assert [step for step, _ in drift.growth[1:]] == [*range(8, 100, 8)]
-    assert drift.most == pytest.approx(5.0, rel=0.01) and drift.matched == 101
+    assert drift.largest == pytest.approx(5.0, rel=0.01) and drift.matched == 101
 
 
 def test_equal_curves() -> None:
     """No point, no distance; NaN and infinities at the same place are equal."""
     odd = [1.0, math.nan, math.inf, -math.inf, -0.0]
     drift = drift_of(series(odd), series(odd))
-    assert (drift.first, drift.leaves, drift.growth, drift.most) == (None, None, (), 0.0)
+    assert (drift.first, drift.exceeds, drift.growth, drift.largest) == (None, None, (), 0.0)
 
 
 @pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (math.inf, 1.0), (math.inf, -math.inf), (math.nan, math.inf)])
 def test_one_side_alone_is_not_finite(x: float, y: float) -> None:
     """That is visible wherever it is."""
     drift = drift_of(series([0.0, x, 5.0]), series([0.0, y, 5.0]))
-    assert drift.leaves is not None and drift.leaves.step == 1 and drift.most == math.inf
+    assert drift.exceeds is not None and drift.exceeds.step == 1 and drift.largest == math.inf
     assert drift.growth == ((1, math.inf),)
 
 
@@ -56,7 +56,7 @@ def test_a_flat_curve_is_not_magnified() -> None:
     """A return of 500 throughout, in the other run 500.0001: its range is no measure of what one sees."""
     assert range_of(np.array([500.0, 500.0001])) == pytest.approx(5.0, rel=1e-3)
     drift = drift_of(series([500.0, 500.0]), series([500.0, 500.0001]))
-    assert drift.first is not None and drift.leaves is None
+    assert drift.first is not None and drift.exceeds is None
     huge = range_of(np.array([-1.7e308, 1.7e308]))
     assert huge == math.inf or huge > 1.7e308
 
@@ -88,7 +88,7 @@ def test_numbers_belong_together_by_attempt(tmp_path: Path) -> None:
     a, b = open_trace(write("a.zarr", False)), open_trace(write("b.zarr", True))
     pairs = list(zip(a.processes, b.processes, strict=True))
     (drift,), only_a, only_b = compare_series(all_series(a), all_series(b), pairs, 0.01)
-    assert (drift.counts, drift.matched, drift.first) == ((7, 8), 7, None)
+    assert (drift.a_count, drift.b_count, drift.matched, drift.first) == (7, 8, 7, None)
     assert (only_a, only_b) == ((), ())
 
 
@@ -114,7 +114,7 @@ def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], se
     unequal = [key for key in common if keyed[0][key] != keyed[1][key]]
     assert drift.matched == len(common)
     assert (None if drift.first is None else drift.first.step) == (unequal[0][0] if unequal else None)
-    assert drift.most == max((abs(keyed[0][key] - keyed[1][key]) for key in common), default=0.0)
+    assert drift.largest == max((abs(keyed[0][key] - keyed[1][key]) for key in common), default=0.0)
 
 
 def test_a_million_numbers_stay_arrays() -> None:
@@ -123,7 +123,7 @@ def test_a_million_numbers_stay_arrays() -> None:
     a = Series("watch", "x", "s", "", ("x",), np.arange(1 << 20), values)
     b = Series("watch", "x", "s", "", ("x",), np.arange(1 << 20), values + np.where(values > 0.999, 2.0, 0.0))
     drift = drift_of(a, b)
-    assert drift.leaves is not None and values[drift.leaves.step] > 0.999 and len(drift.growth) == 1
+    assert drift.exceeds is not None and values[drift.exceeds.step] > 0.999 and len(drift.growth) == 1
     assert len(distances(values, values)) == 1 << 20
 
 
@@ -157,15 +157,15 @@ def test_diff_tells_of_the_curves_that_differ(tmp_path: Path) -> None:
     assert [drift.name for drift in comparison.drift] == [PLACE[3], "return"]
     loss, logged = comparison.drift
     assert comparison.first_value is not None and comparison.first_value.step == 4
-    assert loss.first == loss.leaves == DriftPoint(10, 10.0, 11.0) and loss.whole and loss.kind == "item"
-    assert logged.first == DriftPoint(12, 12.0, 12 + 1e-9) and logged.leaves is None and logged.matched == 20
+    assert loss.first == loss.exceeds == DriftPoint(10, 10.0, 11.0) and loss.whole and loss.kind == "item"
+    assert logged.first == DriftPoint(12, 12.0, 12 + 1e-9) and logged.exceeds is None and logged.matched == 20
 
 
 def test_what_a_program_logs_decides_nothing(tmp_path: Path) -> None:
     """No op differs: the runs are identical, and a note says that logged numbers are not."""
     comparison = compared(tmp_path, logged=5.0)
     assert comparison.verdict is Verdict.IDENTICAL and comparison.agrees
-    assert named(comparison)["return"].leaves is not None
+    assert named(comparison)["return"].exceeds is not None
     assert any("return from step 12" in note and "do not decide the verdict" in note for note in comparison.notes)
     assert compared(tmp_path / "again").notes == () and compared(tmp_path / "more").drift == ()
 
@@ -201,7 +201,9 @@ def test_the_tolerance_is_the_readers(tmp_path: Path) -> None:
     """Another share of the range, another step."""
     a = series([float(k) for k in range(100)])
     b = series([k + k / 100 for k in range(100)])
-    steps = [drift.leaves and drift.leaves.step for t in (0.5, 0.005, 0.001, 0) for drift in [drift_of(a, b, None, t)]]
+    steps = [
+        drift.exceeds and drift.exceeds.step for t in (0.5, 0.005, 0.001, 0) for drift in [drift_of(a, b, None, t)]
+    ]
     assert steps[0] is None and steps[3] == 1 and steps[1] is not None and steps[2] is not None
     assert steps[1] > steps[2] > 1
 

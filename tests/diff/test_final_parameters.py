@@ -68,7 +68,7 @@ def test_weights_that_were_changed_at_the_end(tmp_path: Path, a: str, b: str, le
     assert found.first is not None
     assert found.first.op == ("aten.mul_.Tensor" if (b, level) == ("op", "op") else None)
     assert (finding.cause, finding.op, finding.step) == (cause, None, 1)
-    assert "at the end of the processes" in finding.because
+    assert "at the end of the processes" in finding.explanation
     assert finding.optimizer is not None and finding.optimizer.name == "SGD"
     gradients, parameters = finding.outputs
     assert (gradients.a, gradients.b) == (None, None) and parameters.a != parameters.b

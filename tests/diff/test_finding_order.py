@@ -38,7 +38,7 @@ def test_where_it_began_comes_before_who_received_it(tmp_path: Path, waits: bool
         "ranks": (0, 1),
         "origins": (f"rank{at}/main",),
     }
-    assert f"as rank{at}/main does before it" in later.because
+    assert f"as rank{at}/main does before it" in later.explanation
 
 
 def test_the_other_ranks_own_difference_is_none_that_it_received(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
     found = compare(program(tmp_path / "a", 2), program(tmp_path / "b", 1))
     assert found.verdict is Verdict.DIVERGED
     assert streams(found) == ("rank1/main", [], [])
-    assert found.first is not None and "only A has the stream rank1/main" in found.first.because
+    assert found.first is not None and "only A has the stream rank1/main" in found.first.explanation
 
 
 def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:
     found = compare(program(tmp_path / "a", "x"), program(tmp_path / "b", "other"))
     assert found.first is not None and found.first.received is not None
     assert found.first.received.origins == ()
-    assert "came from other processes with c10d.allreduce_.default (row 0)" in found.first.because
+    assert "came from other processes with c10d.allreduce_.default (row 0)" in found.first.explanation
 
 
 def test_the_tables_are_the_recorders() -> None:

@@ -64,7 +64,7 @@ def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
         Cause.SAME_KERNEL: False,
         Cause.ARGUMENTS: None,
     }
-    assert told[Cause.SAME_KERNEL].because.endswith("; it is nondeterministic from run to run")
+    assert told[Cause.SAME_KERNEL].explanation.endswith("; it is nondeterministic from run to run")
 
 
 def test_three_ways_at_one_op(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rltrace.diff.base.kernels import choosing, chosen_text
-from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.diff.base.model import NamedDifference
 
 DIFFER = tuple(
-    EnvironmentDifference(name, None, "x")
+    NamedDifference(name, None, "x")
     for name in (
         "flag.cuda.matmul.tf32",
         "flag.cudnn.benchmark",
@@ -82,9 +82,9 @@ def test_what_chooses_the_kernel_of_an_op(
 
 def test_in_a_sentence() -> None:
     """The first of them; nothing where none is known to, or where it only says what the kernels say."""
-    setting = EnvironmentDifference("env.MKL_CBWR", None, "AVX2")
+    setting = NamedDifference("env.MKL_CBWR", None, "AVX2")
     told = chosen_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
     assert told == ", which MKL_CBWR chooses: unset against AVX2"
     assert chosen_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
-    restated = EnvironmentDifference("cpu.capability", "AVX2", "AVX512")
+    restated = NamedDifference("cpu.capability", "AVX2", "AVX512")
     assert chosen_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""

@@ -105,9 +105,9 @@ def test_the_critic_on_two_machines(record: Record) -> None:
     assert (first.cause, first.op, first.module) == (Cause.KERNEL, "aten.addmm.default", "critic")
     assert first.inputs_match in (InputsMatch.READ, InputsMatch.INFERRED)
     assert (first.kernel.a, first.kernel.b) == ("cutlass 128×128 tf32", "cutlass 64×128 tf32")
-    assert "another kernel ran (kernels cutlass 128×128 tf32 against cutlass 64×128 tf32)" in first.because
-    assert first.because.endswith("which package.nvidia-cublas-cu12 chooses: 12.8.4.1 against 12.6.4.1")
-    assert [d.name for d in found.environment] == ["package.nvidia-cublas-cu12"]
+    assert "another kernel ran (kernels cutlass 128×128 tf32 against cutlass 64×128 tf32)" in first.explanation
+    assert first.explanation.endswith("which package.nvidia-cublas-cu12 chooses: 12.8.4.1 against 12.6.4.1")
+    assert [d.name for d in found.system] == ["package.nvidia-cublas-cu12"]
 
 
 def test_a_scan_that_is_seen_as_another_action(record: Record) -> None:
@@ -138,10 +138,10 @@ def test_random_numbers_on_another_grid(record: Record) -> None:
     )
     first = first_of(found)
     assert (first.cause, first.op, first.step) == (Cause.KERNEL, "aten.randn.default", 1)
-    assert "the RNG state is the same" in first.because
-    assert "the same kernel ran on another grid" in first.because
-    assert "160 blocks of 256 threads against 348 blocks of 256 threads" in first.because
-    assert first.because.endswith("which cuda.multiprocessors chooses: 40 against 58")
+    assert "the RNG state is the same" in first.explanation
+    assert "the same kernel ran on another grid" in first.explanation
+    assert "160 blocks of 256 threads against 348 blocks of 256 threads" in first.explanation
+    assert first.explanation.endswith("which cuda.multiprocessors chooses: 40 against 58")
     assert first.kernel.a is not None and first.kernel.a.endswith("in 160 blocks of 256 threads")
     assert first.kernel.b is not None and first.kernel.b.endswith("in 348 blocks of 256 threads")
     assert first.kernel_names.a == first.kernel_names.b == (NORMAL,)
@@ -159,9 +159,9 @@ def test_tf32_by_its_flag(record: Record) -> None:
     )
     first = first_of(found)
     assert first.cause is Cause.KERNEL
-    assert "kernels cutlass 256×64 fp32 against cutlass 128×128 tf32" in first.because
-    assert first.because.endswith("which flag.cuda.matmul.tf32 chooses: False against True")
-    names = [d.name for d in found.environment]
+    assert "kernels cutlass 256×64 fp32 against cutlass 128×128 tf32" in first.explanation
+    assert first.explanation.endswith("which flag.cuda.matmul.tf32 chooses: False against True")
+    names = [d.name for d in found.system]
     assert names == ["flag.cuda.matmul.tf32", "flag.cudnn.tf32", "flag.matmul_precision"]
 
 
@@ -175,7 +175,7 @@ def test_where_no_profiler_looked(record: Record, unseen: str) -> None:
     assert first.cause is Cause.COMPUTATION
     assert any("--kernels window" in command for command in found.advice) == (unseen == "both")
     where = "either side" if unseen == "both" else unseen.upper()
-    assert first.because.endswith(f"the kernel is unknown on {where}")
+    assert first.explanation.endswith(f"the kernel is unknown on {where}")
 
 
 def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:
@@ -185,12 +185,12 @@ def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:
     other = {**facts, "flag.cuda.matmul.tf32": True, "env.CUBLAS_WORKSPACE_CONFIG": ":16:8"}
     first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=other))
     assert first.cause is Cause.SAME_KERNEL
-    assert first.because.endswith(
+    assert first.explanation.endswith(
         "(_scatter_gather_elementwise_kernel<128>); whether it is deterministic was not tried"
     )
     newer = {**other, "torch.version": "2.12.0"}
     first = first_of(compared(record, "aten.scatter_add.default", scatter, scatter, facts_a=facts, facts_b=newer))
     assert first.cause is Cause.KERNEL
-    assert first.because.endswith(
+    assert first.explanation.endswith(
         "kernels of the same name ran, but the code behind the name may differ (torch.version 2.11.0 against 2.12.0)"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Verdict
-from rltrace.report.diff_json import comparison_json
+from rltrace.json import to_json
 from rltrace.report.diff_text import render_comparison
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.process_start import note_failure, write_birth
@@ -23,7 +23,7 @@ def trace(path: Path, *children: Child, wanted: str = "rank0/child:evaluate.py")
     builder = TraceBuilder(path)
     builder.op("aten.ones.default", outputs=["ones"])
     for name, argument, results in children:
-        process = builder.newborn(wanted, ["evaluate.py", argument])
+        process = builder.create_process(wanted, ["evaluate.py", argument])
         assert process.name == name
         stream = process.stream()
         for result in results:
@@ -130,6 +130,6 @@ def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
     assert found.verdict is Verdict.IDENTICAL
     why = "the recorder could not start: ImportError: no rltrace"
     for side in ("a", "b"):
-        _, missing = comparison_json(found)[side]["processes"]
+        _, missing = to_json(found)[side]["processes"]
         assert (missing["name"], missing["state"], missing["why"]) == ("python eval.py", "never-recorded", why)
     assert " ".join(render_comparison(found, color=False).split()).count(f"python eval.py: never-recorded, {why}") == 2

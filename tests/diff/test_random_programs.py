@@ -86,7 +86,7 @@ def holds_as_read(comparison: Comparison, expected: Truth, made: list[str]) -> N
     assert comparison.verdict is wanted, comparison.why
     value = comparison.first_value
     assert (value and (value.a_index, value.b_index)) == expected.value
-    assert value is None or value.cause is expected.cause, value.because
+    assert value is None or value.cause is expected.cause, value.explanation
     structure = comparison.structure
     if value is None and "rename" not in made:
         assert (structure.only_a, structure.only_b, structure.reordered) == fewest(*expected.rows)

@@ -36,14 +36,14 @@ def test_equal_when_the_step_began(tmp_path: Path) -> None:
     """What the attempt before left behind is what the step began with."""
     same = [states("t", "p", "n"), states("t2", "p", "n")]
     found = finding(tmp_path, 1, {"a": same, "b": same})
-    assert found.because.endswith("; the torch, Python and NumPy generator states were equal as this step began")
+    assert found.explanation.endswith("; the torch, Python and NumPy generator states were equal as this step began")
 
 
 def test_one_that_nobody_seeded(tmp_path: Path) -> None:
     """A generator that stood elsewhere is told apart from those that did not."""
     a, b = [states("t", "p", "n")] * 2, [states("t", "p", "other")] * 2
     found = finding(tmp_path, 1, {"a": a, "b": b})
-    assert found.because.endswith(
+    assert found.explanation.endswith(
         "the torch and Python generator states were equal as this step began, the NumPy ones were not"
     )
 
@@ -52,7 +52,9 @@ def test_in_the_first_step(tmp_path: Path) -> None:
     """Nothing was digested before it, so the states at its end speak."""
     a, b = [states("t", "p", "n")] * 2, [states("t", "p", "n"), states("t", "p", "other")]
     found = finding(tmp_path, 0, {"a": a, "b": b})
-    assert found.because.endswith("; the torch, Python and NumPy generator states are equal at the end of this step")
+    assert found.explanation.endswith(
+        "; the torch, Python and NumPy generator states are equal at the end of this step"
+    )
 
 
 @pytest.mark.parametrize("generators", [None, "t"])
@@ -60,5 +62,5 @@ def test_not_known(tmp_path: Path, generators: str | None) -> None:
     """Where states were not digested, or a side had no such generator yet, nothing is said of them."""
     known: dict[str, object] = {"generators": generators, "python": 0, "numpy": 0}
     found = finding(tmp_path, 1, {"a": [known] * 2, "b": [known] * 2})
-    assert "Python" not in found.because
-    assert ("torch generator states were equal" in found.because) is (generators is not None)
+    assert "Python" not in found.explanation
+    assert ("torch generator states were equal" in found.explanation) is (generators is not None)

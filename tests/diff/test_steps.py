@@ -52,7 +52,7 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     found = comparison.first
     assert found is not None and comparison.verdict is Verdict.DIVERGED
     assert (found.step, found.identical_before, found.op, found.cause) == (3, 3, None, Cause.UNKNOWN)
-    assert found.because.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
+    assert found.explanation.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
     assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
     record_a, record_b, diff = (shlex.split(line.split("&& ")[-1]) for line in comparison.advice)
     assert record_a == ["rltrace", "record", "--steps", "3:4", "-o", "a-window.zarr", "--", "python", "train.py"]
@@ -72,7 +72,7 @@ def test_torch_generators_have_a_seed_of_their_own(tmp_path: Path) -> None:
     """torch seeds its own with a constant: where they differ, from the first step on too, the runs differ."""
     comparison = compared(tmp_path, generators=(0, "x"), numpy=(0, "x"))
     assert comparison.first is not None and comparison.first.step == 0
-    assert comparison.first.because.startswith("the torch generator states differ")
+    assert comparison.first.explanation.startswith("the torch generator states differ")
 
 
 def test_a_generator_beside_torch_that_leaves_its_path_is_a_lead(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_parameters_count_though_generators_do_not(tmp_path: Path) -> None:
     """The first step of another parameter is found all the same."""
     comparison = compared(tmp_path, python=(0, "x"), parameters=(4, "x"))
     assert comparison.first is not None and comparison.first.step == 4
-    assert "Python" not in comparison.first.because
+    assert "Python" not in comparison.first.explanation
 
 
 def test_op_level_against_step_level(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_another_kernel(cli: Any, kernel_setting: str) -> None:
     names = ("a_index", "b_index", "stream", "op", "cause", "inputs_match", "outputs")
     assert [first[name] for name in names] == [wanted[name] for name in names]
     assert (first["again"]["repeats"], first["again"]["of_a"]) == (True, 0)
-    assert first["again"]["of_here"] == first["again"]["times"]
+    assert first["again"]["of_b"] == first["again"]["times"]
     assert done.returncode == 0
     assert f"rltrace: differs from a.zarr at op {first['b_index']:,} of rank0/main" in done.stderr
     assert f"rltrace repro c.zarr --at rank0/main:{first['b_index']} --against a.zarr" in done.stderr

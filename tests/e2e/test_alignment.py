@@ -52,7 +52,7 @@ def test_inputs_that_lie_otherwise_are_told_and_tried(traces: tuple[Path, Path],
     first = compared.decisive
     assert (first.op, first.cause) == ("aten.dot.default", Cause.SAME_KERNEL)
     told = "input 0 (float32[1000]) is aligned to 64 bytes in A, to 4 in B, and kernels choose their loops"
-    assert told in first.because
+    assert told in first.explanation
     assert f"rltrace explain {a} {b}" in compared.advice
     op, sides = prepare(*find(a, None, b), ())
     assert (sides["a"].alignments, sides["b"].alignments, _otherwise(sides)) == ((0, 0), (4, 0), "b")

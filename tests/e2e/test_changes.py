@@ -94,7 +94,7 @@ def test_an_op_that_something_uses(both: Both) -> None:
     assert comparison.decisive == comparison.first
     reader = value_of(comparison)
     assert told(reader)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 2)
-    assert "by aten.mul.Tensor" in reader.because
+    assert "by aten.mul.Tensor" in reader.explanation
 
 
 def test_an_op_in_between_that_changes_nothing(both: Both) -> None:
@@ -143,7 +143,7 @@ def test_a_write_that_one_version_makes(both: Both) -> None:
     comparison = both(training(), training(end="model[0].weight.data[0, 0] = 1.0"))
     found = value_of(comparison)
     assert told(found)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 1)
-    assert "several ops in B, and by one op in A" in found.because
+    assert "several ops in B, and by one op in A" in found.explanation
 
 
 def test_an_argument_that_has_a_default(both: Both) -> None:
@@ -151,7 +151,7 @@ def test_an_argument_that_has_a_default(both: Both) -> None:
     a, b = (training().replace("Tanh()", f"Dropout({rate})") for rate in (0.5, 0.25))
     found = value_of(both(a, b))
     assert told(found)[:2] == (Cause.ARGUMENTS, "aten.bernoulli_.float")
-    assert found.because.endswith("with different arguments: (T) in A, (T, 0.75) in B")
+    assert found.explanation.endswith("with different arguments: (T) in A, (T, 0.75) in B")
 
 
 def test_line_numbers_that_moved(both: Both) -> None:
@@ -183,7 +183,7 @@ def test_recursion(both: Both) -> None:
     assert told(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "return x * (1.25 if leaf == ODD else 1.0)")
     calls = [site.source.partition(" ")[0] for site in found.stack if site.function == "tree"]
     assert calls[::-1] == ["left", "right", "left", "right", "return"]  # 5 is 0101
-    assert "1.0 in A, 1.25 in B" in found.because
+    assert "1.0 in A, 1.25 in B" in found.explanation
 
 
 GENERATOR = """
@@ -386,7 +386,7 @@ def test_a_rollout_of_a_hundred_thousand_ops(both: Both) -> None:
     comparison = both(a, b)
     found = value_of(comparison)
     assert told(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 0)
-    assert "0.25 in A, 0.5 in B" in found.because
+    assert "0.25 in A, 0.5 in B" in found.explanation
     assert found.a_index is not None and found.b_index is not None
     assert found.b_index - found.a_index == comparison.structure.only_b == 2 * 49
     assert found.identical_before == found.a_index
@@ -469,7 +469,7 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
     assert told(found) == (Cause.OUTSIDE, "checkpoint", 0, line)
     assert found.at_op is not None
     assert found.at_op.op == "aten.copy_.default"
-    assert "loaded" in found.because
+    assert "loaded" in found.explanation
 
 
 # --- other ends, other programs ---------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_a_run_that_ends_early(both: Both) -> None:
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.first_value is None
     assert told(comparison.first) == (Cause.ENDED, "aten.randn.default", 3, "x = torch.randn(8, 4)")
-    assert comparison.first is not None and "2 optimizer steps more" in comparison.first.because
+    assert comparison.first is not None and "2 optimizer steps more" in comparison.first.explanation
 
 
 def test_programs_that_have_nothing_in_common(both: Both) -> None:

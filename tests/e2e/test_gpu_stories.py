@@ -103,8 +103,8 @@ def test_another_kernel_by_a_flag(tmp_path: Path) -> None:
     assert first.inputs_match in (InputsMatch.READ, InputsMatch.INFERRED)
     assert first.kernel_names.a and first.kernel_names.b and first.kernel_names.a != first.kernel_names.b
     assert first.kernel.a != first.kernel.b
-    assert "flag.cuda.matmul.tf32 chooses: False against True" in first.because
-    assert "flag.cuda.matmul.tf32" in {difference.name for difference in found.environment}
+    assert "flag.cuda.matmul.tf32 chooses: False against True" in first.explanation
+    assert "flag.cuda.matmul.tf32" in {difference.name for difference in found.system}
     here, on, off = tried(tmp_path, a, b, KernelSetting(), parse_setting("tf32=on"), parse_setting("tf32=off"))
     assert [one.trouble for one in (here, on, off)] == ["", "", ""]
     assert here.gives("a") and off.gives("a") and on.gives("b")

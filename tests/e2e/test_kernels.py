@@ -86,7 +86,7 @@ def test_other_random_numbers_from_the_same_state(cli: Any, needs_change: Needs)
     assert (first["cause"], first["op"], first["step"]) == ("kernel", "aten.randn.default", 3)
     assert first["site"] == cli.place("noise.py", "<module>", "noise = torch.randn(4 * (update + 1))")
     assert first["inputs_match"] == "read"
-    assert "the RNG state is the same" in first["because"]
+    assert "the RNG state is the same" in first["explanation"]
     assert first["kernel"]["a"] != first["kernel"]["b"]
 
 
@@ -102,7 +102,7 @@ def test_another_number_of_threads(cli: Any, needs_change: Needs) -> None:
     library, _, threads = first["kernel"]["a"].rpartition(", ")
     assert (threads, first["kernel"]["b"]) == ("1 thread", f"{library}, 2 threads")
     assert library.startswith("ATen ") and len(library.split()) == 2
-    assert "threads 1 against 2" in first["because"]
+    assert "threads 1 against 2" in first["explanation"]
     assert {d["name"] for d in found["system"]} == {"env.OMP_NUM_THREADS", "torch.threads"}
 
 
@@ -114,7 +114,7 @@ def test_a_copy_over_its_own_source(cli: Any) -> None:
     assert (first["cause"], first["op"]) == ("kernel", "aten.copy_.default")
     assert first["site"] == cli.place("thinned.py", "<module>", "frames[FRAMES:].copy_(frames[:-1:2])")
     assert first["inputs_match"] == "inferred"
-    assert "source and destination overlap" in first["because"]
+    assert "source and destination overlap" in first["explanation"]
 
 
 @pytest.mark.parametrize("program", ["dqn.py", "td3.py"])

@@ -16,7 +16,7 @@ from torch import distributed, nn
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.report.diff_json import comparison_json
+from rltrace.json import to_json
 from rltrace.report.diff_text import render_comparison
 from rltrace.trace.format.schema import Origin
 from rltrace.trace.read.reader import Trace, open_trace
@@ -143,7 +143,7 @@ def test_a_difference_on_one_rank_is_received_by_the_other(runs: Runs) -> None:
 def test_the_reports_tell_the_origin_from_the_receiver(runs: Runs) -> None:
     """In JSON and in words."""
     found = runs.compare("a.zarr", "changed.zarr")
-    told = comparison_json(found)
+    told = to_json(found)
     assert told["first"]["stream"] == "rank1/main" and told["unordered"] == []
     assert [part["received"]["origins"] for part in told["later"]] == [["rank1/main"]]
     text = " ".join(render_comparison(found, color=False).split())

@@ -17,7 +17,7 @@ def test_every_masked_origin_is_found_and_is_needed(cli: Any, kernel_setting: st
     cli.record("a.zarr", "ppo.py", "--values", "all", "--values-inputs")
     found = replay(cli, kernel_setting, "all.zarr", ["all"])
     assert found["outcome"] == "injected"
-    assert found["asked"] > 2_000
+    assert found["selected"] > 2_000
     assert cli.diff("a.zarr", "all.zarr")[1]["verdict"] == "identical"
     origins = found["other"]
     assert origins

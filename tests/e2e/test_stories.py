@@ -98,7 +98,7 @@ def test_an_extra_random_draw(cli: Any, unchanged: Path) -> None:
         "function": "<module>",
         "source": draw,
     }
-    assert "draws from a generator" in first["because"]
+    assert "draws from a generator" in first["explanation"]
     assert (value["cause"], value["op"], value["step"]) == ("rng", "aten.randn.default", 3)
     assert (value["site"]["source"], value["inputs_match"]) == ("noise = torch.randn(8, 2)", "read")
     assert value["b_index"] == value["a_index"] + 1
@@ -113,8 +113,8 @@ def test_an_action_space_that_nobody_seeded(cli: Any) -> None:
     assert (status, first["cause"], first["op"], first["step"]) == (1, "outside", "aten.sub.Tensor", 0)
     source = "loss = (model(torch.rand(8, 4)).sum(dim=1) - taken).pow(2).mean()"
     assert first["site"] == cli.place("batched_actions.py", "<module>", source)
-    assert "input 1 (int64[8]) came from outside" in first["because"]
-    assert "the torch, Python and NumPy generator states are equal" in first["because"]
+    assert "input 1 (int64[8]) came from outside" in first["explanation"]
+    assert "the torch, Python and NumPy generator states are equal" in first["explanation"]
     assert found["system"] == []
 
 
@@ -128,8 +128,8 @@ def test_weights_changed_through_numpy(cli: Any, unchanged: Path) -> None:
     assert (status, first["cause"], first["op"]) == (1, "untracked-write", "aten.addmm.default")
     assert (first["module"], first["step"], first["inputs_match"]) == ("Sequential.2", 3, "differ")
     assert first["site"]["source"] == "loss = ((model(observations) - noise) ** 2).mean()"
-    assert "input 2 (float32[16,2])" in first["because"]
-    assert "changed without any recorded op" in first["because"]
+    assert "input 2 (float32[16,2])" in first["explanation"]
+    assert "changed without any recorded op" in first["explanation"]
 
 
 def test_a_set_of_strings(cli: Any) -> None:
@@ -172,6 +172,6 @@ def test_a_run_that_raised(cli: Any, unchanged: Path) -> None:
     first = found["first"]
     assert (status, found["verdict"], found["first_value"]) == (1, "diverged", None)
     assert (first["cause"], first["op"], first["step"]) == ("ended", "aten.lift_fresh.default", 4)
-    assert "B ends here with an uncaught AssertionError" in first["because"]
+    assert "B ends here with an uncaught AssertionError" in first["explanation"]
     assert first["b_index"] is None and first["a_index"] == first["identical_before"]
     assert first["site"]["source"].startswith("observations = torch.from_numpy(")

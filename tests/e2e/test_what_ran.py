@@ -128,7 +128,7 @@ def test_under_another_setting_other_names(asked: Any) -> None:
         pytest.skip("it computes the same bits on this processor")
     assert (first["op"], first["cause"]) == ("aten.gelu.default", "kernel")
     assert first["kernel"]["a"].startswith("oneDNN eltwise ") and first["kernel"]["a"].endswith(", 1 thread")
-    assert f"kernels {first['kernel']['a'].removesuffix(', 1 thread')} against oneDNN eltwise" in first["because"]
+    assert f"kernels {first['kernel']['a'].removesuffix(', 1 thread')} against oneDNN eltwise" in first["explanation"]
     others = {(other["op"], other["same_bits"]) for other in found["other_kernels"]}
     assert ("aten.gelu.default", False) in others and ("aten.convolution.default", None) in others
 

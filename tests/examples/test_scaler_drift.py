@@ -19,7 +19,7 @@ def test_page(folder: Path) -> None:
 
     told = json.loads(run("rltrace series drift.zarr --format json --svg scalers.svg 2>/dev/null", folder).output)
     (trace,) = told["traces"]
-    (parting,) = trace["partings"]
+    (parting,) = trace["divergences"]
     assert parting["cause"] == "found_inf"
     assert {tuple(side["scalers"]): side["found_inf"] for side in parting["sides"]} == {(0, 2): False, (1,): True}
     calm, nervous, other = (scaler["optimizers"][0] for scaler in trace["scalers"])
@@ -33,4 +33,4 @@ def test_page(folder: Path) -> None:
         scale = next(series["points"] for series in trace["series"] if series["name"] == "scaler:0/scale")
         assert [value for _, value in scale] == [value for _, value in among[f"scaler:{number}/scale"]]
     shared = json.loads(run("rltrace series shared.zarr --format json", folder).output)["traces"][0]
-    assert len(shared["scalers"]) == 1 and shared["partings"] == []
+    assert len(shared["scalers"]) == 1 and shared["divergences"] == []

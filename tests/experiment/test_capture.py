@@ -7,14 +7,12 @@ import stat
 import warnings
 import zipfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from rltrace.experiment.confirm.capture import (
     ABOUT,
-    SCHEMA,
     TRACE,
     CaptureError,
     CaptureInfo,
@@ -24,6 +22,7 @@ from rltrace.experiment.confirm.capture import (
     unpack,
     write_capture,
 )
+from rltrace.json import to_json
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.slice import slice_trace
@@ -44,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
 
 def archive(file: Path, *entries: tuple[str | zipfile.ZipInfo, bytes], **about: object) -> Path:
     """A ZIP archive that tells of a capture, with these entries."""
-    told = {"schema": SCHEMA, **asdict(CAPTURED), **about}
+    told = {**to_json(CAPTURED), **about}
     with zipfile.ZipFile(file, "w") as made, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that are there twice
         made.writestr(ABOUT, json.dumps(told))

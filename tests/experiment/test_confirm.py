@@ -68,7 +68,7 @@ def test_masked_origins(tmp_path: Path) -> None:
         )
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert states(outcome) == EXPECTED
     assert outcome.by_state
     assert needed(outcome) == {"confirm.first.default", "confirm.second.default"}
@@ -89,10 +89,10 @@ def test_one_matters_and_two_do_not(tmp_path: Path) -> None:
         train(3, loss_of, **({"first": 0.1, "second": 0.1, "third": 0.1} if is_b else {}))
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert needed(outcome) == {"confirm.first.default"}
     assert len(outcome.classes) == 3
-    assert "it is all that is needed" in outcome.because
+    assert "it is all that is needed" in outcome.explanation
 
 
 def test_a_log_alone(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_log_alone(tmp_path: Path) -> None:
         train(2, loss_of, second=0.1 * is_b)
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert outcome.by_state is False
     assert needed(outcome) == {"confirm.second.default"}
 
@@ -127,7 +127,7 @@ def test_data_from_outside(tmp_path: Path) -> None:
         train(3, loss_of)
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert kind.parts == ("outside",)
     assert (outcome.first_step, outcome.end_step) == (1, 3)
@@ -145,7 +145,7 @@ def test_a_generator(tmp_path: Path) -> None:
         train(3, loss_of)
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert (kind.op, kind.parts, kind.count) == ("aten.rand.default", ("generator",), 1)
 
@@ -163,7 +163,7 @@ def test_control_flow_that_forks_on_a_number(tmp_path: Path) -> None:
         train(3, loss_of, first=0.1 * is_b)
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert needed(outcome) == {"confirm.first.default"}
 
 
@@ -179,7 +179,7 @@ def test_other_arguments(tmp_path: Path) -> None:
             optimizer.zero_grad()
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert all("add" in op for op in needed(outcome))
 
 
@@ -199,8 +199,8 @@ def test_control_flow_that_no_op_tells(tmp_path: Path) -> None:
         train(2, loss_of)
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.UNRESOLVED, outcome.because
-    assert "runs other ops than A" in outcome.because
+    assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
+    assert "runs other ops than A" in outcome.explanation
 
 
 def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
         train(2, lambda model, step: first(model(torch.rand(5, 4))).mean(), first=noise.random())
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.UNRESOLVED, outcome.because
-    assert "A is not reproducible" in outcome.because
+    assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
+    assert "A is not reproducible" in outcome.explanation
     assert states(outcome) == [ArmState.FAILED] + [ArmState.NOT_RUN] * 3
 
 
@@ -232,8 +232,8 @@ def test_threads_that_add_in_any_order(tmp_path: Path) -> None:
         torch.set_num_threads(before)
     if outcome is None:
         pytest.skip("the threads added in the same order every time")
-    assert outcome.word is Outcome.UNRESOLVED, outcome.because
-    assert "is not reproducible" in outcome.because
+    assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
+    assert "is not reproducible" in outcome.explanation
 
 
 def until_they_part(folder: Path, program: Callable[[bool], None]) -> ExperimentResult | None:
@@ -265,7 +265,7 @@ def test_b_that_seldom_computes_otherwise(tmp_path: Path, flaky_from: int) -> No
     outcome = confirm(tmp_path, program, samples=2)
     if flaky_from <= 3:  # B, B0 and B0 again
         assert outcome.word is Outcome.UNRESOLVED
-        assert "B is not reproducible" in outcome.because
+        assert "B is not reproducible" in outcome.explanation
     else:  # A's values cover for whatever B computes there
         assert outcome.word is Outcome.CONFIRMED
 
@@ -280,7 +280,7 @@ def test_a_repair_that_comes_and_goes(tmp_path: Path) -> None:
         train(2, lambda model, step: second(first(model(torch.rand(5, 4)))).square().mean(), **off)
 
     outcome = confirm(tmp_path, program, samples=2)
-    assert outcome.word in (Outcome.UNRESOLVED, Outcome.PARTIAL), outcome.because
+    assert outcome.word in (Outcome.UNRESOLVED, Outcome.PARTIAL), outcome.explanation
 
 
 def two_origins(is_b: bool) -> None:
@@ -296,28 +296,28 @@ def two_origins(is_b: bool) -> None:
 def test_the_wrong_cause(tmp_path: Path) -> None:
     """Values at an op that only receives the difference repair nothing, though they would cover for it."""
     outcome = confirm(tmp_path, two_origins, selectors=("op=mse_loss", "op=square", "op=pow"))
-    assert outcome.word is Outcome.REFUTED, outcome.because
-    assert "confirm.first.default" in outcome.because
+    assert outcome.word is Outcome.REFUTED, outcome.explanation
+    assert "confirm.first.default" in outcome.explanation
     assert states(outcome)[2:] == [ArmState.OTHERWISE, ArmState.NOT_RUN]
 
 
 def test_a_later_cause(tmp_path: Path) -> None:
     """An op that does compute otherwise, but after the difference had begun."""
     outcome = confirm(tmp_path, two_origins, selectors=("op=confirm.second",))
-    assert outcome.word is Outcome.REFUTED, outcome.because
+    assert outcome.word is Outcome.REFUTED, outcome.explanation
 
 
 def test_a_part_of_the_cause(tmp_path: Path) -> None:
     """The first origin alone: B follows A further, and the next origin is named."""
     outcome = confirm(tmp_path, two_origins, selectors=("op=confirm.first",))
-    assert outcome.word is Outcome.PARTIAL, outcome.because
-    assert "confirm.second.default" in outcome.because
+    assert outcome.word is Outcome.PARTIAL, outcome.explanation
+    assert "confirm.second.default" in outcome.explanation
 
 
 def test_the_whole_cause_by_hand(tmp_path: Path) -> None:
     """Both origins, as selectors."""
     outcome = confirm(tmp_path, two_origins, selectors=("op=confirm.first", "op=confirm.second"))
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert states(outcome) == EXPECTED
 
 
@@ -332,13 +332,13 @@ def test_an_op_that_b_does_not_come_to(tmp_path: Path) -> None:
         train(2, loss_of, first=0.1 * is_b)
 
     outcome = confirm(tmp_path, program, selectors=("op=confirm.second",))
-    assert outcome.word is Outcome.UNRESOLVED, outcome.because
-    assert "did not happen" in outcome.because
+    assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
+    assert "did not happen" in outcome.explanation
 
 
 def test_a_limit_on_values(tmp_path: Path) -> None:
     """Values that were left out for want of room are asked for, not passed over."""
     outcome = confirm(tmp_path, two_origins, values_limit=200)
     assert outcome.word is Outcome.UNRESOLVED
-    assert "--values-limit" in outcome.because
+    assert "--values-limit" in outcome.explanation
     assert outcome.arms[0].name is ArmName.A0

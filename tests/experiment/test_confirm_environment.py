@@ -41,7 +41,7 @@ def test_what_an_environment_returned(tmp_path: Path) -> None:
             optimizer.zero_grad()
 
     outcome = confirm(tmp_path, program)
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert (outcome.first_step, outcome.end_step) == (1, 3)
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert kind.parts == ("outside",)

@@ -92,7 +92,7 @@ def test_what_it_takes(script: Script) -> None:
             used = {number for number in (*script.loss, *script.log) if number in script.off}
             assert not used
             return
-    assert outcome.word is Outcome.CONFIRMED, outcome.because
+    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     assert {kind.op for kind in outcome.classes} == {
         f"planted.op{number}.default" for number in {*script.loss, *script.log} & script.off
     }

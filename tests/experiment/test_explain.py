@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rltrace.errors import UsageError
-from rltrace.experiment.explain import Tried, is_missing, pairs
+from rltrace.experiment.explain import Tried, TriedResult, is_missing, pairs
 from rltrace.experiment.kernel_settings import OF, SWITCHES, KernelSetting, OpProfile, parse_setting, settings
 from rltrace.report.explain import NEVER_RUN, conclusions, explain_json, explain_lines
 
@@ -17,7 +17,7 @@ WHOSE = {A: ("a",), B: ("b",), C: ()}
 
 
 def tried(setting: str, *results: tuple[str, ...]) -> Tried:
-    made = tuple((result, 5, WHOSE[result]) for result in results)
+    made = tuple(TriedResult(result, 5, WHOSE[result]) for result in results)
     return Tried(KernelSetting(*setting.split("=")), 5 * len(results), made)
 
 
@@ -73,7 +73,7 @@ def test_the_settings_of_the_other_run() -> None:
     assert "alignment=64" in map(str, grid.tries)
     nothing = settings(OpProfile("aten.randn.default", has_inputs=False), [], [1])
     assert not [setting for setting in nothing.tries if setting.name == "alignment"]
-    found = [tried("", A), Tried(KernelSetting(OF, "b"), 5, ((B, 5, ("b",)),))]
+    found = [tried("", A), Tried(KernelSetting(OF, "b"), 5, (TriedResult(B, 5, ("b",)),))]
     assert list(conclusions(["a", "b"], found))[1] == "With the settings of B this machine gives B's bits."
     assert pairs(found) == []
 
@@ -181,7 +181,7 @@ def test_pairs_of_what_changed_something() -> None:
 def test_the_pair_that_gives_the_other_bits() -> None:
     """Told in one sentence, as a single one is."""
     both = KernelSetting("threads", "2", (KernelSetting("MKL_CBWR", "AVX2"),))
-    found = [tried("", A), tried("threads=2", C), Tried(both, 5, ((B, 5, ("b",)),))]
+    found = [tried("", A), tried("threads=2", C), Tried(both, 5, (TriedResult(B, 5, ("b",)),))]
     assert is_missing("b", found[:2]) and not is_missing("b", found) and not is_missing("a", found)
     assert list(conclusions(["a", "b"], found))[1] == "With threads=2 and MKL_CBWR=AVX2 this machine gives B's bits."
 

@@ -53,10 +53,10 @@ def test_two_good_halves_are_a_confirmed_cause() -> None:
         (OF_B, OF_B, Outcome.REPAIRED),
         (OF_A, OF_A, None),
         (half({ArmName.A0: GOOD, ArmName.A_FROM_B: ArmState.OTHERWISE}), OF_B, Outcome.PARTIAL),
-        (half({ArmName.A0: ArmState.FAILED}, word=Outcome.UNRESOLVED, because="no"), OF_B, Outcome.UNRESOLVED),
+        (half({ArmName.A0: ArmState.FAILED}, word=Outcome.UNRESOLVED, explanation="no"), OF_B, Outcome.UNRESOLVED),
         (OF_A, half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.OTHERWISE}, word=Outcome.REFUTED), Outcome.REFUTED),
         (OF_A, half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.OTHERWISE}, word=Outcome.PARTIAL), Outcome.PARTIAL),
-        (OF_A, half({ArmName.B0: ArmState.FAILED}, word=Outcome.UNRESOLVED, because="no"), Outcome.UNRESOLVED),
+        (OF_A, half({ArmName.B0: ArmState.FAILED}, word=Outcome.UNRESOLVED, explanation="no"), Outcome.UNRESOLVED),
     ],
 )
 def test_what_halves_come_to(a: ExperimentResult, b: ExperimentResult, word: Outcome | None) -> None:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import (
-    SCHEMA,
     Arm,
     ArmName,
     ArmState,
@@ -21,11 +20,11 @@ from rltrace.experiment.outcome import (
     OriginClass,
     Outcome,
     OutcomeError,
-    outcome_json,
-    parse_outcome,
     read_outcome,
     write_outcome,
 )
+from rltrace.json import from_json, to_json
+from rltrace.trace.read.names import Site
 
 TEXT = st.text(max_size=12)
 COUNT = st.integers(0, 2**40)
@@ -49,7 +48,7 @@ CLASSES = st.builds(
 OUTCOMES = st.builds(
     ExperimentResult,
     word=st.none() | st.sampled_from(Outcome),
-    because=TEXT,
+    explanation=TEXT,
     a=TEXT,
     b=TEXT,
     first_step=st.none() | COUNT,
@@ -75,7 +74,7 @@ OUTCOME = ExperimentResult(
 @given(OUTCOMES)
 def test_there_and_back(outcome: ExperimentResult) -> None:
     """What was written is what is read, every field of it, through the text of the file."""
-    assert parse_outcome(json.loads(json.dumps(outcome_json(outcome)))) == outcome
+    assert from_json(ExperimentResult, json.loads(json.dumps(to_json(outcome)))) == outcome
 
 
 def test_file(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_file(tmp_path: Path) -> None:
     write_outcome(path, OUTCOME)
     assert read_outcome(path) == OUTCOME and list(tmp_path.iterdir()) == [path]
     document = json.loads(path.read_text())
-    assert document["schema"] == SCHEMA
+    assert document["schema"] == ExperimentResult.SCHEMA
     path.write_text(json.dumps({**document, "later": {"more": 1}}))
     assert read_outcome(path) == OUTCOME
     write_outcome(path, replace(OUTCOME, word=None))
@@ -92,7 +91,7 @@ def test_file(tmp_path: Path) -> None:
 
 
 def broken(**fields: Any) -> str:
-    return json.dumps({**outcome_json(OUTCOME), **fields})
+    return json.dumps({**to_json(OUTCOME), **fields})
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ def broken(**fields: Any) -> str:
         ("[" * 100_000, "no JSON"),
         ("[]", "its schema is None"),
         ('{"schema": "rltrace.diff/1"}', "its schema is 'rltrace.diff/1'"),
-        (broken(schema="rltrace.confirm/2"), "install a newer one"),
+        (broken(schema="rltrace.confirm/2"), "this rltrace reads rltrace.confirm/1"),
         (broken(word="proven"), "'proven' is not a valid Outcome"),
-        (broken(arms=[{"name": "A0"}]), "'state'"),
+        (broken(arms=[{"name": "A0"}]), '"arms[0].state" is missing'),
         (broken(trials="3"), '"trials" is no int'),
         (broken(trials=True), '"trials" is no int'),
         (broken(classes=None), '"classes" is no list'),
@@ -117,6 +116,16 @@ def test_what_is_no_outcome(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(OutcomeError) as raised:
         read_outcome(path)
     assert why in str(raised.value) and str(path) in str(raised.value)
+
+
+def test_an_older_file(tmp_path: Path) -> None:
+    """One whose keys had other names is refused in a sentence that says what to do."""
+    path = tmp_path / "confirm.json"
+    document = to_json(OUTCOME)
+    document["because"] = document.pop("explanation")
+    path.write_text(json.dumps(document))
+    with pytest.raises(OutcomeError, match=r'"explanation" is missing.*run rltrace confirm again'):
+        read_outcome(path)
 
 
 def test_no_file(tmp_path: Path) -> None:

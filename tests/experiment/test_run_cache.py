@@ -16,7 +16,7 @@ from rltrace.experiment.rerun_command import Recipe
 from rltrace.experiment.runner import RunRequest, RunResult
 from rltrace.testing import TraceBuilder
 
-ACCOUNT = '{"asked": 1, "done": 1, "received": 0, "missed": [], "other": []}'
+ACCOUNT = '{"selected": 1, "injected": 1, "propagated": 0, "missed": [], "other": []}'
 
 
 class Made:

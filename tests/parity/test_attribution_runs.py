@@ -97,17 +97,17 @@ def test_each_module_removes_its_part(folder: Path, capsys: pytest.CaptureFixtur
     assert status == 1, said.err
     found = json.loads(said.out)
     parts = found["contributions"]
-    assert [one["module"] for one in parts["modules"]] == ["Policy.one", "Policy.two"]
+    assert [one["module"] for one in parts["shares"]] == ["Policy.one", "Policy.two"]
     assert parts["repeats"] is True
     assert parts["control"]["gap"] == parts["recorded"] == found["gap"]["mean"]
-    one, two = parts["modules"]
-    assert one["in_turn"] == one["alone"]
+    one, two = parts["shares"]
+    assert one["in_turn"] == one["single"]
     assert one["in_turn"]["removed"] > two["in_turn"]["removed"] > 0
     assert parts["together"]["gap"] == two["in_turn"]["gap"] == 0.0
-    assert two["alone"]["gap"] > 0
-    assert sum(part["in_turn"]["removed"] for part in parts["modules"]) == pytest.approx(parts["recorded"])
+    assert two["single"]["gap"] > 0
+    assert sum(part["in_turn"]["removed"] for part in parts["shares"]) == pytest.approx(parts["recorded"])
     assert parts["add_up"] is False
-    assert parts["removed_alone"] < 0.9 * parts["together"]["removed"]
+    assert parts["removed_single"] < 0.9 * parts["together"]["removed"]
     assert (folder / "runs" / "control.zarr").is_dir()
     assert not (folder / "runs" / "folders").exists()
 
@@ -125,7 +125,7 @@ def test_a_map_goes_along(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     command = "compare", "generate.zarr", str(recorded.path), "--map", "names", "--format", "json"
     assert main([*command, "--contributions", "--most", "2", "--", sys.executable, "program.py"]) == 1
     parts = json.loads(capsys.readouterr().out)["contributions"]
-    assert [one["module"] for one in parts["modules"]] == ["Trainer.first", "Trainer.second"]
+    assert [one["module"] for one in parts["shares"]] == ["Trainer.first", "Trainer.second"]
     assert parts["together"]["gap"] == 0.0 < parts["recorded"]
 
 
@@ -164,9 +164,9 @@ def test_steps_after_rows_were_put_in_do_not_count(
     found = json.loads(capsys.readouterr().out)
     parts = found["contributions"]
     assert (parts["step"], parts["repeats"]) == (0, True)
-    (one,) = parts["modules"]
+    (one,) = parts["shares"]
     assert one["module"] == "Policy.two"
-    assert one["alone"]["gap"] == 0.0 < parts["recorded"] != found["gap"]["mean"]
+    assert one["single"]["gap"] == 0.0 < parts["recorded"] != found["gap"]["mean"]
 
 
 def test_what_makes_no_sense_is_told_before_anything_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, rea
     assert [origin.path.b for origin in parity.origins] == [f"Policy.{at}"]
     first = parity.origins[0]
     assert first.reason is reason
-    assert words in first.because
+    assert words in first.explanation
     assert first.own is (at == "layers.1.attention")
     before = next(module for module in parity.modules if module.path.a == f"Policy.{at}")
     assert before.inputs_differing == 0
@@ -117,7 +117,7 @@ def test_dropout_that_was_left_on_is_named(tmp_path: Path, on: str) -> None:
     parity = compared(record(tmp_path / "t.zarr", program)).parity
     assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.keep", Reason.RNG)
-    assert "draws random numbers" in parity.first.because
+    assert "draws random numbers" in parity.first.explanation
 
 
 def test_two_programs_with_other_names(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
     assert parity.verdict is ParityVerdict.DIFFERS
     assert parity.first is not None
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
-    assert "positions" in parity.first.because
+    assert "positions" in parity.first.explanation
 
 
 def test_sequences_that_see_each_other_are_no_matter_of_shape(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_calls_of_modules(record: Record) -> None:
     assert head.end_row == outer.end_row
     assert not any(call.raised for call in calls)
     assert np.array_equal(kept(linear, Part.OUTPUT, "").digests, kept(relu, Part.INPUT, "input").digests)
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 def test_each_row_has_its_digest(record: Record) -> None:
@@ -254,7 +254,7 @@ def test_with_values(record: Record) -> None:
         assert all(values.get(tensor.whole) is not None for tensor in op.tensors)
     assert found.rows == alone.rows
     assert set(alone.process.values.digests.tolist()) <= set(values.digests.tolist())
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 class Point(NamedTuple):
@@ -453,7 +453,7 @@ def test_other_threads(record: Record) -> None:
     found = record(program, rows="all")
     store = found.process.kept_rows
     assert [len(store.calls(stream.index)) for stream in found.process.streams] == [1, 1]
-    assert verify(found.path).ok
+    assert verify(found.path).sound
 
 
 def test_windows(record: Record) -> None:
@@ -498,10 +498,10 @@ def test_the_limit(record: Record) -> None:
     assert sum(entry.values for entry in store.left_out) + len(there) == 3 * 2 + 2 * 2
 
 
-@pytest.mark.parametrize("copied", [0, activation_tensors.COPIED])
+@pytest.mark.parametrize("copied", [0, activation_tensors.MAX_COPIED_BYTES])
 def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
     """Whether they are copied first or not, whatever their layout, rows and values are the same."""
-    monkeypatch.setattr(activation_tensors, "COPIED", copied)
+    monkeypatch.setattr(activation_tensors, "MAX_COPIED_BYTES", copied)
     takes, x = Takes(), torch.randn(6, 4)
     given = [x, x.t(), x[::2], torch.complex(x, x).conj(), x > 0, x.bfloat16(), torch.arange(3), torch.tensor(2.0)]
     store = record(lambda: takes(given), rows="module=Takes").process.kept_rows
@@ -518,7 +518,7 @@ def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pyt
         (ctypes.c_float * 1).from_address(x.data_ptr())[0] += 1
         return row_digests(*given)
 
-    monkeypatch.setattr(activation_tensors, "COPIED", 0)
+    monkeypatch.setattr(activation_tensors, "MAX_COPIED_BYTES", 0)
     monkeypatch.setattr(activation_tensors, "row_digests", written)
     store = record(lambda: Takes()(x), rows="module=Takes").process.kept_rows
     assert shown(store.calls(0)[0]) == []

@@ -52,7 +52,7 @@ def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatc
 
     def watched(self: committer.Committer, stream: OpRecorder) -> None:
         wake(self, stream)
-        most.append(stream.row - self._taken[stream.number])
+        most.append(stream.row - self._committed[stream.number])
 
     monkeypatch.setattr(committer.Committer, "wake", watched)
 
@@ -63,7 +63,7 @@ def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatc
 
     got = record(program)
     assert len(got.rows) == 2_001
-    assert most and max(most) <= (committer.MOST_SEGMENTS + 1) * 16
+    assert most and max(most) <= (committer.MAX_PENDING_SEGMENTS + 1) * 16
 
 
 def test_values_spread_over_rows() -> None:

@@ -129,7 +129,7 @@ def test_a_profiler_that_sees_nothing_of_the_device_is_not_taken_for_none_launch
 ) -> None:
     """Where nsys has CUPTI's place: the rows ran on a device, and nothing at all was launched."""
     pretend(monkeypatch, kernels=None)
-    monkeypatch.setattr("rltrace.recorder.profiler.cycles.Seen._is_blind", lambda *_: True)
+    monkeypatch.setattr("rltrace.recorder.profiler.cycles.LaunchRecorder._is_blind", lambda *_: True)
     got = record(lambda: torch.ones(5).tanh(), kernels=ALL)
     assert {entry.why for entry in got.process.launched.unknown} == {cycles.BLIND}
 
@@ -374,7 +374,7 @@ def test_the_programs_own_profiler_sees_what_it_sees_without(
     record(program)
     got = record(program, kernels=ALL)
     assert kept[0] == kept[1]
-    assert {entry.why for entry in got.process.launched.unknown} == {cycles.ANOTHER}
+    assert {entry.why for entry in got.process.launched.unknown} == {cycles.OTHER_PROFILER}
     names = named(got, "aten.addmm.default")
     assert (names[0], names[-1]) == (ADDMM, ADDMM)
 
@@ -384,7 +384,7 @@ def test_a_profiler_that_ran_before_the_recording(record: Record, monkeypatch: p
     pretend(monkeypatch)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         got = record(lambda: updates(2), kernels=ALL)
-    assert {entry.why for entry in got.process.launched.unknown} == {cycles.ANOTHER}
+    assert {entry.why for entry in got.process.launched.unknown} == {cycles.OTHER_PROFILER}
     assert any(event.name == "aten::addmm" for event in profiler.events())
 
 

@@ -270,7 +270,7 @@ def test_what_differs_is_marked_or_follows_from_a_mark(record: Record, program: 
     first = compare(got[0].path, got[1].path).first
     assert first is not None and first.cause is Cause.UNINITIALISED
     origin = first.a_index
-    assert origin is not None and rows[origin].marked and "it may have read uninitialised memory" in first.because
+    assert origin is not None and rows[origin].marked and "it may have read uninitialised memory" in first.explanation
     computed = {i for i in values if rows[i].name not in ("clone", "copy_", "_to_copy")}
     assert origin in values and origin <= min(computed)
 

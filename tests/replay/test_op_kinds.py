@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rltrace.diff.base.model import Site
 from rltrace.errors import UsageError
+from rltrace.json import from_json, to_json
 from rltrace.replay.op_kinds import (
     GENERATOR,
     NUMBER,
@@ -18,13 +17,14 @@ from rltrace.replay.op_kinds import (
     OpDistance,
     OpKind,
     OpKinds,
+    OtherKind,
     Tallies,
     merged,
-    parse_kind,
     read_labels,
 )
 from rltrace.replay.plan import read_only
 from rltrace.report.replay import kind_lines
+from rltrace.trace.read.names import Site, Words
 
 TABLES = {
     "kernels": [{}, {"library": "ATen", "isa": "AVX2", "threads": 1}],
@@ -39,7 +39,7 @@ TABLES = {
 
 def test_a_kind_is_op_kernel_and_innermost_line() -> None:
     """The same three give the same kind; frames that are not the user's do not count, and there may be none."""
-    kinds = OpKinds(TABLES)
+    kinds = OpKinds(Words(TABLES))
     found = kinds.of("aten.mm.default", 1, 1)
     assert found.label == "aten.mm.default at train.py:4 (update), ATen AVX2, 1 thread"
     assert kinds.of("aten.mm.default", 1, 1) is found
@@ -88,7 +88,7 @@ def test_tallies_count_and_survive_json() -> None:
     assert found.parts == (RESULT, NUMBER)
     assert found.rows == {"rank0/main": (5, 8)}
     assert found.kinds_b == ("aten.mm.default, other", "aten.mm.default, third")
-    assert parse_kind(json.loads(json.dumps(asdict(found)))) == found
+    assert from_json(OtherKind, json.loads(json.dumps(to_json(found)))) == found
 
 
 def test_kinds_of_several_processes_are_one() -> None:

@@ -59,7 +59,7 @@ def test_a_receiver_is_left_as_it_is(tmp_path: Path) -> None:
     a, b, c, account = replay(tmp_path, program, "op=exp")
     assert a != b
     assert c == b
-    assert (account.asked, account.done, account.received, account.complete) == (1, 0, 1, True)
+    assert (account.selected, account.injected, account.propagated, account.complete) == (1, 0, 1, True)
 
 
 def test_an_origin_gets_its_value(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_an_origin_gets_its_value(tmp_path: Path) -> None:
 
     a, b, c, account = replay(tmp_path, program, "op=mul")
     assert a == c != b
-    assert (account.asked, account.done, account.received) == (1, 1, 0)
+    assert (account.selected, account.injected, account.propagated) == (1, 1, 0)
 
 
 def test_a_receiver_becomes_an_origin_once_its_inputs_are_as_in_a(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_receiver_becomes_an_origin_once_its_inputs_are_as_in_a(tmp_path: Path
 
     a, _, c, account = replay(tmp_path, program, "all")
     assert a == c
-    assert account.received == 0
+    assert account.propagated == 0
     assert [kind.op for kind in account.other] == ["aten.mul.Tensor", "aten.add.Tensor"]
 
 
@@ -113,7 +113,7 @@ def test_rows_by_number(tmp_path: Path) -> None:
     ops = process.streams[0].read_segment(process.streams[0].segments[0]).column(Column.OP)
     _, second, _ = (row for row, op in enumerate(ops) if names[op] == "aten.mul.Tensor")
     a, b, c, account = replay(tmp_path, program, "all", InjectionFilter(rows={"rank0/main": frozenset([second])}))
-    assert (account.asked, account.done) == (1, 1)
+    assert (account.selected, account.injected) == (1, 1)
     assert [x == y for x, y in zip(a, c, strict=True)] == [False, True, False]  # type: ignore[call-overload]
     assert [x == y for x, y in zip(b, c, strict=True)] == [True, False, True]  # type: ignore[call-overload]
 
@@ -128,7 +128,7 @@ def test_memory_that_nobody_wrote_is_not_asked_for(tmp_path: Path) -> None:
 
     a, b, c, account = replay(tmp_path, program, "op=mul")
     assert a == c != b
-    assert account.received == 0
+    assert account.propagated == 0
 
 
 def test_all_at_origins_is_a_lockstep(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_all_at_origins_is_a_lockstep(tmp_path: Path) -> None:
 
     a, b, c, account = replay(tmp_path, program, "all")
     assert a == c != b
-    assert account.received == 0
+    assert account.propagated == 0
     found = compare(tmp_path / "a.zarr", tmp_path / "c.zarr")
     assert found.verdict in (Verdict.DIVERGED, Verdict.IDENTICAL)  # the factors, which are arguments, are B's own
     assert found.first_value is None or all(pair.a == pair.b for pair in found.first_value.outputs)

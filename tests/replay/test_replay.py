@@ -53,12 +53,12 @@ def several_(xs: list[torch.Tensor], y: torch.Tensor) -> torch.Tensor:
 def repaired(runs: Runs, done: int = 1) -> None:
     """All that was asked for happened, and the replay is A, bit for bit and row for row, where B was not."""
     assert runs.account.missed == ()
-    assert (runs.account.asked, runs.account.done) == (done, done)
+    assert (runs.account.selected, runs.account.injected) == (done, done)
     assert runs.account.complete
     assert not same(runs.a, runs.b)
     assert same(runs.a, runs.replayed)
     assert compare(runs.path_a, runs.path_c).verdict is Verdict.IDENTICAL
-    assert verify(runs.path_c).ok
+    assert verify(runs.path_c).sound
 
 
 def same(a: object, b: object) -> bool:
@@ -175,7 +175,7 @@ def test_the_state_of_a_generator(replayed: Replayed) -> None:
         return [torch.randn(3), torch.rand(2), torch.randn(5, generator=own), torch.randint(9, (4,), generator=own)]
 
     runs = replayed(program, "op=randn*", inputs=False)
-    assert runs.account.asked == 2
+    assert runs.account.selected == 2
     repaired(runs, done=2)
 
 
@@ -275,7 +275,7 @@ def test_gradcheck_through_injected_ops(tmp_path: Path) -> None:
     runs = replay(tmp_path, program, ["op=tanh", "op=mv", "op=exp", "op=mm"])
     assert runs.replayed is True
     assert runs.account.complete
-    assert runs.account.asked > 10
+    assert runs.account.selected > 10
 
 
 def test_versions_and_aliases(replayed: Replayed) -> None:
@@ -313,7 +313,7 @@ def test_where_b_had_other_values_is_told(replayed: Replayed) -> None:
         return results
 
     runs = replayed(program, "all")
-    repaired(runs, done=runs.account.asked)
+    repaired(runs, done=runs.account.selected)
     found = [(kind.op, kind.count) for kind in runs.account.other]
     assert found == [("follow.scaled.default", 3), ("follow.scale_.default", 3)]
 
@@ -337,7 +337,7 @@ def test_more_ops_in_b_shift_nothing(replayed: Replayed) -> None:
 
     runs = replayed(program, "op=follow.scaled")
     assert runs.account.complete
-    assert runs.account.asked == 3
+    assert runs.account.selected == 3
     assert same(runs.a, runs.replayed)
 
 
@@ -360,7 +360,7 @@ def test_a_step_more_of_another_optimizer(replayed: Replayed) -> None:
         return results
 
     runs = replayed(program, "op=follow.scaled,step=6:")
-    assert runs.account.asked == 1
+    assert runs.account.selected == 1
     assert runs.account.complete
     assert same(runs.a, runs.replayed)
 
@@ -402,7 +402,7 @@ def test_threads(replayed: Replayed) -> None:
         return [found[n] for n in sorted(found)]
 
     runs = replayed(program, "op=follow.scaled")
-    assert runs.account.asked == runs.account.done == 60
+    assert runs.account.selected == runs.account.injected == 60
     assert same(runs.a, runs.replayed) and not same(runs.a, runs.b)
 
 
@@ -472,7 +472,7 @@ def test_what_does_not_fit_is_told(replayed: Replayed, program: object, op: str,
     """The injection does not happen, the program goes on as without it, and the account says why."""
     runs = replayed(program, f"op={op}", inputs=False)
     assert not runs.account.complete
-    assert (runs.account.asked, runs.account.done) == (1, 0)
+    assert (runs.account.selected, runs.account.injected) == (1, 0)
     (entry,) = runs.account.missed
     assert words in entry.why
     assert op in entry.op
@@ -510,7 +510,7 @@ def test_damage_in_the_way(tmp_path: Path) -> None:
         chunk = a / "processes/0/values/bytes/c.0"
         chunk.write_bytes(chunk.read_bytes()[:-1])
     account = found[1][1].account
-    assert (account.asked, account.done) == (1, 0)
+    assert (account.selected, account.injected) == (1, 0)
     assert "cannot be read" in account.missed[0].why
     rows = a / "processes/0/streams/0/rows/c.0.0"
     rows.write_bytes(rows.read_bytes()[:-1])

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.report.confirm import arm_line, capture_plan_lines, plan_lines, render_outcome
+from rltrace.trace.read.names import Site
 
 GOLDEN = Path(__file__).parent / "golden"
 KERNELS = Pair("ATen AVX512, 2 threads", "ATen DEFAULT, 2 threads")
@@ -64,7 +65,7 @@ CONFIRMED = ExperimentResult(
 OUTCOMES = {
     "confirmed": CONFIRMED,
     "running": replace(
-        CONFIRMED, word=None, because="", arms=RUNNING, classes=(), trials=0, flaky=0, advice=(), by_state=None
+        CONFIRMED, word=None, explanation="", arms=RUNNING, classes=(), trials=0, flaky=0, advice=(), by_state=None
     ),
     "untried": replace(CONFIRMED, classes=(UNTRIED,) * 50, trials=1, flaky=0, end_step=41, by_state=True),
 }

@@ -12,10 +12,9 @@ from comparisons import CASES, identical, kernel
 
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
-from rltrace.report.diff_json import SCHEMA, comparison_json
-from rltrace.report.diff_text import WIDTH, finding_lines, render_comparison
+from rltrace.json import to_json
+from rltrace.report.diff_text import WIDTH, render_comparison
 from rltrace.report.phrases import ordinal
-from rltrace.report.style import Style
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -42,7 +41,7 @@ def test_text(case: tuple[str, Comparison]) -> None:
 def test_json(case: tuple[str, Comparison]) -> None:
     """The JSON report, field for field, and valid JSON for any reader."""
     name, comparison = case
-    report = comparison_json(comparison)
+    report = to_json(comparison)
     report["search"].pop("bytes_read")  # how many, the compressor decides
     check(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
 
@@ -64,8 +63,8 @@ def test_colour_adds_nothing_but_colour(case: tuple[str, Comparison]) -> None:
 
 def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> None:
     """Names that others read by; fields are added, never renamed."""
-    report = comparison_json(case[1])
-    assert report["schema"] == SCHEMA == "rltrace.diff/1"
+    report = to_json(case[1])
+    assert report["schema"] == "rltrace.diff/1"
     top = "verdict a b system first first_value unordered structure search holes"
     assert set(top.split()) <= set(report)
     side = "path level engine ops steps processes"
@@ -74,7 +73,7 @@ def test_json_has_every_field_of_the_contract(case: tuple[str, Comparison]) -> N
     assert set(process.split()) <= set(report["a"]["processes"][0])
     finding = (
         "cause stream a_index b_index step optimizer environment_step phase op module site kernel inputs_match outputs"
-        " identical_before because"
+        " identical_before explanation"
     )
     for found in filter(None, (report["first"], report["first_value"])):
         assert set(finding.split()) <= set(found)
@@ -89,7 +88,7 @@ def test_the_document_describes_every_field(case: tuple[str, Comparison]) -> Non
             return set(value) | {f for item in value.values() for f in fields(item)}
         return {f for item in value for f in fields(item)} if isinstance(value, list) else set()
 
-    report = comparison_json(case[1])
+    report = to_json(case[1])
     report["compared"] = {}  # its keys are names of streams
     assert {field for field in fields(report) if f"`{field}`" not in text} == set()
 
@@ -98,7 +97,7 @@ def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A loss of NaN or infinity is written as text."""
     monkeypatch.chdir(tmp_path)
     comparison = replace(identical(), curves=(CurvePoint("loss.item()", 3, float("nan"), float("-inf")),))
-    report = comparison_json(comparison)
+    report = to_json(comparison)
     assert report["curves"] == [{"name": "loss.item()", "step": 3, "a": "nan", "b": "-inf"}]
     json.dumps(report, allow_nan=False)
 
@@ -109,21 +108,23 @@ def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
     text = render_comparison(replace(kernel(), curves=points), color=False)
     assert "  Tensors diverge at step 1; the first logged scalar differs 40 steps later.\n" in text
-    assert "  step 41: log(loss.item())\n      0.5 | 0.25\n" in text
+    assert "  step 41: log(loss.item())  0.5 | 0.25\n" in text
 
 
 def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the outputs those that differ are shown, two of them, and all are counted."""
+    """Of the outputs those that differ are shown, four of them, and all are counted."""
     monkeypatch.chdir(tmp_path)
     comparison = kernel()
     assert comparison.first_value is not None
-    outputs = (Pair("1" * 16, "1" * 16), *(Pair("2" * 16, f"{k}" * 16) for k in range(3, 7)))
-    finding = replace(comparison.first_value, outputs=outputs)
-    told = "\n".join(finding_lines("Found", finding, Style(False)))
-    assert told.count("  output   A  2222222222222222") == 2
-    assert "(4 of 5 outputs differ)" in told
-    equal = "\n".join(finding_lines("Found", replace(finding, outputs=outputs[:1] * 3), Style(False)))
-    assert "  output   equal on both sides" in equal
+    outputs = (Pair("1" * 16, "1" * 16), *(Pair("2" * 16, f"{k}" * 16) for k in range(3, 9)))
+
+    def text(outputs: tuple[Pair[str], ...]) -> str:
+        finding = replace(comparison.first_value, outputs=outputs)
+        return render_comparison(replace(comparison, decisive=finding, first=finding, first_value=finding), color=False)
+
+    assert text(outputs).count("  output   A  2222222222222222") == 4
+    assert "  outputs  6 of 7 differ\n" in text(outputs)
+    assert "  output   equal on both sides" in text(outputs[:1] * 3)
 
 
 @pytest.mark.parametrize(

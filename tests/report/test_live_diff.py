@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from rltrace.diff.base.model import Cause, InputsMatch, Pair, Site
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, Repetition
+from rltrace.diff.base.model import Cause, InputsMatch, Pair
+from rltrace.json import to_json
+from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveResult, RepeatedResult, Repetition
 from rltrace.report.live_diff import against_json, against_lines, commands
+from rltrace.trace.read.names import Site
 
 SITE = Site("train.py", 12, "update", "loss = f(x)")
 PLACE = ("rank0/main", 1300, 1234, 7, "aten.mm.default", "critic", SITE)
@@ -25,7 +27,7 @@ def test_equal() -> None:
 
 def test_ops_of_one_side() -> None:
     """No verdict on them, and the command that gives one."""
-    assert lines(LiveCounts(matched=5, only_here=1, only_a=2)) == [
+    assert lines(LiveCounts(matched=5, only_b=1, only_a=2)) == [
         "all 5 matched ops give the same as a.zarr; 1 op only in this run, 2 ops only in A",
         "  to see whether those matter: rltrace diff a.zarr b.zarr",
     ]
@@ -33,7 +35,7 @@ def test_ops_of_one_side() -> None:
 
 def test_nothing_compared() -> None:
     """Never taken for equal."""
-    assert lines(LiveCounts(only_here=3)) == [
+    assert lines(LiveCounts(only_b=3)) == [
         "nothing could be compared with a.zarr: none of its ops ran (3 ops only in this run)"
     ]
     assert lines(LiveCounts())[0].startswith("nothing could be compared with")
@@ -41,7 +43,7 @@ def test_nothing_compared() -> None:
 
 def test_the_first_difference() -> None:
     """Where, on both sides, what and why; and what to look at next."""
-    again = Repetition(100, False, ((("aa",), 60), (("bb",), 40)), 60, 40)
+    again = Repetition(100, False, (RepeatedResult(("aa",), 60), RepeatedResult(("bb",), 40)), 60, 40)
     first = LiveFinding(*PLACE, Cause.SAME_KERNEL, InputsMatch.INFERRED, "because", NONE, (Pair("aa", "bb"),), again)
     assert lines(LiveCounts(matched=1290), first) == [
         "differs from a.zarr at op 1,300 of rank0/main (1,234 in A), step 7: aten.mm.default",
@@ -53,9 +55,9 @@ def test_the_first_difference() -> None:
         "rltrace diff a.zarr b.zarr",
         "rltrace repro b.zarr --at rank0/main:1300 --against a.zarr",
     ]
-    told = against_json(found, {"a": "a.zarr", "trace": "b.zarr"})["processes"][0]["first"]
+    told = to_json(against_json(found, {"a": "a.zarr", "trace": "b.zarr"}))["processes"][0]["first"]
     assert (told["a_index"], told["b_index"], told["inputs_match"]) == (1234, 1300, "inferred")
-    assert told["again"]["gave"] == [{"digests": ["aa"], "count": 60}, {"digests": ["bb"], "count": 40}]
+    assert told["again"]["results"] == [{"digests": ["aa"], "count": 60}, {"digests": ["bb"], "count": 40}]
 
 
 def test_an_op_that_was_not_called_again() -> None:

@@ -9,7 +9,8 @@ import pytest
 from programs import recorded, training
 
 from rltrace.diff import compare
-from rltrace.report.phrases import counted, when
+from rltrace.report.document import when
+from rltrace.report.phrases import counted
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 environment step"), (12100, "12,100 environment steps")])

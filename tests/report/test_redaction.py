@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff import compare
-from rltrace.diff.base.model import Comparison, EnvironmentDifference
+from rltrace.diff.base.model import Comparison, NamedDifference
 from rltrace.report.diff_markdown import comparison_markdown
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
@@ -109,16 +109,16 @@ def comparison(folder: Path) -> Comparison:
 
 def test_a_whole_comparison(tmp_path: Path) -> None:
     """No text of a comparison keeps a folder, whichever field it stands in; enumerations stay what they are."""
-    fact = EnvironmentDifference("env.NCCL_TOPO_FILE", "/a/b/topology.xml", "/c/d/topology.xml")
-    found = replace(comparison(tmp_path), environment=(fact,), notes=("see /srv/bob/log",))
+    fact = NamedDifference("env.NCCL_TOPO_FILE", "/a/b/topology.xml", "/c/d/topology.xml")
+    found = replace(comparison(tmp_path), system=(fact,), notes=("see /srv/bob/log",))
     shown = outgoing_comparison(found)
     assert str(tmp_path) not in repr(shown)
     assert "bob" not in repr(shown)
     assert type(shown.verdict) is type(found.verdict)
     assert shown.first_value is not None and found.first_value is not None
     assert shown.first_value.outputs == found.first_value.outputs
-    assert shown.environment[0].a == "…/topology.xml"
-    assert shown.environment[0].b == "…/topology.xml (what differs is not shown)"
+    assert shown.system[0].a == "…/topology.xml"
+    assert shown.system[0].b == "…/topology.xml (what differs is not shown)"
     assert str(tmp_path) in repr(outgoing_comparison(found, Disclosure(host=True)))
 
 
@@ -133,9 +133,13 @@ def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> No
     material = gather(tmp_path / "a.zarr", tmp_path / "b.zarr")
     assert material.comparison.first_value is not None and material.comparison.first_value.boundary is not None
     page, text = html_page(material), comparison_markdown(material.comparison)
-    assert "<dt>event</dt>" in page and "<dt>observation</dt>" in page and "[step]" in page
+    assert (
+        "<dt>event</dt>" in page
+        and "<dt>field</dt><dd><div><code>observation</code></div>" in page
+        and "[step]" in page
+    )
     assert "--values" not in page  # of an event no tensors can be kept
-    assert "- event: `environment-step`" in text and "- observation: A " in text and "inputs" not in text
+    assert "- event: `environment-step`" in text and "- field `observation`: A " in text and "inputs" not in text
 
 
 def test_a_reader_is_told_what_is_missing() -> None:

@@ -14,8 +14,9 @@ from rltrace.diff.base.model import Drift, DriftPoint
 from rltrace.diff.metrics.scalers import PartingCause, ScalerDivergence, ScalerGroup
 from rltrace.diff.metrics.series import Series
 from rltrace.diff.metrics.timeline import points_of
+from rltrace.json import to_json
 from rltrace.report.curves import BARS, account, growing, short_name, spark
-from rltrace.report.series import MOST_POINTS, one_json, parting_text
+from rltrace.report.series import MOST_POINTS, parting_text, summary_of
 from rltrace.report.series_svg import SeriesChart, series_svg
 
 NUMBERS = st.floats(width=64)
@@ -29,15 +30,23 @@ def series(values: list[float] | np.ndarray, name: str = "x", *, whole: bool = T
 
 def drift(**fields: object) -> Drift:
     point = DriftPoint(4, 1.0, 2.0)
-    plain: dict[str, object] = {"kind": "item", "name": "x", "stream": "s", "place": "", "counts": (1, 1), "matched": 1}
-    plain |= {"first": point, "leaves": point, "limit": 0.5, "growth": ((4, 1.0),), "most": 1.0, "whole": True}
+    plain: dict[str, object] = {
+        "kind": "item",
+        "name": "x",
+        "stream": "s",
+        "place": "",
+        "a_count": 1,
+        "b_count": 1,
+        "matched": 1,
+    }
+    plain |= {"first": point, "exceeds": point, "threshold": 0.5, "growth": ((4, 1.0),), "largest": 1.0, "whole": True}
     return Drift(**{**plain, **fields})  # type: ignore[arg-type]
 
 
 def test_sparks() -> None:
     """The last number of each stretch, from the smallest to the largest; what is not finite is seen."""
     assert spark(np.array([0.0, 1.0, 2.0, 7.0]), 10) == "▁▂▃█"
-    assert spark(np.arange(64.0), 8) == "".join(BARS)
+    assert spark(np.arange(64.0), 8) == BARS[1:]
     assert spark(np.array([1.0, np.nan, 1.0, np.inf]), 4) == "▄!▄!" and spark(np.array([3.0]), 9) == "▄"
     assert spark(np.zeros(0), 8) == "" == spark(np.ones(3), 0)
     assert spark(np.array([5.0]), 8, (0.0, 5.0)) == "█"
@@ -51,7 +60,7 @@ def test_any_numbers_are_drawn(values: list[float], width: int) -> None:
     ET.fromstring(
         series_svg([SeriesChart(series(values)), SeriesChart(series(values), series(values[::-1]), 3)], "title")
     )
-    json.dumps(one_json(series(values)), allow_nan=False)
+    json.dumps(to_json(summary_of(series(values))), allow_nan=False)
 
 
 def test_a_million_numbers_are_drawn_in_few_points() -> None:
@@ -60,7 +69,7 @@ def test_a_million_numbers_are_drawn_in_few_points() -> None:
     values[[5, 700_000]] = 9.0, np.nan
     kept = points_of(series(values))
     assert len(kept) < 1 << 15 and (5, 9.0) in kept and any(step == 700_000 for step, _ in kept)
-    found = one_json(series(values))
+    found = to_json(summary_of(series(values)))
     assert len(found["points"]) <= MOST_POINTS + 8 and (found["max"], found["not_finite"]) == (9.0, 1)
     assert [5, 9.0] in found["points"]
     assert len(series_svg([SeriesChart(series(values))], "long")) < 20_000
@@ -109,12 +118,12 @@ def test_what_a_curve_is_called(line: str, name: str) -> None:
 def test_how_a_curve_comes_apart() -> None:
     """First bit and visible step, in places where it was read so; distances by powers of ten, cut in the middle."""
     assert account(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
-    late = drift(leaves=DriftPoint(9, 1.0, 2.0), whole=False)
+    late = drift(exceeds=DriftPoint(9, 1.0, 2.0), whole=False)
     assert (
         account(late)
         == "differs from step 4 at the latest; the difference exceeds the threshold (0.5) from step 9 at the latest"
     )
-    assert account(drift(leaves=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
+    assert account(drift(exceeds=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
     growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
     assert growing(drift(growth=growth)) == (
         "1e-09 at step 0, 1e-08 at step 10, 1e-07 at step 20, …, 0.001 at step 60, 0.01 at step 70, 0.1 at step 80"

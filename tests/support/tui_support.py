@@ -11,8 +11,9 @@ from typing import Any
 from programs import Do
 from textual.pilot import Pilot
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
+from rltrace.trace.read.names import Site
 from rltrace_tui.base import BaseApp
 from rltrace_tui.diff_app import DiffApp
 from rltrace_tui.trace_app import TraceApp

@@ -94,7 +94,7 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
     kept = kept_of(builder.finish())
     assert not kept
     assert (kept.asked, list(kept.calls(0)), dict(kept.ops(0)), kept.left_out) == (None, [], {}, ())
-    assert verify(tmp_path / "a.zarr").ok
+    assert verify(tmp_path / "a.zarr").sound
 
 
 def test_calls_and_ops_read_back(small: Path) -> None:
@@ -125,7 +125,7 @@ def test_calls_and_ops_read_back(small: Path) -> None:
     assert value.raw.tolist() == [[1, 7]]
     assert kept.why_missing(0, 4, 5) == "the limit was reached"
     assert kept.why_missing(0, 0, 3) is None
-    assert verify(small).ok
+    assert verify(small).sound
 
 
 @settings(max_examples=25, deadline=None)
@@ -164,7 +164,7 @@ def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
     assert np.array_equal(first.tensors[1].digests, own[:3])
     assert np.array_equal(second.tensors[0].digests, own[:3])
     assert len([file for file in load(builder.path) if "activations/digests/c." in file]) == 4
-    assert verify(builder.path).ok
+    assert verify(builder.path).sound
 
 
 def reads_right(trace: Trace, whole: Told, what: str) -> int:
@@ -206,9 +206,9 @@ def test_a_file_missing_or_another_one(small: Path) -> None:
         twin = key.replace("/c.0", "/c.1") if "/c.0" in key else key.replace("/c.1", "/c.0")
         (small / key).write_bytes((small / twin).read_bytes() if twin != key else b"")
         assert 3 <= reads_right(open_trace(small), whole, key) < len(whole)
-        assert not verify(small).ok
+        assert not verify(small).sound
         (small / key).write_bytes(data)
-    assert verify(small).ok
+    assert verify(small).sound
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_an_index_that_lies(small: Path, array: str, column: int, number: int) -
     trace = open_trace(small)
     later = {key: value for key, value in told(trace).items() if value[0][0] >= 2 or key[1] == 1}
     assert len(later) >= 4  # the other commit's
-    assert not verify(small).ok
+    assert not verify(small).sound
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47, 3], [0] + [1] * 80, [0, -1, 3], ["nested"], [1 << 60, 3]])
@@ -264,7 +264,7 @@ def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     name = builder.main.tables.plain("names", "self")
     axes = tuple(range(min(len(shape) - 1, 60)))
     tensor = NewTensor(Part.INPUT, name, layout, axes, 5, DigestBlock(np.zeros(0, np.uint64)))
-    builder.main.stream()._kept.append(NewOp(0, row, [tensor]))
+    builder.main.stream()._activations.append(NewOp(0, row, [tensor]))
     path = builder.finish()
     assert dict(kept_of(path).ops(0)) == {}
     assert any("row 0 of stream 0" in damage for damage in verify(path).damage)
@@ -323,7 +323,7 @@ def test_killed_between_data_and_journal(small: Path) -> None:
     trace = open_trace(small)
     assert reads_right(trace, whole, "killed") == 3
     assert trace.processes[0].state == "killed"
-    assert verify(small).ok
+    assert verify(small).sound
 
 
 def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
     value = trace.processes[0].values.get(kept.calls(0)[0].tensors[0].whole)
     assert value is not None and value.raw.tolist() == [[2]]
     found = verify(tmp_path / "slice.zarr")
-    assert found.ok
+    assert found.sound
     assert any("activation rows of 6 calls and ops" in note for note in found.notes)
 
 

@@ -104,7 +104,7 @@ def test_flipped_bytes(sample: Path, whole: Content) -> None:
         check(sample, whole, what)
         assert is_reported(sample), f"{what}: verify is silent"
         file.write_bytes(data)
-    assert verify(sample).ok
+    assert verify(sample).sound
 
 
 def is_reported(path: Path) -> bool:
@@ -152,7 +152,7 @@ def test_missing_and_odd_files(sample: Path, whole: Content, tmp_path: Path) -> 
         file.unlink()
         aside.rename(file)
     check(sample, whole, "after all")
-    assert verify(sample).ok
+    assert verify(sample).sound
 
 
 def test_missing_folders(sample: Path, whole: Content, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_leftovers_are_named_and_harmless(sample: Path, whole: Content) -> None:
     (sample / "notes.txt").write_text("mine")
     assert content(open_trace(sample)) == whole
     found = verify(sample)
-    assert found.ok
+    assert found.sound
     assert sorted(note.split("/")[-1].split(" does ")[0].split(" was ")[0] for note in found.notes) == [
         "c.3.0",
         "c.4.0.partial",

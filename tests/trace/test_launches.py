@@ -75,7 +75,7 @@ def test_rows_get_what_was_launched_for_them(tmp_path: Path) -> None:
     """Row by row, whatever its kind of call; others keep what they were written with. The whole trace is sound."""
     path = build(tmp_path / "a.zarr", [("gemm",), ("gemm", "splitK"), None, ("gemm",)])
     assert names(path) == [["gemm"], ["gemm", "splitK"], None, ["gemm"]]
-    assert verify(path).ok
+    assert verify(path).sound
     assert open_trace(path).processes[0].launched.strays == {("lone", "cudaGraphLaunch"): 3}
 
 

@@ -68,7 +68,7 @@ def test_rows_left_out_are_no_damage(source: Path, tmp_path: Path) -> None:
     assert stream.left_out == [(20 * i, 20) for i in range(12) if i not in (4, 5)]
     assert part.processes[0].state == "complete"
     found = verify(part.path)
-    assert found.ok
+    assert found.sound
     assert any("not in this slice" in note for note in found.notes)
 
 
@@ -114,7 +114,7 @@ def test_damage_outside_of_the_window_is_left_behind(source: Path, tmp_path: Pat
     """Damage in the window stops the slice, elsewhere it does not; nothing half made stays."""
     (source / "processes/0/streams/0/rows/c.9.0").unlink()
     slice_trace(source, 4, 6, tmp_path / "slice.zarr")
-    assert verify(tmp_path / "slice.zarr").ok
+    assert verify(tmp_path / "slice.zarr").sound
     with pytest.raises(HoleError, match=r"c\.9\.0"):
         slice_trace(source, 9, 10, tmp_path / "damaged.zarr")
     (source / "processes/0/tables/c.0").unlink()

@@ -57,7 +57,7 @@ def test_no_values(tmp_path: Path) -> None:
     values = values_of(builder.finish())
     assert not values
     assert (len(values), values.nbytes, values.get(5), values.asked) == (0, 0, None, None)
-    assert verify(tmp_path / "a.zarr").ok
+    assert verify(tmp_path / "a.zarr").sound
 
 
 @settings(max_examples=20, deadline=None)
@@ -90,7 +90,7 @@ def test_any_values_read_back(tmp_path_factory: pytest.TempPathFactory, wanted: 
         assert value.raw.tobytes() == array.tobytes()
         assert reference.digest(bytes(value.data), seed_of(value.dtype, value.shape)) == digest
     assert values.get(1) is None
-    assert verify(builder.path).ok
+    assert verify(builder.path).sound
 
 
 def test_large_and_many(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_large_and_many(tmp_path: Path) -> None:
     assert found[701] is not None
     assert np.array_equal(found[701].raw, large)
     assert len([file for file in load(builder.path) if "/values/" in file]) == 3 + 3 + 2
-    assert verify(builder.path).ok
+    assert verify(builder.path).sound
 
 
 def test_dtypes_that_numpy_lacks(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_file_of_values_missing(small: tuple[Path, dict[int, np.ndarray]]) -> 
         assert any(f"{key} is missing" in damage for damage in verify(path).damage)
         assert reads_right(values_of(path), kept, key) == 3
         (path / key).write_bytes(data)
-    assert verify(path).ok
+    assert verify(path).sound
 
 
 def test_one_chunk_in_place_of_another(small: tuple[Path, dict[int, np.ndarray]]) -> None:
@@ -229,7 +229,7 @@ def test_an_index_that_lies(small: tuple[Path, dict[int, np.ndarray]], column: V
         assert reads_right(values_of(path), kept, "lie") in (3, 6)
     else:
         assert reads_right(values_of(path), kept, "lie") == 3
-    assert verify(path).ok == (column is ValueIndex.KIND)
+    assert verify(path).sound == (column is ValueIndex.KIND)
 
 
 def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -> None:
@@ -266,7 +266,7 @@ def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray
     values = values_of(path)
     found = [values.get(digest) for digest in kept]
     assert [value is not None for value in found] == [True] * 3 + [False] * 3
-    assert verify(path).ok
+    assert verify(path).sound
 
 
 def _first_frame(log: Path) -> bytes:
@@ -286,7 +286,7 @@ def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
         builder.commit()
     source = builder.finish()
     slice_trace(source, 2, 3, tmp_path / "slice.zarr")
-    assert verify(tmp_path / "slice.zarr").ok
+    assert verify(tmp_path / "slice.zarr").sound
     values = values_of(tmp_path / "slice.zarr")
     assert _read(values, digests[2]).raw.tolist() == [2.0] * 7
     assert _read(values, shared).raw.tolist() == [0, 1, 2, 3]

@@ -21,7 +21,7 @@ def test_a_whole_trace(sample: Path) -> None:
     """Nothing to say about a trace as it was written; every row is read and proved."""
     progress: list[tuple[int, int]] = []
     found = verify(sample, lambda done, total: progress.append((done, total)))
-    assert found.ok
+    assert found.sound
     assert (found.damage, found.notes) == ((), ())
     checked = found.processes[0]
     assert (checked.state, checked.rows, checked.rows_read, checked.rows_proved) == ("complete", 13, 13, 13)
@@ -36,7 +36,7 @@ def test_a_trace_still_being_written(trace: Path) -> None:
     writer.stream("main")
     writer.commit(0, random_rows(np.random.default_rng(0), 0, 50), plain_entries())
     found = verify(trace)
-    assert found.ok
+    assert found.sound
     assert found.processes[0].state == "running"
     assert any("the end of the launch was not recorded" in note for note in found.notes)
 
@@ -46,7 +46,7 @@ def test_rows_after_a_hole_are_read_but_not_proved(written: tuple[Path, Rows]) -
     path, rows = written
     (path / "processes/0/streams/0/rows/c.2.0").unlink()
     found = verify(path)
-    assert not found.ok
+    assert not found.sound
     checked = found.processes[0]
     assert checked.state == "damaged"
     assert 0 < checked.rows_proved < checked.rows_read < checked.rows == len(rows)

@@ -78,7 +78,7 @@ def test_a_batch_larger_than_a_segment_is_split(trace: Path) -> None:
     assert [segment.rows for segment in stream.segments] == [SEGMENT_ROWS, 10_000]
     assert equal(stream.read(0, stream.rows), rows)
     assert stream.marks[:, 0].tolist() == [*range(0, SEGMENT_ROWS + 10_000, 4096), SEGMENT_ROWS + 10_000]
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 def test_a_batch_with_more_cells_than_a_segment_is_split(trace: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_row_wider_than_a_segment_is_refused(trace: Path) -> None:
     empty = np.zeros(0, np.int64)
     with pytest.raises(ValueError, match="more than"):
         writer.commit(0, Rows(0, columns, empty, empty, np.zeros(0), np.zeros(SEGMENT_CELLS + 1, np.uint64)))
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 def test_steps_wait_for_their_rows(trace: Path) -> None:
@@ -120,7 +120,7 @@ def test_steps_wait_for_their_rows(trace: Path) -> None:
     digests = chain_digests(row_hashes(rows, process.tables), [10, 25])
     assert process.steps[:2, Step.PREFIX_VALUES].tolist() == [d.values for d in digests]
     assert process.steps[1, Step.VALUES] == chain_digests(row_hashes(rows.cut(10, 25), process.tables), [15])[0].values
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 def test_a_step_whose_rows_never_came(trace: Path) -> None:
@@ -150,7 +150,7 @@ def test_steps_of_a_stream_without_rows(trace: Path) -> None:
     found = open_trace(trace).processes[0].steps
     assert found[:, Step.STEP].tolist() == list(range(3000))
     assert found[0, Step.STRUCTURE] == 0
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 def test_rows_must_follow_on(trace: Path) -> None:
@@ -172,7 +172,7 @@ def test_long_table_lines_and_many_chunks(trace: Path) -> None:
     process = open_trace(trace).processes[0]
     assert process.tables["modules"].payloads == [*payloads, "last"]
     assert process.tables["modules"].keys.tolist() == [*range(1, len(payloads) + 1), 5]
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 def test_names_are_distinct(trace: Path) -> None:
@@ -210,7 +210,7 @@ def test_two_processes_open_one_trace_at_once(tmp_path: Path, script: Callable[.
         trace = open_trace(path)
         assert {process.name for process in trace.processes} == names
         assert all(process.state == "complete" for process in trace.processes)
-        assert verify(path).ok
+        assert verify(path).sound
 
 
 ENDLESS = """
@@ -247,7 +247,7 @@ def test_killed_writer_leaves_a_prefix(trace: Path, script: Callable[..., object
         assert equal(stream.read(first, first + 50), random_rows(np.random.default_rng(first), first, 50))
     assert found.state == "killed"
     assert f"after op {stream.rows}" in str(found.why)
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 FULL = """
@@ -295,7 +295,7 @@ def test_no_room_is_one_error_and_costs_nothing_written(
     found = open_trace(trace).processes[0]
     assert found.streams[0].rows == rows
     assert found.state == ("stopped" if what == "chunk" else "killed")
-    assert verify(trace).ok
+    assert verify(trace).sound
     assert not list(trace.rglob("*.partial"))
 
 
@@ -368,7 +368,7 @@ def test_writes_while_the_interpreter_shuts_down(trace: Path, script: Callable[.
     assert (out.strip(), err) == ("[]", "")
     process = open_trace(trace).processes[0]
     assert (process.state, process.after_op) == ("complete", 100)
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 def test_threads_share_a_writer(trace: Path, batches: Callable[[int, int], Iterator[Rows]]) -> None:
@@ -390,7 +390,7 @@ def test_threads_share_a_writer(trace: Path, batches: Callable[[int, int], Itera
     writer.close("complete", {})
     for stream in open_trace(trace).processes[0].streams:
         assert equal(stream.read(0, stream.rows), Rows.join(list(batches(stream.index, 8))))
-    assert verify(trace).ok
+    assert verify(trace).sound
 
 
 FLAT = """

@@ -43,11 +43,11 @@ def test_axis_never_mixes_numbers() -> None:
             assert word in ("0", "99", f"▼{mark}")
 
 
-def test_spark_scales_both_ends_and_tells_what_is_no_number() -> None:
+def test_a_chart_scales_both_ends_and_tells_what_is_no_number() -> None:
     """The smallest is the lowest block, the largest the full one; a gap is a space, NaN an exclamation mark."""
     points = [(0, 0.0), (1, 7.0), (3, float("nan"))]
-    assert charts.spark(points, 4, 0.0, 7.0, 4) == "▁█ !"
-    assert charts.spark([(0, 1.0)], 1, 1.0, 1.0, 3) == "▅▅▅"
+    assert charts.chart(points, 4, 0.0, 7.0, 4, 1) == ["▁█ !"]
+    assert charts.chart([(0, 1.0)], 1, 1.0, 1.0, 3, 1) == ["▄▄▄"]
 
 
 def test_a_chart_has_eight_levels_a_line() -> None:

@@ -22,7 +22,7 @@ def test_an_outcome_beside_the_trace(parted: tuple[Path, Path]) -> None:
         await press(pilot, app, "4")
         text = "\n".join(screen_text(app))
         assert "✓ B←A" in text and "matches A to the end of step 2" in text and "CONFIRMED" in text
-        assert "75.0%" in text and "matters" in text and "does not matter" in text and "max 3 ULP" in text
+        assert "75.0%" in text and "needed" in text and "makes no difference" in text and "max 3 ULP" in text
         await press(pilot, app, "y")
         assert "✓ A0" in app.clipboard and "aten.sub.Tensor" in app.clipboard
         await press(pilot, app, "tab", "enter")
@@ -39,7 +39,7 @@ def test_an_experiment_that_goes_on(parted: tuple[Path, Path], tmp_path: Path) -
     """An unfinished one is drawn as far as it is, and again when its file has grown."""
     file = tmp_path / "elsewhere.json"
     arms = (OUTCOME.arms[0], replace(OUTCOME.arms[1], state=ArmState.RUNNING, result=""))
-    write_outcome(file, replace(OUTCOME, word=None, arms=arms, classes=(), because=""))
+    write_outcome(file, replace(OUTCOME, word=None, arms=arms, classes=(), explanation=""))
 
     async def scene(pilot: Pilot[Any], app: DiffApp) -> None:
         await press(pilot, app, "4")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rltrace.diff import compare
+from rltrace.report.diff_text import at_dots
+from rltrace.report.document import verdict_document
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind
 from rltrace_tui import diff_text
@@ -13,7 +15,7 @@ from rltrace_tui import diff_text
 def test_labels_stand_in_a_column() -> None:
     """Text is wrapped beside its label, never under it."""
     lines = [line.plain for line in diff_text.labelled("cause", "one two three four", 20)]
-    assert lines == ["cause   one two", "        three four"]
+    assert lines == ["cause    one two", "         three four"]
 
 
 def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
@@ -28,9 +30,9 @@ def test_text_of_a_report_is_wrapped_under_where_it_begins() -> None:
 
 def test_a_dotted_name_is_parted_after_dots() -> None:
     """Within a word only where that is longer than a line; nothing of it is lost."""
-    assert diff_text.at_dots("flag.cuda.matmul.bf16_reduced", 22) == ["flag.cuda.matmul.", "bf16_reduced"]
-    assert diff_text.at_dots("flag.precision", 14) == ["flag.precision"]
-    long = diff_text.at_dots("env.OPENBLAS_NUM_THREADS", 8)
+    assert at_dots("flag.cuda.matmul.bf16_reduced", 22) == ["flag.cuda.matmul.", "bf16_reduced"]
+    assert at_dots("flag.precision", 14) == ["flag.precision"]
+    long = at_dots("env.OPENBLAS_NUM_THREADS", 8)
     assert "".join(long) == "env.OPENBLAS_NUM_THREADS" and all(len(line) <= 8 for line in long)
 
 
@@ -42,12 +44,13 @@ def test_an_event_is_told_as_one(tmp_path: Path) -> None:
         trace.event(Kind.ENVIRONMENT_STEP, "environment 0", owner="Walk", digests={"observation": name})
         trace.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
         paths.append(trace.finish())
-    finding = compare(*paths).first_value
-    assert finding is not None
-    lines = [line.plain.split() for line in diff_text.finding_lines(finding, 76)]
-    assert lines[0] == ["event", "environment-step", "Walk"]
-    assert [line[:4] for line in lines if line[0] in ("field", "B")] == [
-        ["field", "≠", "A", "observation"],
-        ["B", "observation", finding.outputs[0].b],
+    comparison = compare(*paths)
+    assert comparison.first_value is not None
+    lines = [line.plain.split() for line in diff_text.section_lines(verdict_document(comparison).findings[0], 76)]
+    assert ["event", "environment-step"] in lines and ["module", "Walk"] in lines
+    assert [line for line in lines if line[0] in ("field", "A", "B")] == [
+        ["field", "observation"],
+        ["A", comparison.first_value.outputs[0].a],
+        ["B", comparison.first_value.outputs[0].b],
     ]
     assert not any(line[0] in ("inputs", "kernel", "output") for line in lines)

@@ -29,7 +29,7 @@ def test_values_side_by_side(valued: tuple[Path, Path]) -> None:
         assert isinstance(app.screen, OpScreen)
         text = app.screen.query_one("#values", Pane).text
         assert "≠ output 0  float32[2,3]" in text
-        assert "2 of 6 differ, by at most 4 ULP" in text
+        assert "2 of 6 elements differ, by at most 4 ULP" in text
         lines = [line.split() for line in text.splitlines()]
         assert ["[1,2]", "1.6666666", "1.6666671", "4", "3fd55555", "3fd55559"] in lines
         assert next(line for line in lines if "ULP" in line and "█" in "".join(line))[:2] == ["1", "ULP"]

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from textual.content import Content
 
 from rltrace.diff.base.model import Probe
 from rltrace.diff.display.single_trace import OwnSteps
-from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
+from rltrace.diff.metrics.timeline import WORSE, Curve, Point, StepState, Timeline
+from rltrace.report.curves import BARS, bars, bounds_of
 
 STATES = {
     StepState.SAME: "=",
@@ -21,9 +23,6 @@ STATES = {
     StepState.ONE_SIDED: "·",
     StepState.UNKNOWN: "?",
 }
-WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER_OPS, StepState.DIFFERS)
-"""States, the worst last."""
-
 ROOM = 16
 """Columns beside a curve: its name and its last number."""
 
@@ -34,8 +33,6 @@ HIGHEST = 6
 
 WIDEST_STEP = 8
 """Characters for one step."""
-
-BARS = " ▁▂▃▄▅▆▇█"
 
 
 def bisect_bar(probes: Sequence[Probe], rows: int, width: int) -> str:
@@ -108,44 +105,9 @@ def axis(steps: int, mark: int | None, width: int) -> str:
     return "".join(text).rstrip()
 
 
-def spark(points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int) -> str:
-    """A curve in blocks: for each character the last number of its steps; a space where none was read."""
-    return chart(points, steps, low, high, width, 1)[0]
-
-
-def _levels(
-    points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int, most: int
-) -> list[int | str | None]:
-    """How high the curve stands at each character, from 1 to ``most``; None where nothing was read."""
-    room = cells(steps, width)
-    values: list[float | None] = [None] * room
-    for step, value in points:
-        if 0 <= step < steps:
-            first = place(step, steps, room)
-            for at in range(first, max(first + 1, place(step + 1, steps, room) if room >= steps else 0)):
-                values[at] = value
-    return [_level(value, low, high, most) for value in values]
-
-
-def _level(value: float | None, low: float, high: float, most: int) -> int | str | None:
-    if value is None:
-        return None
-    if not math.isfinite(value):
-        return "!"
-    scale = max(abs(low), abs(high))  # the difference of two doubles may be too large for one
-    share = (value / scale - low / scale) / (high / scale - low / scale) if high > low else 0.5
-    return 1 + min(most - 1, max(0, int(share * most)))
-
-
-def bounds(curve: Curve) -> tuple[float, float]:
-    """The smallest and the largest finite number of both sides."""
-    finite = [value for _, value in (*curve.a, *curve.b) if math.isfinite(value)]
-    return (min(finite), max(finite)) if finite else (0.0, 0.0)
-
-
 def curve_lines(curve: Curve, steps: int, width: int, height: int = 1) -> Iterator[Content]:
     """The curves of A and B on one scale, each with its last number, each so many lines high."""
-    low, high = bounds(curve)
+    low, high = bounds_of(*(np.array([number for _, number in side]) for side in (curve.a, curve.b)))
     sides = (("A", curve.a), ("B", curve.b)) if curve.b else ((" ", curve.a),)
     ends = numbers_apart([points[-1][1] for _, points in sides if points])
     for side, points in sides:
@@ -164,21 +126,16 @@ def numbers_apart(values: Sequence[float]) -> Iterator[str]:
     return (f"{value:.6g}" for value in values)
 
 
-def chart(
-    points: Sequence[tuple[int, float]], steps: int, low: float, high: float, width: int, height: int
-) -> list[str]:
-    """``spark`` over several lines: eight levels in each, the lowest line last."""
-    levels = _levels(points, steps, low, high, width, 8 * height)
-    return ["".join(_cell(level, line) for level in levels) for line in range(height - 1, -1, -1)]
-
-
-def _cell(level: int | str | None, line: int) -> str:
-    """What a column of ``level`` eighths shows in a line, counted from the bottom; a word stands on the lowest."""
-    if level is None:
-        return " "
-    if isinstance(level, str):
-        return level if line == 0 else " "
-    return BARS[max(0, min(8, level - 8 * line))]
+def chart(points: Sequence[Point], steps: int, low: float, high: float, width: int, height: int) -> list[str]:
+    """A curve in bars, a column for each step or for several: then the last number; a space where none was read."""
+    room = cells(steps, width)
+    values: list[float | None] = [None] * room
+    for step, value in points:
+        if 0 <= step < steps:
+            first = place(step, steps, room)
+            for at in range(first, max(first + 1, place(step + 1, steps, room) if room >= steps else 0)):
+                values[at] = value
+    return bars(values, low, high, height)
 
 
 def step_bar(own: OwnSteps, width: int) -> str:

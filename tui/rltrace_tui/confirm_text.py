@@ -5,7 +5,6 @@ Owns glyphs and layout within a width. Pure functions; no widget, nothing is rea
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +12,14 @@ from textwrap import wrap
 
 from textual.content import Content
 
+from rltrace.command_lines import line
 from rltrace.experiment.confirm.saved_outcome import told_of
-from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, Outcome, OutcomeError, outcome_path
-from rltrace.report.confirm import steps_text, word_of
-from rltrace.report.phrases import sentence
-from rltrace_tui.diff_text import Lines, labelled, plain
+from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
+from rltrace.report.confirm import COLORS, MATTERS, arm_name, outcome_section, word_of
+from rltrace.report.confirm import STATES as REPORTED
+from rltrace.report.phrases import counted
+from rltrace_tui.diff_text import COLORS as VERDICT_COLORS
+from rltrace_tui.diff_text import Lines, labelled, plain, section_lines
 
 STATES = {
     ArmState.NOT_RUN: ("·", "$text-muted"),
@@ -25,13 +27,6 @@ STATES = {
     ArmState.AS_EXPECTED: ("✓", "$text-success"),
     ArmState.OTHERWISE: ("✗", "$text-error"),
     ArmState.FAILED: ("!", "$text-warning"),
-}
-WORDS = {
-    Outcome.CONFIRMED: "$text-success",
-    Outcome.REPAIRED: "$text-success",
-    Outcome.PARTIAL: "$text-warning",
-    Outcome.REFUTED: "$text-error",
-    Outcome.UNRESOLVED: "$text-warning",
 }
 NAME = 5
 
@@ -45,7 +40,7 @@ def headline(outcome: ExperimentResult | None) -> tuple[str, str]:
     """The word, and its colour."""
     if outcome is None:
         return "NO EXPERIMENT", "$text-muted"
-    return word_of(outcome), "$text-accent" if outcome.word is None else WORDS[outcome.word]
+    return word_of(outcome), "$text-accent" if outcome.word is None else VERDICT_COLORS[COLORS[outcome.word]]
 
 
 def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
@@ -54,8 +49,8 @@ def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
     column = min(max([len(arm.what) for arm in outcome.arms], default=0), max(20, width // 2 - NAME - 4))
     for arm in outcome.arms:
         glyph, style = STATES[arm.state]
-        name = arm.name.value.replace("<-", "←")
-        result = arm.result or arm.state.value.replace("-", " ")
+        name = arm_name(arm)
+        result = arm.result or REPORTED[arm.state]
         if len(arm.what) <= column and NAME + 4 + column + len(result) <= width:
             lines.append(Content.assemble((f"{glyph} ", style), (f"{name:<{NAME}}", "bold"), f"{arm.what:<{column}}  ",
                                           (result, style)))  # fmt: skip
@@ -64,12 +59,7 @@ def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
         lines.append(Content.assemble(" " * (NAME + 2), (result[: width - NAME - 2], style)))
     word, style = headline(outcome)
     lines += [Content(""), Content.assemble((word, f"bold {style}"))]
-    lines += labelled("cause", sentence(outcome.because), width) if outcome.because else []
-    if steps := steps_text(outcome):
-        lines += labelled("covers", steps, width)
-    if outcome.trials:
-        flaky = f", {outcome.flaky:,} of them with another result when repeated" if outcome.flaky else ""
-        lines += labelled("trials", f"{outcome.trials:,}{flaky}", width)
+    lines += section_lines(outcome_section(outcome), width)
     for command in outcome.advice:
         lines += labelled("next", command, width, "$text-accent")
     return lines
@@ -81,13 +71,19 @@ def class_lines(outcome: ExperimentResult) -> list[str]:
 
 
 def _class_line(kind: OriginClass) -> str:
-    matters = {True: "matters", False: "does not matter", None: "not tried"}[kind.matters]
     place = f"{kind.site.file.rpartition('/')[2]}:{kind.site.line}" if kind.site is not None else ""
     kernels = [kernel for kernel in (kind.kernel.a, kind.kernel.b) if kernel]
     ulp = "" if kind.max_ulp is None else f"max {kind.max_ulp:,} ULP"
-    ops = f"{kind.count:,} op" + ("" if kind.count == 1 else "s")
     share = f"{kind.share:5.1%}"
-    told = [f"{share:>6}", f"{matters:<15}", kind.op, place, ops, ulp, " against ".join(dict.fromkeys(kernels))]
+    told = [
+        f"{share:>6}",
+        f"{MATTERS[kind.matters]:<19}",
+        kind.op,
+        place,
+        counted(kind.count, "op"),
+        ulp,
+        " against ".join(dict.fromkeys(kernels)),
+    ]
     return "  ".join(part for part in told if part)
 
 
@@ -136,4 +132,4 @@ class Outcomes:
         """What to run to get an outcome that is found here, ready to paste; nothing where this rltrace runs none."""
         if find_spec("rltrace.commands.confirm") is None:
             return ()
-        return (shlex.join(["rltrace", "confirm", str(self._a), str(self._b), "-o", str(self.path)]),)
+        return (line("confirm", self._a, self._b, "-o", self.path),)

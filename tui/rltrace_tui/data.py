@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
 from threading import RLock
 from time import sleep
@@ -24,14 +23,13 @@ from rltrace.diff.display.browser import Browser, PartnerLookup
 from rltrace.diff.display.single_trace import OwnSteps, own_curves, own_steps
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.errors import SelectorError
-from rltrace.query.names import Words
 from rltrace.query.op_pair import OpPairs
-from rltrace.query.selector_mask import RowMask
 from rltrace.query.values import how_to_record
 from rltrace.report.info import describe
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.selector_mask import RowMask
 from rltrace_tui.row_cache import RowCache
 
 PAUSE = 0.01
@@ -66,20 +64,17 @@ class StreamPairData:
             self.only, self._selector = "", None
             return
         selector = parse_selectors([text])
-        if any(condition.key is Key.NTH for clause in selector.clauses for condition in clause):
+        if Key.NTH in selector.keys:
             raise SelectorError(
                 "nth= cannot be shown here, it counts from the beginning of a step; rltrace ops finds it"
             )
-        a, b = (RowMask(selector, None, view.name, Words(view.process)) for view in self.views)
+        a, b = (RowMask(selector, view.name, view.process.words) for view in self.views)
         self.browser.set_filter((lambda stretch: a.of(stretch.rows), lambda stretch: b.of(stretch.rows)))
         self.only, self._selector = text, selector
 
     def within_filter(self, selector: Selector) -> Selector:
         """What finds only ops that the filter shows."""
-        if self._selector is None:
-            return selector
-        both = product(selector.clauses, self._selector.clauses)
-        return Selector(tuple((*found, *shown) for found, shown in both))
+        return selector if self._selector is None else selector & self._selector
 
 
 class DataSource(ABC):

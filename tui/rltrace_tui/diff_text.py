@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import chain, repeat
+from dataclasses import replace
 from textwrap import wrap
 
 from textual.content import Content
 
-from rltrace.diff.base.model import Cause, Comparison, Finding, Pair, Verdict
+from rltrace.diff.base.model import Pair, Verdict
 from rltrace.diff.display.browser import Browser, BrowserLine
 from rltrace.diff.display.row_pairs import Relation
-from rltrace.report.phrases import INPUTS, apart, noun, sentence
+from rltrace.report.diff_text import LABEL, TextLayout
+from rltrace.report.document import Document, Fact, Section
+from rltrace.report.phrases import HEADLINES
 
-LABEL = 8
-HEADLINES = {
-    Verdict.IDENTICAL: ("IDENTICAL", "$text-success"),
-    Verdict.SAME_VALUES: ("SAME VALUES", "$text-success"),
-    Verdict.DIVERGED: ("DIVERGED", "$text-error"),
-    Verdict.UNKNOWN: ("UNKNOWN", "$text-warning"),
+COLORS = {
+    Verdict.IDENTICAL: "$text-success",
+    Verdict.SAME_VALUES: "$text-success",
+    Verdict.DIVERGED: "$text-error",
+    Verdict.UNKNOWN: "$text-warning",
 }
 
 GLYPHS = {
@@ -48,14 +49,9 @@ def plain(text: str, style: str = "") -> Content:
 
 
 def labelled(label: str, text: str, width: int, style: str = "") -> Lines:
-    """``label`` in a column of its own, ``text`` wrapped beside it."""
-    room = max(10, width - LABEL)
-    lines = wrap(text, room, break_long_words=True, break_on_hyphens=False) or [""]
-    heads = [label] + [""] * (len(lines) - 1)
-    return [
-        Content.assemble((f"{head:<{LABEL}}", "$text-muted"), (line, style))
-        for head, line in zip(heads, lines, strict=True)
-    ]
+    """``label`` in its column, ``text`` wrapped beside it."""
+    lines = TextLayout(width, "", breaks=True).lines(f"{label:<{LABEL + 1}}", text, style)
+    return [Content.assemble((line.head, "$text-muted"), (line.body, line.look)) for line in lines]
 
 
 def fit(text: str, width: int) -> str:
@@ -85,92 +81,42 @@ def fold_text(browser: Browser, line: BrowserLine) -> str:
 
 # --- verdict --------------------------------------------------------------------------------------------------------
 
+LOOKS = {"title": "bold", "name": "bold", "source": "$text-muted", "command": "$text-accent"}
 
-def verdict_lines(comparison: Comparison, finding: Finding | None, width: int) -> Lines:
-    """The verdict, where it is, why, and what is known of the evidence."""
-    word, style = HEADLINES[comparison.verdict]
-    diverged = comparison.verdict is Verdict.DIVERGED and finding is not None
-    lines = [Content.assemble((word, f"bold {style}"), f"  {_where(finding)}" if diverged and finding else "")]
-    if not diverged:
-        lines += [plain(line) for line in wrap(sentence(comparison.why), width)]
-    if finding is not None:
-        if not diverged:
-            unsure = comparison.verdict is Verdict.UNKNOWN
-            what = "First difference" if unsure else "A harmless difference in structure"
-            lines.append(plain(f"{what}: {_where(finding)}", "bold"))
-        lines += finding_lines(finding, width)
-    for note in comparison.notes:
-        lines += labelled("note", sentence(note), width)
-    for hole in comparison.holes[:5]:
-        lines += labelled("damage", f"{hole.side.upper()}: {hole.why}", width, "$text-warning")
-    for command in comparison.advice:
-        lines += labelled("next", command, width, "$text-accent")
+
+def headline(verdict: Verdict) -> tuple[str, str]:
+    """The verdict in a word, and its style."""
+    return HEADLINES[verdict], f"bold {COLORS[verdict]}"
+
+
+def verdict_lines(document: Document, width: int) -> Lines:
+    """The verdict, its findings and what to run next, then all else but what differs of the system."""
+    lines = [Content.assemble(headline(document.verdict), f"  {document.place}" if document.place else "")]
+    lines += [] if document.place else [plain(line) for line in wrap(document.lead, width)]
+    first = (*document.findings[:1], *document.named("next"), *document.findings[1:])
+    others = (section for section in document.rest if section.name not in ("next", "system"))
+    for section in (*first, *others, document.runs):
+        lines += section_lines(section, width)
     return lines
 
 
-def _where(finding: Finding) -> str:
-    row = finding.a_index if finding.a_index is not None else finding.b_index
-    parts = [] if row is None else [f"op {row:,}"]
-    parts += [] if finding.step is None else [f"step {finding.step:,}"]
-    parts += [finding.cause.value] if finding.cause is not Cause.UNKNOWN else []
-    return "  ".join(parts)
+def environment_lines(document: Document, width: int) -> Lines:
+    """What differs between the machines and processes; the pane has the title."""
+    (section,) = document.named("system") or (Section("system", "", ("No recorded fact differs.",)),)
+    return section_lines(replace(section, title=""), width)
 
 
-def finding_lines(finding: Finding, width: int) -> Lines:
-    """One finding: op, place, cause, how the inputs are known, digests."""
-    lines: Lines = []
-    if finding.op is not None:
-        module = f"   {finding.module}" if finding.module else ""
-        lines += labelled(noun(finding), finding.op + module, width, "bold")
-    if finding.site is not None:
-        site = finding.site
-        lines += labelled("site", f"{site.file}:{site.line} {site.function}", width)
-        lines += labelled("", " ".join(site.source.split()), width, "$text-muted") if site.source else []
-    lines += labelled("cause", sentence(finding.because), width)
-    both = finding.a_index is not None and finding.b_index is not None
-    if finding.op is not None and finding.boundary is None and both:
-        lines += labelled("inputs", INPUTS[finding.inputs_match], width)
-        lines += pair_lines("kernel", finding.kernel, width)
-    for name, pair in apart(finding)[:2] if finding.op is not None else ():
-        told = pair if finding.boundary is None else Pair(f"{name} {pair.a or '–'}", f"{name} {pair.b or '–'}")
-        lines += pair_lines("output" if finding.boundary is None else "field", told, width)
-    unit, count = "op" if finding.op is not None else "step", finding.identical_before
-    return [*lines, *labelled("before", f"{count:,} identical {unit}{'' if count == 1 else 's'}", width)]
+def section_lines(section: Section, width: int) -> Lines:
+    """A section of the document."""
+    lines = TextLayout(width, "", breaks=True).section(section)
+    return [Content.assemble((line.head, "$text-muted"), (line.body, LOOKS.get(line.look, ""))) for line in lines]
 
 
 def pair_lines(label: str, pair: Pair[str], width: int) -> Lines:
     """The same fact on both sides, on one line where it is equal."""
     if pair.a is None and pair.b is None:
         return []
-    if pair.a == pair.b:
-        return labelled(label, f"= {pair.a}", width)
-    first = labelled(label, f"≠ A {pair.a or '–'}", width)
-    return [*first, *labelled("", f"  B {pair.b or '–'}", width)]
-
-
-def environment_lines(comparison: Comparison, width: int) -> Lines:
-    """What differs between the machines and processes."""
-    if not comparison.environment:
-        return [plain(line, "$text-muted") for line in wrap("No recorded fact differs.", width)]
-    lines: Lines = []
-    for fact in comparison.environment:
-        a, b = fact.a or "(unset)", fact.b or "(unset)"
-        short = f"≠ {fact.name}  {a} | {b}"
-        if len(short) <= width:
-            lines.append(Content.assemble(("≠ ", "$text-warning"), (fact.name, "bold"), f"  {a} | {b}"))
-            continue
-        for sign, part in zip(chain("≠", repeat(" ")), at_dots(fact.name, width - 2), strict=False):
-            lines.append(Content.assemble((f"{sign} ", "$text-warning"), (part, "bold")))
-        for side, value in (("A", a), ("B", b)):
-            lines += [plain(line) for line in wrap(value, width, initial_indent=f"  {side} ", subsequent_indent="    ")]
-    return lines
-
-
-def at_dots(name: str, width: int) -> list[str]:
-    """A dotted name on lines of at most ``width``, parted after dots; within words only where one is longer."""
-    if len(name) <= width:
-        return [name]
-    return [line.replace(". ", ".") for line in wrap(name.replace(".", ". "), width)]
+    return section_lines(Section("", "", facts=(Fact(label, pair),)), width)
 
 
 def text_lines(lines: Iterable[str], width: int) -> Lines:

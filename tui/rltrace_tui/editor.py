@@ -13,7 +13,7 @@ from pathlib import Path
 
 from textual.app import App, SuspendNotSupported
 
-from rltrace.diff.base.model import Site
+from rltrace.trace.read.names import Site
 
 
 def edit(app: App[object], stack: Sequence[Site], paths: Sequence[str]) -> None:

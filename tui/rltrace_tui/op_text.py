@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import LISTED, Bin, Distances, ElementPair
+from rltrace.json import to_json
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpLine
 from rltrace.query.values import OpValues, ValuePair
-from rltrace.report.ops import value_json
+from rltrace.report.document import distances_text
+from rltrace.trace.read.names import Site
 from rltrace_tui.diff_text import Lines, labelled, pair_lines, plain
 
 MATCHES = {
@@ -147,25 +149,13 @@ def _value_head(pair: ValuePair, width: int) -> Lines:
         layout = f"A {pair.layout.a}   B {pair.layout.b}"
     told = pair.distances
     if told is not None:
-        return [Content.assemble(("≠ ", "$text-error"), (pair.what, "bold"), f"  {layout}"), *_summary(told, width)]
+        return [
+            Content.assemble(("≠ ", "$text-error"), (pair.what, "bold"), f"  {layout}"),
+            *labelled("", distances_text(told), width),
+        ]
     glyph = "=" if pair.equal else "≠"
     head = Content.assemble(f"{glyph} ", (pair.what, "bold"), f"  {layout}")
     return [head, *([plain(f"  {pair.why}", "$text-muted")] if pair.why else [])]
-
-
-def _summary(told: Distances, width: int) -> Lines:
-    unit = f" {told.unit}" if told.unit == "ULP" else ""
-    parts = [f"{told.differing:,} of {told.elements:,} differ"]
-    if told.largest is not None:
-        parts.append(f"by at most {told.largest:,}{unit}")
-    if told.largest_relative is not None:
-        parts.append(f"relative {told.largest_relative:.3g}")
-    if told.largest_absolute is not None:
-        parts.append(f"absolute {told.largest_absolute:.3g}")
-    counts = {"only in the sign of zero": told.zeros, "NaN on one side": told.nans}
-    counts |= {"another NaN": told.payloads, "infinite on a side": told.infinities}
-    parts += [f"{count:,} {what}" for what, count in counts.items() if count]
-    return labelled("", ", ".join(parts), width)
 
 
 def _value_body(pair: ValuePair, width: int, most: int) -> Iterator[Content]:
@@ -234,4 +224,4 @@ def _nth(outputs: tuple[str, ...], k: int) -> str | None:
 
 
 def _value(value: bool | int | float | complex | None) -> str | None:
-    return None if value is None else str(value_json(value))
+    return None if value is None else str(to_json(value))

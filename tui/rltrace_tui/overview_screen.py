@@ -14,6 +14,7 @@ from rltrace.diff import Comparison
 from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.diff_text import render_comparison
+from rltrace.report.document import verdict_document
 from rltrace_tui import charts, diff_text
 from rltrace_tui.app_protocol import KeyGuard, copy, host
 from rltrace_tui.curves import Curves, CurveScreen
@@ -91,7 +92,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
     def found(self, comparison: Comparison) -> None:
         self._state, self._done = "done", ""
         environment = self.query_one("#environment", Pane)
-        environment.border_title = f"System and settings ({len(comparison.environment)})"
+        environment.border_title = f"System and settings ({len(comparison.system)})"
         self._redraw()
 
     def curves_read(self, curves: tuple[Curve, ...]) -> None:
@@ -113,22 +114,20 @@ class OverviewScreen(KeyGuard, CurveScreen):
 
     def _draw_head(self) -> None:
         found = self._work.comparison
-        word, style = diff_text.HEADLINES[found.verdict] if found else (self._state.upper(), "$text-muted")
-        self.query_one("#head", Static).update(
-            Content.assemble(f" rltrace   {self._work.names}   ", (word, f"bold {style}"))
-        )
+        word = diff_text.headline(found.verdict) if found else (self._state.upper(), "bold $text-muted")
+        self.query_one("#head", Static).update(Content.assemble(f" rltrace   {self._work.names}   ", word))
 
     def _verdict(self, width: int) -> diff_text.Lines:
         found = self._work.comparison
         if found is not None:
-            return diff_text.verdict_lines(found, self._work.shown, width)
+            return diff_text.verdict_lines(verdict_document(found), width)
         if self._state == "searching":
             return [Content("Looking for the first difference …  (Escape stops)")]
         return [Content(f"The search was {self._state}: there is no verdict.")]
 
     def _environment(self, width: int) -> diff_text.Lines:
         found = self._work.comparison
-        return diff_text.environment_lines(found, width) if found else []
+        return diff_text.environment_lines(verdict_document(found), width) if found else []
 
     def _timeline(self, width: int) -> diff_text.Lines:
         if self._work.comparison is None:

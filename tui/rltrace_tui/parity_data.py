@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rltrace.command_lines import file_name, line, record_step
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Finding, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
-from rltrace.diff.suggested_commands import record_window
 from rltrace.parity.model import ModuleOrigin, ModuleResult, Parity, Required
 from rltrace.query.op_pair import OpPairs
 from rltrace.query.values import selector_of
@@ -131,9 +131,9 @@ class ParityWork(DataSource):
     def how(self, row: RowAt) -> tuple[str, ...]:
         traces = {str(trace.path): trace for trace in self.traces()}
         words = ["--rows", "all", "--values", selector_of(row), "--values-inputs"]
-        files = [f"{trace.path.name.removesuffix('.zarr')}-values.zarr" for trace in traces.values()]
-        windows = [record_window(t, row.step, f, (), *words) for t, f in zip(traces.values(), files, strict=True)]
-        return (*windows, " ".join(["rltrace", "compare", *files]))
+        files = [file_name(trace, "values") for trace in traces.values()]
+        windows = [record_step(t, row.step, f, *words) for t, f in zip(traces.values(), files, strict=True)]
+        return (*windows, line("compare", *files))
 
     @property
     def is_finished(self) -> bool:

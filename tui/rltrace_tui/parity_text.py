@@ -84,7 +84,7 @@ def _side(side: ParitySide) -> str:
 
 
 def _because(origin: ModuleOrigin, width: int) -> Lines:
-    return labelled("cause", origin.because, width)
+    return labelled("cause", origin.explanation, width)
 
 
 def _parts(origin: ModuleOrigin, width: int) -> Lines:
@@ -156,7 +156,7 @@ def module_lines(module: ModuleResult, origin: ModuleOrigin | None, width: int) 
         lines += labelled("cause", sentence(what), width)
     for tensor in module.tensors:
         lines += [plain(""), *_tensor_lines(tensor, width)]
-    for apart in module.apart:
+    for apart in module.uncompared:
         where = f"{apart.part} {apart.name}".rstrip()
         lines += [plain(""), plain(f"? {where}", "$text-muted"), *labelled("", sentence(apart.why), width)]
     return lines

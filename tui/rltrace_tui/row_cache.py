@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
 from rltrace.errors import HoleError
-from rltrace.query.names import Words
 from rltrace.query.ops import op_line
 from rltrace.trace.format.rows import Rows
 
@@ -42,7 +41,6 @@ class RowCache:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._views = {"a": browser.a, "b": browser.b}
-        self._words = {side: Words(view.process) for side, view in self._views.items()}
         self._known: dict[Row, RowText] = {}
 
     def get(self, row: Row) -> RowText | None:
@@ -71,7 +69,7 @@ class RowCache:
             return view.row(number)[0]
 
     def _cell(self, side: str, rows: Rows, place: int) -> RowText:
-        line = op_line(rows, place, self._views[side].name, self._words[side])
+        line = op_line(rows, place, self._views[side].name, self._views[side].process.words)
         value = "" if line.value is None else f" → {line.value!r}"
         text = line.op.removesuffix(".default") + value
         short = where = ""

@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.diff.base.model import NamedDifference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import StreamView
 
@@ -90,12 +90,19 @@ class Matching:
 # --- scene ------------------------------------------------------------------------------------------------------------
 
 
+class Partners(Protocol):
+    """Which rows of two streams are the same op."""
+
+    def partner(self, row: int) -> int | None:
+        """The row of B that is A's ``row``; None: not known, or A alone has it."""
+
+
 @dataclass(frozen=True)
 class DiffContext:
     """Two streams, and what has been settled about them so far."""
 
     a: StreamView
     b: StreamView
-    matching: Matching
-    settings: tuple[EnvironmentDifference, ...]
+    matching: Partners
+    settings: tuple[NamedDifference, ...]
     """Facts that select kernels and differ."""

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.kernels import settings_differences
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received, Site
+from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, OptimizerCount, Pair, Received
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Column, Kind, Phase, Step
-from rltrace.trace.kernels.evidence import kernel_texts, whole_names
+from rltrace.trace.kernels.evidence import Evidence, kernel_texts, whole_names
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 
 PROFILER = "profiler."
@@ -56,7 +57,7 @@ class RowAt:
         return self.view.stack(self.rows, self.place)
 
     @property
-    def kernel(self) -> dict[str, object]:
+    def kernel(self) -> Evidence:
         return self.view.kernel(self.rows, self.place)
 
     @property
@@ -87,7 +88,7 @@ class Judgement:
 
     cause: Cause
     inputs_match: InputsMatch
-    because: str
+    explanation: str
     received: Received | None = None
 
 
@@ -121,7 +122,7 @@ def make_finding(
         inputs_match=decided.inputs_match,
         outputs=_outputs(a, b),
         identical_before=identical_before,
-        because=decided.because,
+        explanation=decided.explanation,
         received=decided.received,
         boundary=boundary,
         settings=settings_differences(a.settings, b.settings) if a and b else (),

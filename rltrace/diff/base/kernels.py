@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from rltrace.diff.base.model import EnvironmentDifference
+from rltrace.diff.base.model import NamedDifference
 from rltrace.trace.kernels.evidence import (
     ATEN,
     GUESSED,
@@ -206,16 +206,14 @@ BEHIND_A_NAME = (
 """What can make a GPU kernel of the same name another code, or another code's compilation."""
 
 
-def choosing(
-    op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]
-) -> tuple[EnvironmentDifference, ...]:
+def choosing(op: str, a: Evidence, b: Evidence, settings: Sequence[NamedDifference]) -> tuple[NamedDifference, ...]:
     """Those of the settings that differ which are known to choose the kernel of ``op``, the first one first."""
     starts = tuple(dict.fromkeys(_starts(op, a, b)))
     ranked = [(rank, setting) for setting in settings if (rank := _rank(setting.name, starts)) is not None]
     return tuple(setting for _, setting in sorted(ranked, key=lambda pair: pair[0]))
 
 
-def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[EnvironmentDifference]) -> str:
+def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[NamedDifference]) -> str:
     """``, which env.MKL_CBWR chooses: unset against AVX2``; "" where no rule links what differs with this op."""
     first = next((setting for setting in choosing(op, a, b, settings) if setting.name not in RESTATED), None)
     if first is None:
@@ -223,7 +221,7 @@ def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[Environmen
     return f", which {first.name.removeprefix('env.')} chooses: {first.a or 'unset'} against {first.b or 'unset'}"
 
 
-def behind_a_name(settings: Sequence[EnvironmentDifference]) -> tuple[EnvironmentDifference, ...]:
+def behind_a_name(settings: Sequence[NamedDifference]) -> tuple[NamedDifference, ...]:
     """Those of the settings that differ which can change what a GPU kernel does whose name is the same."""
     return tuple(setting for setting in settings if setting.name.startswith(BEHIND_A_NAME))
 
@@ -291,17 +289,17 @@ OF_ANY_OP: Mapping[str, tuple[str, str]] = {
 """What can change the bits of any op, with the words for where it is on and where it is off."""
 
 
-def settings_differences(a: Settings, b: Settings) -> tuple[EnvironmentDifference, ...]:
+def settings_differences(a: Settings, b: Settings) -> tuple[NamedDifference, ...]:
     """Every setting that was another one; none where one side's are not known."""
     names = [name for name in dict.fromkeys([*a, *b]) if name != RESTATED_SETTING] if a and b else []
     return tuple(
-        EnvironmentDifference(name, _text(a.get(name)), _text(b.get(name)))
+        NamedDifference(name, _text(a.get(name)), _text(b.get(name)))
         for name in sorted(names, key=lambda name: name not in OF_ANY_OP)
         if a.get(name) != b.get(name)
     )
 
 
-def settings_text(op: str, kernels: tuple[Evidence, Evidence], differences: Sequence[EnvironmentDifference]) -> str:
+def settings_text(op: str, kernels: tuple[Evidence, Evidence], differences: Sequence[NamedDifference]) -> str:
     """``B ran it without grad mode``: those of the differences that can change what ``op`` computes; "" for none."""
     chosen = choosing(op, *kernels, [_as_fact(one) for one in differences if one.name not in OF_ANY_OP])
     said = [_in_words(one) for one in differences if one.name in OF_ANY_OP]
@@ -309,12 +307,12 @@ def settings_text(op: str, kernels: tuple[Evidence, Evidence], differences: Sequ
     return ", and ".join(said[:3]) + (f", and {len(said) - 3} more settings differ" if len(said) > 3 else "")
 
 
-def _as_fact(one: EnvironmentDifference) -> EnvironmentDifference:
+def _as_fact(one: NamedDifference) -> NamedDifference:
     """Under the name that the facts of a process have for it."""
-    return EnvironmentDifference(f"flag.{one.name}", one.a, one.b)
+    return NamedDifference(f"flag.{one.name}", one.a, one.b)
 
 
-def _in_words(one: EnvironmentDifference) -> str:
+def _in_words(one: NamedDifference) -> str:
     on, off = OF_ANY_OP[one.name]
     if not on:
         return f"{one.name} was {one.a} in A and {one.b} in B"

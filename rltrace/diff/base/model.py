@@ -1,6 +1,6 @@
 """What a comparison returns: frozen objects that every front end draws and none computes.
 
-Owns the words of the verdict. Field names are those of the JSON contract ``rltrace.diff/1`` (docs/reference/json.md).
+Owns the words of the verdict, and the JSON ``rltrace.diff/1``: its keys are these fields.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+from rltrace.trace.read.names import Site
 
 T = TypeVar("T")
 
@@ -45,16 +47,6 @@ class InputsMatch(StrEnum):
 
 
 @dataclass(frozen=True)
-class Site:
-    """One stack frame, for display."""
-
-    file: str
-    line: int
-    function: str
-    source: str
-
-
-@dataclass(frozen=True)
 class OptimizerCount:
     """Which attempt a step is, in its optimizer's own count."""
 
@@ -85,9 +77,9 @@ class Received:
     """Its row in A's stream."""
     b_index: int
     ranks: tuple[int, ...]
-    """Who took part; empty where that is not known."""
+    """Those that participated; empty where that is not known."""
     origins: tuple[str, ...] = ()
-    """Streams of other processes that differ already before they gave their part; empty: none that is known."""
+    """Streams of other processes that differ before the collective."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +92,8 @@ class Boundary:
     """What kind of environment it is: ``Hopper-v5``; None where that is not known."""
     count: Pair[int]
     """Which of its steps, or of its resets, from 1."""
-    cells: tuple[tuple[str, Pair[str]], ...]
-    """What differs of it, by name; empty where one side alone has the event."""
+    cells: tuple[NamedDifference, ...]
+    """Its fields that differ; empty where one side alone has the event."""
     taken: Finding
     """At the first op that differs because of it."""
 
@@ -112,28 +104,37 @@ class Finding:
 
     cause: Cause
     stream: str
+    """``rank0/main``, ``rank0/main/thread:NAME``, ``rank0/main/pool:NAME``, ``rank0/worker:1``."""
     a_index: int | None
     """Row in A's stream; None where only B has the op."""
     b_index: int | None
+    """Row in B's stream; None where only A has the op. Both are None where only step digests were compared."""
     step: int | None
     """A's step (B's where only B has the op); None for a stream without steps."""
     optimizer: OptimizerCount | None
     """The attempt that ends this step, where it was recorded."""
     environment_step: int | None
+    """Environment steps until that attempt, where they were counted."""
     phase: str
+    """``backward``, ``optimizer``, ``other``, …"""
     op: str | None
+    """Operator and overload, or an event's name; None where only step digests were compared."""
     module: str | None
+    """Path of the module whose forward or backward ran the op."""
     site: Site | None
     """Innermost user frame."""
     stack: tuple[Site, ...]
     """The whole recorded stack, innermost first."""
     kernel: Pair[str]
+    """In words."""
     inputs_match: InputsMatch
+    """How it is known whether the inputs were equal: ``read`` at this op on both sides, or ``inferred``, as matched
+    ops of the same step wrote them."""
     outputs: tuple[Pair[str], ...]
-    """Digests as 16 hex digits."""
+    """Digests of what the op returned and wrote; without an op, of gradients, parameters and RNG states."""
     identical_before: int
-    """Rows of this stream before it that are identical on both sides."""
-    because: str
+    """Equal ops of this stream before it; without an op, equal steps."""
+    explanation: str
     """One sentence."""
     repeats: bool | None = None
     """``same-kernel`` only: whether the op was seen to repeat itself; None: not tried."""
@@ -143,7 +144,7 @@ class Finding:
     """Where it came in with an event: what an environment returned, a checkpoint."""
     kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
     """Whole names of what ran, in order, as they were recorded; None: not known by name."""
-    settings: tuple[EnvironmentDifference, ...] = ()
+    settings: tuple[NamedDifference, ...] = ()
     """What torch was set to when the op ran (grad mode, TF32, …), where that was something else on the two sides."""
 
     @property
@@ -157,7 +158,7 @@ class Hunk:
     """A run of ops that only one side has, or that changed places."""
 
     kind: str
-    """"only-a", "only-b" or "reordered"."""
+    """``only-a``, ``only-b`` or ``reordered``."""
     stream: str
     step: int | None
     a_start: int
@@ -171,10 +172,12 @@ class Hunk:
 @dataclass(frozen=True)
 class Structure:
     only_a: int
+    """Ops."""
     only_b: int
     reordered: int
+    """Ops."""
     hunks: tuple[Hunk, ...]
-    """At most 100; the counts are of all."""
+    """The first hundred runs of such ops; the counts are of all."""
     whole: bool = True
     """False: counted up to the first difference in values only; what follows from it is no news."""
     reordered_steps: int = 0
@@ -183,7 +186,7 @@ class Structure:
 
 
 @dataclass(frozen=True)
-class EnvironmentDifference:
+class NamedDifference:
     name: str
     a: str | None
     b: str | None
@@ -194,11 +197,12 @@ class Hole:
     """A part of a trace that cannot be read."""
 
     side: str
-    """"a" or "b"."""
+    """``a`` or ``b``."""
     process: str
     stream: str | None
     first: int | None
     rows: int | None
+    """None: not in rows."""
     why: str
 
 
@@ -206,19 +210,28 @@ class Hole:
 class ProcessSummary:
     name: str
     state: str
+    """``complete``, ``running``, ``killed``, ``damaged``, ``stopped`` or ``never-recorded``."""
     after_op: int
+    """Ops recorded."""
     why: str | None
+    """One sentence on a state other than complete."""
     windows: tuple[tuple[int, int | None], ...]
+    """(first step, step after the last) of each window; None: to the end."""
     exit: str | None
+    """How it ended, in words."""
 
 
 @dataclass(frozen=True)
 class Side:
     path: str
+    """As it was given."""
     level: str
     engine: str
+    """What intercepted its ops."""
     ops: int
+    """Rows of all streams."""
     steps: int
+    """Optimizer attempts of all processes."""
     processes: tuple[ProcessSummary, ...]
 
 
@@ -229,6 +242,7 @@ class CurvePoint:
     name: str
     """The source line that read it."""
     step: int
+    """A's."""
     a: float
     b: float
 
@@ -253,19 +267,20 @@ class Drift:
     stream: str
     place: str
     """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
-    counts: tuple[int, int]
-    """Numbers of A and of B."""
+    a_count: int
+    b_count: int
+    """Numbers of each side."""
     matched: int
-    """How many of them belong together: the same attempt of the same optimizer, how manieth within its step."""
+    """How many of them belong together: the same attempt of the same optimizer, and occurrence within its step."""
     first: DriftPoint | None
     """Where they first differ at all; None: nowhere."""
-    leaves: DriftPoint | None
-    """Where they are first further apart than ``limit``; None: nowhere."""
-    limit: float
-    """A distance that one sees: the tolerance, times the range of the curve in both runs."""
+    exceeds: DriftPoint | None
+    """Where they are first further apart than ``threshold``; None: nowhere."""
+    threshold: float
+    """The tolerance, times the range of the curve in both runs."""
     growth: tuple[tuple[int, float], ...]
     """(step, distance) at the first difference, and wherever it first reaches another power of ten."""
-    most: float
+    largest: float
     """The largest distance; infinite where one side alone is not finite."""
     whole: bool
     """False: read in places only, so that what is said of a step holds at the latest there."""
@@ -276,6 +291,7 @@ class EventSummary:
     """Events, such as what environments returned: differences in them alone are no verdict."""
 
     differing: int = 0
+    """Events that differ."""
     first: str | None = None
     """The first differing one, for people."""
     whole: bool = True
@@ -287,7 +303,9 @@ class UninitialisedCount:
     """Rows that may hold memory nobody wrote: differences in them alone are no verdict."""
 
     rows: int
+    """Ops that may have read uninitialised memory."""
     differing: int
+    """Those that differ."""
     first: str | None
     """The first differing one, for people."""
     whole: bool = True
@@ -314,13 +332,15 @@ class OtherKernel:
     """One kind of call that both sides made."""
 
     stream: str
-    """Of A, and the row of it where the call was met first."""
+    """Of A."""
     a_index: int
+    """A's first such row."""
     op: str
     a: str
     b: str
     """What ran."""
     differences: tuple[str, ...]
+    """In words."""
     same_bits: bool | None
     """Whether it gave the same bits on both sides, at that row at least; None: not known."""
 
@@ -329,27 +349,37 @@ class OtherKernel:
 class Comparison:
     """All that ``diff`` found out about two traces."""
 
+    SCHEMA: ClassVar = "rltrace.diff/1"
+    COMPUTED: ClassVar = ("agrees",)
+
     verdict: Verdict
+    """``identical``: every op is equal. ``same-values``: ops were added, removed or reordered, every matched op is
+    equal, and nothing that both sides ran depends on what only one side ran."""
     why: str
     """One sentence: what the verdict rests on."""
     level: str
-    """Level at which they were compared: "op" or "step"."""
+    """``op`` or ``step``: what was compared."""
     a: Side
     b: Side
-    environment: tuple[EnvironmentDifference, ...]
+    system: tuple[NamedDifference, ...]
+    """Facts of machine, process and sources that differ, the likeliest to change results first."""
     first: Finding | None
+    """The earliest of any cause; None as well where several streams differ and nothing orders them."""
     first_value: Finding | None
+    """The earliest matched op whose values differ."""
     unordered: tuple[Finding, ...]
+    """One for each stream, where streams cannot be ordered."""
     structure: Structure
     search: Search
     holes: tuple[Hole, ...]
     marked: UninitialisedCount
-    told: EventSummary
+    events: EventSummary
     curves: tuple[CurvePoint, ...]
+    """Logged scalars at their first difference, looked for within 131,072 ops of the first difference."""
     compared: Mapping[str, int]
-    """Per stream: how many rows were compared."""
+    """By stream, the number of matched ops; ``…/pool``: all pool threads of a process together."""
     unfinished: tuple[str, ...]
-    """Which sides ("a", "b") are not complete."""
+    """Sides, ``a`` and ``b``, that are not complete."""
     advice: tuple[str, ...]
     """Commands to run next, ready to paste, the most useful first."""
     decisive: Finding | None = None
@@ -359,9 +389,9 @@ class Comparison:
     later: tuple[Finding, ...] = ()
     """The first finding of each stream of other processes that is known to come after ``first`` or ``unordered``."""
     drift: tuple[Drift, ...] = ()
-    """The series that differ, in the order in which one sees them part."""
+    """The first 50 series that differ, in the order in which they exceed the threshold."""
     strict: bool = False
-    """Asked for as well that no op was added, removed or reordered."""
+    """Whether an op that was added, removed or reordered counts as a difference."""
     so_far: Verdict = Verdict.UNKNOWN
     """What the verdict would be if what there is of both were all of it."""
     other_kernels: tuple[OtherKernel, ...] = ()

@@ -16,6 +16,7 @@ from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.view import COMPUTATION, RowRange
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
+from rltrace.trace.read.names import layout_text
 
 MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
 RETURNED_INTEGER = int(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)
@@ -84,7 +85,7 @@ def outputs_differ(a: RowRange, i: int, b: RowRange, j: int) -> bool:
 
 def marked_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     """Whether any digest of the rows differs, unwritten bytes included."""
-    return _digests(a.rows, i) != _digests(b.rows, j)
+    return compared_digests(a.rows, i) != compared_digests(b.rows, j)
 
 
 def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
@@ -93,15 +94,15 @@ def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     The generators' states as a window begins are left out: one that nobody seeded and nobody uses (Python's, say)
     differs in every run. Where an op draws, the state of its own generator decides.
     """
-    return _digests(a.rows, i) != _digests(b.rows, j) and not is_generator_event(a, i)
+    return compared_digests(a.rows, i) != compared_digests(b.rows, j) and not is_generator_event(a, i)
 
 
 def is_generator_event(stretch: RowRange, i: int) -> bool:
     """Whether a row holds a generator's state as a window began."""
     if stretch.rows.columns[i, Column.KIND] != Kind.WINDOW:
         return False
-    skeleton = stretch.view.payload("scalars", int(stretch.rows.columns[i, Column.SCALARS]))
-    return isinstance(skeleton, list) and bool(skeleton) and str(skeleton[0]).startswith("generator")
+    skeleton = stretch.view.skeleton(stretch.rows, i)
+    return bool(skeleton) and str(skeleton[0]).startswith("generator")
 
 
 def rng_differs(a: Rows, i: int, b: Rows, j: int) -> bool:
@@ -128,7 +129,8 @@ def candidates(a: RowRange, at_a: NDArray[np.int64], b: RowRange, at_b: NDArray[
     return unequal
 
 
-def _digests(rows: Rows, i: int) -> list[int]:
+def compared_digests(rows: Rows, i: int) -> list[int]:
+    """What a row digested, evidence aside."""
     start = int(rows.digest_offsets[i]) + (0 if rows.evidence is None else int(rows.evidence[i]))
     digests: list[int] = rows.digests[start : rows.digest_offsets[i + 1]].tolist()
     return digests
@@ -154,8 +156,7 @@ def _numbers(rows: Rows, i: int) -> tuple[Numbers, tuple[Numbers, int]]:
 
 
 def skeleton_text(row: RowAt) -> str:
-    payload = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
-    return " ".join(map(str, payload)) if isinstance(payload, list) else ""
+    return " ".join(map(str, row.view.skeleton(row.rows, row.place)))
 
 
 def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
@@ -174,9 +175,7 @@ def call_text(row: RowAt) -> str:
         "i": iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
         "f": iter(rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()),
     }
-    payload = row.view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
-    words = payload if isinstance(payload, list) else []
-    return f"({', '.join(_argument(word, numbers) for word in words)})"
+    return f"({', '.join(_argument(word, numbers) for word in row.view.skeleton(rows, i))})"
 
 
 def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:
@@ -213,27 +212,4 @@ def _layouts(row: RowAt) -> str:
 
 
 def _layouts_of(row: RowAt, strides: bool = True) -> list[str]:
-    numbers = row.view.payload("structures", int(row.rows.columns[row.place, Column.STRUCTURE]))
-    payloads = [row.view.payload("layouts", n) for n in numbers] if isinstance(numbers, list) else []
-    return [_layout(payload, strides) for payload in payloads]
-
-
-def _layout(payload: object, show_strides: bool) -> str:
-    if not isinstance(payload, list) or len(payload) < 4:
-        return "?"
-    dtype, shape, strides, device = payload[:4]
-    text = f"{dtype}[{','.join(map(str, shape or []))}]"
-    if show_strides and isinstance(strides, str):
-        text += f" {strides}"  # sparse, nested: the name of what it is made of stands for strides
-    elif show_strides and strides is not None and list(strides) != _contiguous(list(shape or [])):
-        text += f" strides {strides}"
-    return text + ("" if device == "cpu" else f"@{device}")
-
-
-def _contiguous(shape: list[int]) -> list[int]:
-    strides: list[int] = []
-    size = 1
-    for length in reversed(shape):
-        strides.append(size)
-        size *= max(length, 1)
-    return strides[::-1]
+    return [layout_text(layout, strides=strides) for layout in row.view.tensors(row.rows, row.place)]

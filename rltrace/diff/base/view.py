@@ -8,18 +8,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.model import Site
 from rltrace.diff.base.sequences import Tokens
 from rltrace.diff.base.tokens import StretchTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
+from rltrace.trace.format.schema import LYING_ALIGNMENT, VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
+from rltrace.trace.kernels.evidence import Evidence
+from rltrace.trace.read.names import Site, Words
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 
@@ -96,20 +97,9 @@ def _only(process: ProcessTrace, others: Tokens) -> list[int]:
     return found
 
 
-def _stacks(process: ProcessTrace, sites: list[int]) -> dict[int, Stack]:
+def _stacks(process: ProcessTrace, sites: Iterable[int]) -> dict[int, Stack]:
     """The frames outside torch of each of these sites."""
-    if not sites:
-        return {}
-    frames = [_frame(payload) for payload in process.tables["frames"].payloads]
-    payloads = process.tables["sites"].payloads
-    stacks = {i: [frames[n] for n in payload] for i in sites if isinstance(payload := payloads[i], list)}
-    return {i: tuple(frame for frame in stack if frame is not None) for i, stack in stacks.items()}
-
-
-def _frame(payload: object) -> Frame | None:
-    if not isinstance(payload, dict) or payload.get("internal"):
-        return None
-    return str(payload.get("file", "")), str(payload.get("function", "")), str(payload.get("source", "")).strip()
+    return {i: tuple((f.file, f.function, f.source.strip()) for f in process.words.stack(i)) for i in sites}
 
 
 Says = Callable[[Frame], tuple[str, ...]]
@@ -143,6 +133,9 @@ def _by_words(stacks: dict[int, Stack], says: Says) -> dict[tuple[tuple[str, ...
 
 # --- view -------------------------------------------------------------------------------------------------------------
 
+
+MOST_OPENING = 1 << 16
+"""Opening rows of a window that are read."""
 
 LEFT_OUT = "these rows are not in this slice"
 
@@ -360,6 +353,30 @@ class StreamView:
             raise HoleError(f"row {index} of {self.name} cannot be read")
         return self.stream.read_segment(segment), index - segment.first
 
+    @cached_property
+    def opening_digests(self) -> set[int]:
+        """Digests of every window's opening rows; empty where the stream was recorded from its start."""
+        found: set[int] = set()
+        for _, _, row in self.stream.windows:
+            try:
+                rows = self.stream.read(row, min(self.rows, row + MOST_OPENING))
+            except HoleError:
+                continue
+            later = np.flatnonzero(rows.column(Column.KIND) != Kind.WINDOW)
+            count = int(later[0]) if len(later) else len(rows)
+            found.update(rows.digests[: rows.digest_offsets[count]].tolist())
+        return found
+
+    def alignments(self, row: int) -> dict[int, int] | None:
+        """The largest power of two, 64 at most, that the address of each input of a row is a multiple of; those of 64
+        aside. None: not known."""
+        values, stream = self.process.values, self.stream.index
+        lying = values.lying(stream, row)
+        if not lying and not values.inputs(stream, row):
+            return None
+        addresses = {place: (lies.alignment + lies.offset) % LYING_ALIGNMENT for place, lies in lying.items()}
+        return {place: address & -address for place, address in addresses.items() if address}
+
     def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:
         """The first (row, rows, why) of rows ``start`` to ``stop`` known to be unreadable. Reading finds more."""
         left_out = [(first, rows, LEFT_OUT) for first, rows in self.stream.left_out]
@@ -379,51 +396,45 @@ class StreamView:
 
     # --- what ids stand for -----------------------------------------------------------------------------------------
 
+    @cached_property
+    def words(self) -> Words:
+        """What ids stand for."""
+        return self.process.words
+
     def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
         """Portable keys of table entries."""
         renamed = self.other_names if table == "sites" else None
         keys: Tokens = (self.process.tables[table].keys if renamed is None else renamed)[ids]
         return keys
 
-    def payload(self, table: str, number: int) -> object:
-        """An entry of a table for display; None where the table lacks it."""
-        payloads = self.process.tables[table].payloads
-        return payloads[number] if number < len(payloads) else None
-
     def op(self, rows: Rows, i: int) -> str:
         """``aten.addmm.default``, or the name of the event that the row is."""
         kind = int(rows.columns[i, Column.KIND])
-        if kind != Kind.OP:
-            return event_name(kind)
-        return str(self.payload("ops", int(rows.columns[i, Column.OP])))
+        return self.words.op(int(rows.columns[i, Column.OP])) if kind == Kind.OP else event_name(kind)
 
     def module(self, rows: Rows, i: int) -> str:
-        return str(self.payload("modules", int(rows.columns[i, Column.MODULE])) or "")
+        return self.words.module(int(rows.columns[i, Column.MODULE]))
+
+    def skeleton(self, rows: Rows, i: int) -> list[Any]:
+        """What the arguments of a row are, numbers and tensors aside; of an event, the names of its cells."""
+        return self.words.skeleton(int(rows.columns[i, Column.SCALARS]))
+
+    def tensors(self, rows: Rows, i: int) -> list[Any]:
+        """The layout of each tensor input of a row: dtype, shape, strides, device."""
+        return self.words.tensors(int(rows.columns[i, Column.STRUCTURE]))
 
     def stack(self, rows: Rows, i: int) -> tuple[Site, ...]:
         """The recorded frames of a row outside torch, innermost first."""
-        numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
-        frames = [self.payload("frames", n) for n in numbers] if isinstance(numbers, list) else []
-        return tuple(
-            Site(str(f.get("file", "")), int(f.get("line", 0)), str(f.get("function", "")), str(f.get("source", "")))
-            for f in frames
-            if isinstance(f, dict) and not f.get("internal")
-        )
+        return self.words.stack(int(rows.columns[i, Column.SITE]))
 
     def is_inside_torch(self, rows: Rows, i: int) -> bool:
         """Whether torch called the op of a row, not the program itself: the innermost frame is torch's."""
-        numbers = self.payload("sites", int(rows.columns[i, Column.SITE]))
-        frame = self.payload("frames", numbers[0]) if isinstance(numbers, list) and numbers else None
-        return isinstance(frame, dict) and bool(frame.get("internal"))
+        return self.words.is_inside_torch(int(rows.columns[i, Column.SITE]))
 
-    def kernel(self, rows: Rows, i: int) -> dict[str, object]:
+    def kernel(self, rows: Rows, i: int) -> Evidence:
         """Kernel evidence of a row; empty where there is none."""
-        return self._mapping("kernels", int(rows.columns[i, Column.KERNEL]))
+        return self.words.evidence(int(rows.columns[i, Column.KERNEL]))
 
     def settings(self, rows: Rows, i: int) -> dict[str, object]:
         """What torch was set to when the op of a row ran; empty where that is not known."""
-        return self._mapping("settings", int(rows.columns[i, Column.SETTINGS]))
-
-    def _mapping(self, table: str, number: int) -> dict[str, object]:
-        payload = self.payload(table, number)
-        return payload if isinstance(payload, dict) else {}
+        return self.words.settings(int(rows.columns[i, Column.SETTINGS]))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, row_at, writer_of
 from rltrace.diff.base.kernels import (
@@ -46,7 +44,7 @@ from rltrace.trace.kernels.evidence import kernel_text
 
 def alignments_text(a: RowAt, b: RowAt) -> str:
     """``; input 0 begins at a multiple of 64 bytes in A, of 4 in B, …``; "" where it is the same, or not known."""
-    on_a, on_b = _alignments(a), _alignments(b)
+    on_a, on_b = a.view.alignments(a.index), b.view.alignments(b.index)
     if on_a is None or on_b is None:
         return ""
     places = sorted({*on_a, *on_b})
@@ -58,26 +56,12 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
     return f"; {what}, and kernels choose their loops by alignment"
 
 
-def _alignments(at: RowAt) -> dict[int, int] | None:
-    """The largest power of two, 64 at most, that each input's address is a multiple of; those of 64 aside."""
-    values, stream = at.view.process.values, at.view.stream.index
-    lying = values.lying(stream, at.index)
-    if not lying and not values.inputs(stream, at.index):
-        return None
-    addresses = {place: (lies.alignment + lies.offset) % LYING_ALIGNMENT for place, lies in lying.items()}
-    return {place: address & -address for place, address in addresses.items() if address}
-
-
 # --- opening ----------------------------------------------------------------------------------------------------------
 #
 # What the opening rows of a window prove: the digests of everything that had a history when recording began.
 #
 # Within a window, a parameter comes from outside as far as links tell. Owns the look-up that tells it from an
 # observation.
-
-
-LARGEST = 1 << 16
-"""Opening rows that are read at most."""
 
 
 def was_equal_when_the_window_began(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
@@ -96,11 +80,11 @@ def held_before_the_window(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: L
     if x.distance == y.distance:
         return False
     view, digest = (scene.a, x.digest) if x.distance == Origin.OUTSIDE else (scene.b, y.digest)
-    return digest in opening_digests(view)
+    return digest in view.opening_digests
 
 
 def held_at_opening(view: StreamView, row: RowAt, link: Link) -> set[int]:
-    return opening_digests(view) if link.distance == Origin.OUTSIDE else set()
+    return view.opening_digests if link.distance == Origin.OUTSIDE else set()
 
 
 def is_opening(row: RowAt) -> bool:
@@ -127,20 +111,6 @@ def written(row: RowAt, link: Link) -> set[int]:
     return set(target.rows.outputs(target.place))
 
 
-def opening_digests(view: StreamView) -> set[int]:
-    """Digests of every window's opening rows; empty where a side was recorded from its start."""
-    found: set[int] = set()
-    for _, _, row in view.stream.windows:
-        try:
-            rows = view.stream.read(row, min(view.rows, row + LARGEST))
-        except HoleError:
-            continue
-        later = np.flatnonzero(rows.column(Column.KIND) != Kind.WINDOW)
-        count = int(later[0]) if len(later) else len(rows)
-        found.update(rows.digests[: rows.digest_offsets[count]].tolist())
-    return found
-
-
 # --- causes -----------------------------------------------------------------------------------------------------------
 
 
@@ -151,6 +121,12 @@ COMPILED = "inductor."
 """How the operators of regions that torch.compile has made begin."""
 
 NOT_TRIED = "whether it is deterministic was not tried"
+
+
+def tried_text(times: int, repeats: bool) -> str:
+    """In place of ``NOT_TRIED``, of an op that was called again where it ran."""
+    words = "is deterministic" if repeats else "is nondeterministic"
+    return f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
 
 
 @dataclass(frozen=True)
@@ -166,9 +142,9 @@ def judge(scene: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Cla
     """The cause of the first pair that differs."""
     inputs = match_inputs(scene, a, b)
     known = combined(inputs)
-    event = _event(a, b)
-    if event is not None:
-        return Classification(a, b, Judgement(event[0], InputsMatch.UNKNOWN, event[1]))
+    if not a.is_op:
+        cause, why = event_cause(a)
+        return Classification(a, b, Judgement(cause, InputsMatch.UNKNOWN, why))
     if difference.marked and difference.value:
         return Classification(a, b, Judgement(Cause.UNINITIALISED, known, "it may have read uninitialised memory"))
     if difference.rng:
@@ -313,7 +289,7 @@ def _marked_producer(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]
 # --- everything else ------------------------------------------------------------------------------------------------
 
 
-def _event(a: RowAt, b: RowAt) -> tuple[Cause, str] | None:
+def event_cause(a: RowAt) -> tuple[Cause, str]:
     """Cause of a difference in a row that is no op."""
     kind = int(a.rows.columns[a.place, Column.KIND])
     if kind == Kind.WINDOW:
@@ -321,16 +297,16 @@ def _event(a: RowAt, b: RowAt) -> tuple[Cause, str] | None:
         return Cause.BEFORE_WINDOW, f"{name or 'a tensor'} already differed when the recording of ops began"
     if kind in (Kind.ENVIRONMENT_STEP, Kind.ENVIRONMENT_RESET, Kind.CHECKPOINT):
         return Cause.OUTSIDE, f"what the {a.op} brought in differs"
-    return None if kind == Kind.OP else (Cause.UNKNOWN, f"the {a.op} differs")
+    return Cause.UNKNOWN, f"the {a.op} differs"
 
 
 def _noting_memory(decided: Judgement, a: RowAt, b: RowAt) -> Judgement:
     """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
-    why = decided.because + alignments_text(a, b)
+    why = decided.explanation + alignments_text(a, b)
     if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
         why += "; it writes memory that it also reads (source and destination overlap), so its result depends on the"
         why += " order in which a kernel accesses it"
-    return replace(decided, because=why)
+    return replace(decided, explanation=why)
 
 
 def _noting_region(decided: Judgement, a: RowAt) -> Judgement:
@@ -338,7 +314,7 @@ def _noting_region(decided: Judgement, a: RowAt) -> Judgement:
     if not a.op.startswith(COMPILED):
         return decided
     inside = "a compiled region is recorded as one op; record --compile eager runs it op by op"
-    return replace(decided, because=f"{decided.because}; {inside}")
+    return replace(decided, explanation=f"{decided.explanation}; {inside}")
 
 
 def _of_kernel(scene: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:

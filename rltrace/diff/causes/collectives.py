@@ -160,7 +160,7 @@ def _readers(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def meeting_at(view: StreamView, rows: Rows, i: int, name: str) -> Meeting | None:
     """What the row of a collective is; None where it does not say who takes part."""
-    words = _words(view, rows, i)
+    words = view.skeleton(rows, i)
     told = next(filter(None, map(_group, words)), None)
     if told is None or name in NOT_ORDERED:
         return None
@@ -184,7 +184,7 @@ def arrives(view: StreamView, rows: Rows, i: int, name: str) -> bool:
     """Whether other processes send something with the row, which links count."""
     if name in IN_FLIGHT:
         return True
-    words = _words(view, rows, i) if name in ARRIVING else []
+    words = view.skeleton(rows, i) if name in ARRIVING else []
     return bool(words) and _holds_tensor(words[0])
 
 
@@ -253,11 +253,6 @@ def _group(word: object) -> tuple[str, int, tuple[int, ...]] | None:
     if not isinstance(name, str) or not isinstance(own, int) or not all(isinstance(rank, int) for rank in ranks):
         return None
     return name, own, tuple(ranks)
-
-
-def _words(view: StreamView, rows: Rows, i: int) -> list[object]:
-    payload = view.payload("scalars", int(rows.columns[i, Column.SCALARS]))
-    return payload if isinstance(payload, list) else []
 
 
 def _holds_tensor(word: object) -> bool:

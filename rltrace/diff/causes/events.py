@@ -9,18 +9,19 @@ very bytes that the op took in; else the one from which on everything differs th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
-from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, Pair, Site
+from rltrace.diff.base.model import Boundary, Cause, Finding, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import NONE, Event, event_of
 from rltrace.trace.format.schema import Column, Kind, Origin
+from rltrace.trace.read.names import Site
 
 # --- event pairs ------------------------------------------------------------------------------------------------------
 #
@@ -47,6 +48,10 @@ class MatchedEvent(Protocol):
 
     event_a: Event
     event_b: Event
+
+    @property
+    def row(self) -> int:
+        """Where it is in its stream; of two traces, in A's."""
 
     @property
     def op(self) -> str:
@@ -93,6 +98,10 @@ class EventPair(MatchedEvent):
     event_b: Event
 
     @property
+    def row(self) -> int:
+        return self.a.index
+
+    @property
     def op(self) -> str:
         return self.a.op
 
@@ -106,8 +115,7 @@ class EventPair(MatchedEvent):
 
 
 def event_at(row: RowAt) -> Event:
-    skeleton = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
-    return event_of(row.rows, row.place, skeleton)
+    return event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place))
 
 
 def events_before(
@@ -329,6 +337,102 @@ def _seeded_at(pair: MatchedEvent) -> str:
 FROM_OUTSIDE = {Cause.OUTSIDE, Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.UNTRACKED_WRITE, Cause.ENDED}
 """Causes that what came in at an event can be behind."""
 
+E = TypeVar("E", bound=MatchedEvent)
+
+
+class EnvironmentEvents(NamedTuple, Generic[E]):
+    """What the matched events of one environment show, from one of them to another."""
+
+    all_differ: bool
+    seeded: bool
+    """It was reset with one seed on both sides."""
+    open: E | None
+    """The first of those at its end that all differ; None: the last one is equal."""
+    passing: E | None = None
+    """The first that differed before others were equal again, and that no seed came after."""
+
+    def then(self, later: EnvironmentEvents[E]) -> EnvironmentEvents[E]:
+        """With the events that follow."""
+        passing = None if later.seeded else self.passing or (None if later.all_differ else self.open)
+        return EnvironmentEvents(
+            self.all_differ and later.all_differ,
+            self.seeded or later.seeded,
+            (self.open or later.open) if later.all_differ else later.open,
+            passing or later.passing,
+        )
+
+
+@dataclass
+class EventTracker(Generic[E]):
+    """The matched events before a difference: added in their order while a program runs, or from the last one back.
+
+    What differs in all that an environment tells from some event on, up to the difference, has its origin there. A
+    single event that differs may have been put into a replay buffer and taken out much later; but not one that a seeded
+    reset came after, before which nobody cared, nor where NumPy's or Python's generator stood elsewhere: then other
+    parts of the same data may have been taken out.
+    """
+
+    environments: dict[str, EnvironmentEvents[E]] = field(default_factory=dict)
+    others_alike: bool | None = None
+    """Python's and NumPy's generators, at the last event; None: there is none."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all events of an environment differ."""
+        return any(known.all_differ for known in self.environments.values())
+
+    def add(self, pair: E, *, differs: bool, earlier: bool = False) -> None:
+        """The next event; ``earlier``: the one before all that were added."""
+        what = pair.event_a.what
+        one = EnvironmentEvents(differs, pair.is_seeded, pair if differs else None)
+        known = self.environments.get(what)
+        self.environments[what] = one if known is None else one.then(known) if earlier else known.then(one)
+        if not earlier or self.others_alike is None:
+            self.others_alike = pair.others_alike
+
+    def origin(self, cause: Cause, oldest: int = 0) -> tuple[E | None, bool]:
+        """The event that a difference goes back to, and whether all differ from there on.
+
+        ``oldest``: row before which a single event is too far away.
+        """
+        known = self.environments.values()
+        lasting = [events.open for events in known if events.open is not None]
+        if lasting:
+            return min(lasting, key=_row), True
+        single = [events.passing for events in known if events.passing is not None and events.passing.row >= oldest]
+        if single and cause is Cause.OUTSIDE and self.others_alike:
+            return min(single, key=_row), False
+        return None, True
+
+
+def _row(pair: MatchedEvent) -> int:
+    return pair.row
+
+
+def taken_in(a: RowAt, b: RowAt) -> set[tuple[int, int]]:
+    """Digests, of A and B, of what an op took in from outside and what differs."""
+    return {
+        (x.digest, y.digest)
+        for x, y in zip(a.rows.inputs(a.place), b.rows.inputs(b.place), strict=False)
+        if x.digest is not None and y.digest is not None and x.digest != y.digest
+        if Origin.OUTSIDE in (x.distance, y.distance)
+    }
+
+
+def event_judgement(
+    pair: MatchedEvent, extra: tuple[str, Event] | None, behind: Iterable[str], result: Iterable[str], *, lasts: bool
+) -> Judgement:
+    """Of a difference that goes back to an event.
+
+    ``extra``: the side that alone has another event of this environment right before it, and that event; ``behind``:
+    what else is known of it; ``result``: the first op that differs because of it.
+    """
+    if extra is not None:
+        words = [one_sided_because(*extra, pair), *result]
+        return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, "; ".join(words))
+    words = [*because(pair, behind, lasts=lasts), *result]
+    return Judgement(Cause.OUTSIDE, InputsMatch.UNKNOWN, "; ".join(words))
+
 
 def came_in(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> Finding | None:
     """The finding at the event that ``finding`` goes back to; None where there is none.
@@ -339,10 +443,8 @@ def came_in(scene: DiffContext, finding: Finding, looked_at: int, first: int | N
     if finding.cause not in FROM_OUTSIDE:
         return None
     try:
-        way = _WayBack(scene, finding, looked_at)
-        if way.found is None and finding.cause is Cause.OUTSIDE:
-            way.consider_far(first)
-        return None if way.found is None else _finding(scene, way.found, finding, lasts=way.lasts)
+        found, lasts = _origin(scene, finding, looked_at, first)
+        return None if found is None else _finding(scene, found, finding, lasts=lasts)
     except HoleError:
         return None
 
@@ -352,79 +454,30 @@ def with_what_is_behind(scene: DiffContext, finding: Finding) -> Finding:
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
         return finding
     told = behind(scene, finding.a_index, finding.b_index, None)
-    return replace(finding, because="; ".join([finding.because, *told])) if told else finding
+    return replace(finding, explanation="; ".join([finding.explanation, *told])) if told else finding
 
 
-class _WayBack:
-    """From a difference back over the events before it, the last first.
-
-    What differs in all that an environment tells from some event on, up to the difference, has its origin there. A
-    single event that differs may have been put into a replay buffer and taken out much later; but not one that a seeded
-    reset came after, before which nobody cared, nor where NumPy's or Python's generator stood elsewhere: then other
-    parts of the same data may have been taken out.
-    """
-
-    def __init__(self, scene: DiffContext, finding: Finding, looked_at: int) -> None:
-        self._scene = scene
-        self.lasts = True
-        self.found: EventPair | None = None
-        self._open: dict[str, EventPair] = {}
-        self._closed: set[str] = set()
-        self._begun_anew: set[str] = set()
-        """Environments that a seed was given to later on."""
-        self._passing: EventPair | None = None
-        self._others_alike: bool | None = None
-        """Python's and NumPy's generators, at the last event."""
-        self._end = looked_at if finding.a_index is None else min(looked_at, finding.a_index)
-        self._end_b = finding.b_index
-        taken_in = _taken_in(scene, finding)
-        for pair in events_before(scene, self._end, self._end_b, lambda: bool(self._open.keys() - self._closed)):
-            differs = pair.differs
-            if differs and taken_in & pair.brought(differs):
-                self.found = pair
-                return
-            self._pass(pair, bool(differs))
-        self.found = min(self._open.values(), key=lambda pair: pair.a.index, default=None)
-        if self.found is None and self._passing is not None and finding.cause is Cause.OUTSIDE and self._others_alike:
-            self.found, self.lasts = self._passing, False
-
-    def _pass(self, pair: EventPair, differs: bool) -> None:
-        what = pair.event_a.what
-        if self._others_alike is None:
-            self._others_alike = pair.others_alike
-        if what not in self._closed:
-            if differs:
-                self._open[what] = pair
-            else:
-                self._closed.add(what)
-        elif differs and what not in self._begun_anew:
-            self._passing = pair
-        if pair.is_seeded:
-            self._begun_anew.add(what)
-
-    def consider_far(self, first: int | None) -> None:
-        """The first row that differs at all, further back than was looked: an event that no seed undid later."""
-        if first is None or first >= self._end - FAR or self._others_alike is False:
-            return
-        stop = min(first + FAR, self._end)
-        later = list(events_before(self._scene, stop, self._end_b, bool, down_to=first))
-        pair = next((p for p in later if p.a.index == first), None)
-        if pair is not None and not any(p.is_seeded and p.event_a.what == pair.event_a.what for p in later):
-            self.found, self.lasts = pair, False
-
-
-def _taken_in(scene: DiffContext, finding: Finding) -> set[tuple[int, int]]:
-    """Digests, of A and B, of what the op took in from outside and what differs."""
-    if finding.a_index is None or finding.b_index is None:
-        return set()
-    a, b = row_at(scene.a, finding.a_index), row_at(scene.b, finding.b_index)
-    pairs = zip(a.rows.inputs(a.place), b.rows.inputs(b.place), strict=False)
-    return {
-        (x.digest, y.digest)
-        for x, y in pairs
-        if x.digest is not None and y.digest is not None and x.digest != y.digest
-        if Origin.OUTSIDE in (x.distance, y.distance)
-    }
+def _origin(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> tuple[EventPair | None, bool]:
+    """From a difference back over the events before it: the last that brought in the very bytes, or else which one."""
+    a, b = finding.a_index, finding.b_index
+    other_bytes = set() if a is None or b is None else taken_in(row_at(scene.a, a), row_at(scene.b, b))
+    end = looked_at if a is None else min(looked_at, a)
+    events: EventTracker[EventPair] = EventTracker()
+    for pair in events_before(scene, end, b, lambda: events.is_open):
+        differs = pair.differs
+        if differs and other_bytes & pair.brought(differs):
+            return pair, True
+        events.add(pair, differs=bool(differs), earlier=True)
+    found, lasts = events.origin(finding.cause)
+    if found is not None or finding.cause is not Cause.OUTSIDE or first is None:
+        return found, lasts
+    if first >= end - FAR or events.others_alike is False:
+        return None, lasts
+    # the first row that differs at all, further back than was looked: an event that no seed undid later
+    later = list(events_before(scene, min(first + FAR, end), b, bool, down_to=first))
+    far = next((p for p in later if p.a.index == first), None)
+    undone = far is not None and any(p.is_seeded and p.event_a.what == far.event_a.what for p in later)
+    return (None, lasts) if undone else (far, False)
 
 
 def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
@@ -433,14 +486,13 @@ def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool
     boundary = Boundary(pair.event_a.what, pair.a.module or None, count, (), later)
     if alone is not None:
         side, row = alone
-        decided = Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, one_sided_because(side, event_at(row), pair))
+        decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later), lasts=lasts)
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
     told = behind(scene, pair.a.index, pair.b.index, pair)
-    why = "; ".join([*because(pair, told, lasts=lasts), *_first_op(later)])
-    decided = Judgement(Cause.OUTSIDE, InputsMatch.UNKNOWN, why)
+    decided = event_judgement(pair, None, told, _first_op(later), lasts=lasts)
     events = pair.event_a, pair.event_b
-    cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
+    cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
     return make_finding(pair.a, pair.b, decided, before, boundary=replace(boundary, cells=cells))
 

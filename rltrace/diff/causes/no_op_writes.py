@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from rltrace.diff.base.findings import RowAt
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.trace.format.schema import Column
 
 SCALING = frozenset(
     f"aten.{name}.{overload}"
@@ -37,10 +36,8 @@ Layout = tuple[str, tuple[int, ...], tuple[int, ...] | None]
 
 def layouts_of(row: RowAt) -> list[Layout]:
     """Of the tensor arguments of a row, in order; empty where that is not known."""
-    numbers = row.view.payload("structures", int(row.rows.columns[row.place, Column.STRUCTURE]))
-    payloads = [row.view.payload("layouts", n) for n in numbers] if isinstance(numbers, list) else []
     found: list[Layout] = []
-    for payload in payloads:
+    for payload in row.view.tensors(row.rows, row.place):
         match payload:
             case [str(dtype), list(shape), list(strides), *_]:
                 found.append((dtype, tuple(shape), tuple(strides)))

@@ -17,7 +17,6 @@ from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import event_of
-from rltrace.trace.format.schema import Column
 
 SCAN = 1 << 18
 """Rows that are read at most to count marked ones, where nothing else needs them read."""
@@ -90,6 +89,5 @@ def _words(row: RowAt) -> str:
 
 
 def _words_of_event(row: RowAt) -> str:
-    skeleton = row.view.payload("scalars", int(row.rows.columns[row.place, Column.SCALARS]))
-    what = event_of(row.rows, row.place, skeleton).what
+    what = event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place)).what
     return f"{row.op.replace('-', ' ')} of {what}, row {row.index:,}"

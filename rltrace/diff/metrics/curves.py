@@ -66,20 +66,21 @@ def drift_of(a: Series, b: Series, attempts: Both | None = None, tolerance: floa
     at_a, at_b = paired(a, b, attempts)
     steps, x, y = a.steps[at_a], a.values[at_a], b.values[at_b]
     apart = distances(x, y)
-    limit = tolerance * range_of(a.values, b.values)
-    differs, leaves = np.flatnonzero(apart > 0), np.flatnonzero(apart > limit)
+    threshold = tolerance * range_of(a.values, b.values)
+    differs, exceeds = np.flatnonzero(apart > 0), np.flatnonzero(apart > threshold)
     return Drift(
         kind=a.kind,
         name=a.name,
         stream=a.stream,
         place=a.place,
-        counts=(len(a), len(b)),
+        a_count=len(a),
+        b_count=len(b),
         matched=len(at_a),
         first=_point(steps, x, y, differs),
-        leaves=_point(steps, x, y, leaves),
-        limit=limit,
+        exceeds=_point(steps, x, y, exceeds),
+        threshold=threshold,
         growth=growth(steps, apart),
-        most=float(apart.max()) if len(apart) else 0.0,
+        largest=float(apart.max()) if len(apart) else 0.0,
         whole=a.whole and b.whole,
     )
 
@@ -205,7 +206,7 @@ def ordered(drifts: Iterable[Drift]) -> tuple[Drift, ...]:
     """In the order in which one sees them part, then those that only differ, then those that don't."""
 
     def rank(drift: Drift) -> tuple[float, float]:
-        seen = math.inf if drift.leaves is None else drift.leaves.step
+        seen = math.inf if drift.exceeds is None else drift.exceeds.step
         return seen, math.inf if drift.first is None else drift.first.step
 
     return tuple(sorted(drifts, key=rank))

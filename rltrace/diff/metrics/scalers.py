@@ -69,7 +69,7 @@ class ScalerGroup:
 
     scalers: tuple[int, ...]
     step: int
-    """Of the attempt before the update at which they part, of the first of them."""
+    """Of the attempt before the update at which they diverge, of the first of them."""
     before: float
     after: float
     """Their scale."""
@@ -84,7 +84,7 @@ class ScalerDivergence:
 
     process: str
     update: int
-    """After so many updates of each; 0: they started apart."""
+    """After so many updates of each; 0: they started with different scales."""
     cause: PartingCause
     sides: tuple[ScalerGroup, ...]
 

@@ -1,14 +1,15 @@
 """Every optimizer step of two runs at a glance, and the numbers that both read out: for charts.
 
-Owns what a step is called from its digests alone, and the sampling of numbers: a large trace is read in places that lie
-evenly over it, never whole. Decides no verdict.
+Owns what a step is called from its digests alone, the sampling of numbers (a large trace is read in places that lie
+evenly over it, never whole), and which points of a long series are drawn. Decides no verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,35 +23,29 @@ from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 
 # --- points -----------------------------------------------------------------------------------------------------------
-#
-# The points of a series, for a chart: few of a long one, and none of its spikes lost.
-#
-# Owns the thinning within arrays, before there is an object for each number. Pure functions.
 
+
+Point = tuple[int, float]
+"""(step, number)."""
 
 MOST_POINTS = 1 << 14
-"""Of one series in a chart."""
+"""Of one series, before a chart has its width."""
 
 
-def points_of(series: Series, *, last: bool = False) -> list[tuple[int, float]]:
-    """(step, number) of a series, for a chart; ``last``: the last number of each step alone.
+def decimated(values: Values, most: int, keep: Sequence[int] = ()) -> NDArray[np.int64]:
+    """Places of at most about ``most`` of ``values``, ascending: all of them, or those that M4 keeps.
 
-    A very long one is thinned in the array, before there is an object for each: of each stretch the first, last,
-    smallest and largest number and one that is not finite.
+    M4 (Jugel and others, VLDB 2014) takes the first, last, smallest and largest number of each bucket, so a spike stays
+    a spike. Here one that is not finite is taken too, and whatever stands at ``keep``: where two runs diverge, say.
     """
-    at = np.arange(len(series))
-    if last and len(series):
-        at = np.flatnonzero(np.append(series.steps[1:] != series.steps[:-1], True))
-    if len(at) > MOST_POINTS:
-        edges = np.linspace(0, len(at), MOST_POINTS // 4 + 1).astype(np.int64)
-        parts = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        values = series.values[at]
-        at = at[np.unique(np.concatenate([_extremes(values, first, stop) for first, stop in parts]))]
-    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
+    if len(values) <= most:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), max(1, most // 5) + 1).astype(np.int64).tolist()
+    found = [_extremes(values, first, stop)[:most] for first, stop in pairwise(edges)]
+    return np.unique(np.concatenate([*found, np.asarray(keep, np.int64)]))
 
 
 def _extremes(values: Values, first: int, stop: int) -> StepNumbers:
-    """Places of the first, last, smallest and largest number of a stretch, and of one that is not finite."""
     own = values[first:stop]
     finite = np.isfinite(own)
     found = [first, stop - 1]
@@ -60,6 +55,15 @@ def _extremes(values: Values, first: int, stop: int) -> StepNumbers:
     if not finite.all():
         found.append(first + int(finite.argmin()))
     return np.array(found, np.int64)
+
+
+def points_of(series: Series, most: int = MOST_POINTS, *, last: bool = False) -> list[Point]:
+    """A series for a chart, decimated; ``last``: the last number of each step alone."""
+    at = np.arange(len(series))
+    if last and len(series):
+        at = np.flatnonzero(np.append(series.steps[1:] != series.steps[:-1], True))
+    at = at[decimated(series.values[at], most)]
+    return list(zip(series.steps[at].tolist(), series.values[at].tolist(), strict=True))
 
 
 # --- timeline ---------------------------------------------------------------------------------------------------------
@@ -77,6 +81,10 @@ class StepState(StrEnum):
     ONE_SIDED = "one-sided"
     UNKNOWN = "unknown"
     """A side has no digests of it."""
+
+
+WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER_OPS, StepState.DIFFERS)
+"""States, the worst last: that is the one shown where several steps share a place."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +107,8 @@ class Curve:
     """Of what a place in the program read out, the source line."""
     place: str
     """``train.py:12``, or what it is a number of."""
-    a: tuple[tuple[int, float], ...]
-    """(step, number)."""
-    b: tuple[tuple[int, float], ...]
+    a: tuple[Point, ...]
+    b: tuple[Point, ...]
     parts_at: int | None
     """The first step read at which the two sides hold other numbers."""
     whole: bool

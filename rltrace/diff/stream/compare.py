@@ -13,9 +13,9 @@ from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, Unrea
 from rltrace.diff.base.model import (
     Cause,
     CurvePoint,
-    EnvironmentDifference,
     EventSummary,
     Finding,
+    NamedDifference,
     Probe,
     Structure,
     UninitialisedCount,
@@ -82,7 +82,7 @@ class StreamResult:
 def compare_streams(
     a: StreamView,
     b: StreamView,
-    settings: tuple[EnvironmentDifference, ...],
+    settings: tuple[NamedDifference, ...],
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> StreamResult:

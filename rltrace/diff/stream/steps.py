@@ -144,7 +144,7 @@ def bare_finding(
         inputs_match=InputsMatch.UNKNOWN,
         outputs=outputs,
         identical_before=before,
-        because=why,
+        explanation=why,
     )
 
 

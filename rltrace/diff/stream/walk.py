@@ -19,7 +19,7 @@ from rltrace.diff.align.window import context_before, first_unequal, goes_on, pa
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding
-from rltrace.diff.base.model import Cause, EnvironmentDifference, Finding
+from rltrace.diff.base.model import Cause, Finding, NamedDifference
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
@@ -107,7 +107,7 @@ class StreamWalk:
     b: StreamView
     base: int
     """Rows before it are equal, position by position."""
-    settings: tuple[EnvironmentDifference, ...]
+    settings: tuple[NamedDifference, ...]
     in_step: bool = False
     """The rows of both sides stand at the same places up to ``base``; False: they were recorded in other windows."""
     progress: Progress | None = None
@@ -279,7 +279,7 @@ class StreamWalk:
         if decided.cause is Cause.RNG:
             drew = self.draws.behind(row_a, row_b)
             if drew is not None:
-                because = f"{decided.because}; {drew.op} before it ran on one side only"
+                because = f"{decided.explanation}; {drew.op} before it ran on one side only"
                 decided = Judgement(decided.cause, decided.inputs_match, because)
                 self._is_harmful(drew)
         before = self.equal

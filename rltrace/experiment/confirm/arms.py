@@ -283,10 +283,10 @@ class Experiment:
         except _Settled as settled:
             if settled.word is Outcome.UNRESOLVED:
                 self._bench.reconsider()
-            self._update(word=settled.word, because=str(settled))
+            self._update(word=settled.word, explanation=str(settled))
         else:
             word, because = verdict_of(self.outcome)
-            self._update(word=word, because=because)
+            self._update(word=word, explanation=because)
         return self.outcome
 
     # --- the controls -------------------------------------------------------------------------------------------------
@@ -545,7 +545,7 @@ def broken_off(outcome: ExperimentResult) -> ExperimentResult:
         replace(arm, state=ArmState.NOT_RUN, result="") if arm.state is ArmState.RUNNING else arm
         for arm in outcome.arms
     )
-    return replace(outcome, arms=arms, because="it was interrupted; the same command resumes it")
+    return replace(outcome, arms=arms, explanation="it was interrupted; the same command resumes it")
 
 
 def verdict_of(outcome: ExperimentResult) -> tuple[Outcome | None, str]:

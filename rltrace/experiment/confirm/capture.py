@@ -13,15 +13,15 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 from rltrace.errors import RltraceError
 from rltrace.experiment.confirm.steps_covered import StepsCovered
+from rltrace.json import JsonError, from_json, to_json
 from rltrace.trace.read.reader import Trace
 
-SCHEMA = "rltrace.capture/1"
 ABOUT, TRACE = "capture.json", "control.zarr"
 LARGEST_ABOUT = 1 << 20
 UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile)
@@ -35,6 +35,8 @@ class CaptureError(RltraceError):
 @dataclass(frozen=True)
 class CaptureInfo:
     """What a capture tells of itself."""
+
+    SCHEMA: ClassVar = "rltrace.capture/1"
 
     subject: str
     """The trace that the control came out as (``identity_of``)."""
@@ -64,7 +66,7 @@ def write_capture(file: Path, about: CaptureInfo, trace: Path) -> None:
         beside.unlink(missing_ok=True)
         beside.touch(mode=0o600, exist_ok=False)
         with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(ABOUT, json.dumps({"schema": SCHEMA, **asdict(about)}, indent=1))
+            archive.writestr(ABOUT, json.dumps(to_json(about), indent=1))
             for path in _files(trace):
                 archive.write(path, str(PurePosixPath(TRACE, *path.relative_to(trace).parts)))
         beside.replace(file)
@@ -126,15 +128,14 @@ def _about(file: Path, archive: zipfile.ZipFile) -> CaptureInfo:
     except (KeyError, ValueError, *UNREADABLE):
         raise CaptureError(f"{file} is no capture (rltrace capture writes one)") from None
     schema = found.get("schema") if isinstance(found, dict) else None
-    if schema != SCHEMA:
-        raise CaptureError(f"{file} has the schema {schema!r}; this rltrace reads {SCHEMA}")
+    if schema != CaptureInfo.SCHEMA:
+        raise CaptureError(f"{file} has the schema {schema!r}; this rltrace reads {CaptureInfo.SCHEMA}")
     try:
-        first, end, runs = (int(found[name]) for name in ("first", "end", "runs"))
-        about = CaptureInfo(str(found["subject"]), str(found["path"]), first, end, runs)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        about = from_json(CaptureInfo, found)
+    except JsonError as error:
         raise CaptureError(f"{file} is no complete capture: {error}") from None
-    if not 0 <= first < end or runs < 1:
-        raise CaptureError(f"{file} is no complete capture: steps {first}:{end}, {runs} runs")
+    if not 0 <= about.first < about.end or about.runs < 1:
+        raise CaptureError(f"{file} is no complete capture: steps {about.first}:{about.end}, {about.runs} runs")
     return about
 
 

@@ -76,8 +76,8 @@ def is_later(finding: Finding, than: Finding) -> bool:
 
 def missing_text(account: Account, side: str) -> str:
     """``3 of 500 injections did not happen; the first: …``."""
-    left = account.asked - account.done
-    text = f"{left:,} of {account.asked:,} injections did not happen"
+    left = account.selected - account.injected
+    text = f"{left:,} of {account.selected:,} injections did not happen"
     if not account.missed:
         return text
     first = account.missed[0]

@@ -5,12 +5,12 @@ Owns what has to be known before anything runs, and refuses where it is not. Run
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace import fingerprint
+from rltrace.command_lines import line
 from rltrace.diff.compare import compare
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
@@ -113,7 +113,7 @@ def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question,
         raise UsageError(
             f"{other}: {side.upper()}'s program has to be run there; capture there what this machine needs of it, "
             f"then run {here.upper()}'s arms here\n  there: {capture_command(trace, question, capture)}\n  here:  "
-            f"{shlex.join(['rltrace', 'confirm', *map(str, words)])}"
+            f"{line('confirm', *words)}"
         )
     return _recipe(trace, f"--cmd-{side}", by_hand)
 
@@ -135,8 +135,7 @@ def _recipe(trace: Trace, option: str, by_hand: ByHand | None) -> Recipe:
 def capture_command(trace: Trace, question: Question, output: str) -> str:
     """What captures a trace for an experiment, ready to paste on its machine."""
     horizon = question.parting.horizon
-    words = ["rltrace", "capture", str(trace.path), "--steps", f"{horizon.first}:{horizon.end}", "-o", output]
-    return shlex.join(words)
+    return line("capture", trace.path, "--steps", f"{horizon.first}:{horizon.end}", "-o", output)
 
 
 def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work: Path) -> None:
@@ -204,14 +203,14 @@ def join(one: ExperimentResult, other: ExperimentResult) -> ExperimentResult:
     both = replace(whole, arms=arms, classes=classes, advice=(), trials=trials, flaky=flaky)
     failed = next((arm for arm in arms if arm.state is ArmState.FAILED), None)
     if failed is not None:
-        return replace(both, word=Outcome.UNRESOLVED, because=failed.result)
+        return replace(both, word=Outcome.UNRESOLVED, explanation=failed.result)
     settled = next((o for o in (one, other) if o.word in (Outcome.REFUTED, Outcome.UNRESOLVED, Outcome.PARTIAL)), None)
     if settled is not None:
-        return replace(both, word=settled.word, because=settled.because)
+        return replace(both, word=settled.word, explanation=settled.explanation)
     if ArmState.RUNNING in states:
         raise UsageError("one of these experiments is not finished; finish it first")
     word, because = verdict_of(both)
-    return replace(both, word=word, because=because)
+    return replace(both, word=word, explanation=because)
 
 
 def _kinds(outcome: ExperimentResult) -> set[tuple[str, bool | None]]:

@@ -56,7 +56,7 @@ def parting_of(comparison: Comparison, until: int | None = None) -> DivergencePo
     found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
     finding = next((f.at_op for f in found if f is not None), None)
     if finding is None or finding.cause is Cause.ENDED:
-        told = finding.because if finding is not None else comparison.why
+        told = finding.explanation if finding is not None else comparison.why
         raise UsageError(f"there is nothing to confirm: {a} and {b} diverge at no op ({told})")
     if finding.cause is Cause.BEFORE_WINDOW:
         raise UsageError(

@@ -1,14 +1,13 @@
-"""What to run after an experiment: commands ready to paste, the most useful first.
+"""What to run after an experiment, the most useful first.
 
-Owns their wording. Only verbs that exist; what is to be run on another machine says so in a comment at its end, and its
-paths are those of this one. Decides nothing.
+What is to be run on another machine says so in a comment at its end, and its paths are those of this one.
 """
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
+from rltrace.command_lines import line
 from rltrace.experiment.confirm.arms import CONTROLS, NOT_REPRODUCIBLE
 from rltrace.experiment.confirm.setup import ConfirmOptions, Prepared, capture_command
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
@@ -29,15 +28,15 @@ def advice_of(
             there = _on_a_machine(asked, prepared, written) if asked.sides == {"b"} else ()
             return (*there, *_one_op(outcome, runs))
         case Outcome.REFUTED | Outcome.PARTIAL:
-            return (_line("confirm", asked.a, asked.b),) if asked.selectors else _where_it_parts(outcome, runs)
+            return (line("confirm", asked.a, asked.b),) if asked.selectors else _where_it_parts(outcome, runs)
     if asked.sides == {"a"} and asked.found_file is not None:
-        return (_line("confirm", "--join", written, asked.found_file),)
+        return (line("confirm", "--join", written, asked.found_file),)
     return ()
 
 
 def _repeats(outcome: ExperimentResult, prepared: Prepared) -> tuple[str, ...]:
     """See how often a program that does not repeat itself does."""
-    if NOT_REPRODUCIBLE not in outcome.because or outcome.end_step is None:
+    if NOT_REPRODUCIBLE not in outcome.explanation or outcome.end_step is None:
         return ()
     failed = {arm.name for arm in outcome.arms if arm.state is ArmState.FAILED}
     options = ("check", "-n", str(RUNS), "--until", str(outcome.end_step - 1), "--")
@@ -51,7 +50,7 @@ def _one_op(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
     if not needed:
         return ()
     first = min(needed, key=lambda found: (found.first_step or 0, found.first_row or 0))
-    return (_line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
+    return (line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
 
 
 def _where_it_parts(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
@@ -59,7 +58,7 @@ def _where_it_parts(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
     for name, control in ((ArmName.B_FROM_A, "A0"), (ArmName.A_FROM_B, "B0")):
         arm = outcome.arm(name)
         if arm is not None and arm.state is ArmState.OTHERWISE and arm.trace is not None:
-            return (_line("diff", runs / f"{control}.zarr", arm.trace),)
+            return (line("diff", runs / f"{control}.zarr", arm.trace),)
     return ()
 
 
@@ -68,10 +67,6 @@ def _on_a_machine(asked: ConfirmOptions, prepared: Prepared, written: Path) -> t
     options = ("--arms", "a", "--capture", "b.capture", "--found", written, *asked.options, "-o", "a.json")
     return (
         capture_command(prepared.question.b, prepared.question, "b.capture"),
-        f"{_line('confirm', asked.a, asked.b, *options)}  # on A's machine",
-        _line("confirm", "--join", "a.json", written),
+        f"{line('confirm', asked.a, asked.b, *options)}  # on A's machine",
+        line("confirm", "--join", "a.json", written),
     )
-
-
-def _line(*words: object) -> str:
-    return shlex.join(["rltrace", *map(str, words)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 MIN_MODULES = 3
 """A level with fewer modules is replaced by a deeper one."""
@@ -36,7 +37,7 @@ class Share:
 
     module: str
     """In B."""
-    alone: PatchTrial
+    single: PatchTrial
     """With only its rows injected."""
     in_turn: PatchTrial
     """With its rows and those of all modules before it in the list."""
@@ -55,6 +56,8 @@ class Routed:
 @dataclass(frozen=True)
 class Contributions:
     """What each module contributes to the gap."""
+
+    COMPUTED: ClassVar = ("repeats", "removed_single", "add_up")
 
     command: tuple[str, ...]
     recorded: float | None
@@ -84,18 +87,18 @@ class Contributions:
         return self.removed(self.together)
 
     @property
-    def removed_alone(self) -> float | None:
+    def removed_single(self) -> float | None:
         """Sum of the reductions of each alone."""
-        parts = [self.removed(share.alone) for share in self.shares]
+        parts = [self.removed(share.single) for share in self.shares]
         return None if not parts or None in parts else sum(part for part in parts if part is not None)
 
     @property
     def add_up(self) -> bool | None:
         """Whether that sum is the reduction by all together, within the tolerance; None: a run failed."""
-        together, alone = self.removed_together, self.removed_alone
-        if together is None or alone is None:
+        together, single = self.removed_together, self.removed_single
+        if together is None or single is None:
             return None
-        return abs(alone - together) <= TOLERANCE * max(abs(together), abs(alone))
+        return abs(single - together) <= TOLERANCE * max(abs(together), abs(single))
 
     def removed(self, trial: PatchTrial) -> float | None:
         """The reduction of the gap by this run; negative where the gap is larger."""

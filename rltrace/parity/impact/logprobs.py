@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,8 @@ class Portion:
 @dataclass(frozen=True)
 class Gap:
     """The distance between the log-probabilities of two programs."""
+
+    COMPUTED: ClassVar = ("share_equal",)
 
     source: str
     """One sentence: what the log-probabilities are and where they come from."""

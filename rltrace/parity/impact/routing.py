@@ -84,17 +84,16 @@ class Margins:
     known: int
     """Decisions whose margin is known."""
     quantiles: tuple[float, ...]
-    """At ``QUANTILES``; empty where none is known."""
+    """The 0, 0.01, 0.1, 0.5, 0.9 and 1.0 quantiles; empty where no margin is known."""
 
 
 @dataclass(frozen=True)
 class Routing:
     """One router's decisions on both sides."""
 
-    module: str
-    """In A."""
+    module_a: str
     module_b: str
-    nth: int
+    occurrence: int
     """Which ``topk`` of a call of the module, from 0."""
     experts: int | None
     """How many there were to choose from; None: not known."""
@@ -110,8 +109,8 @@ class Routing:
     margins_a: Margins
     margins_b: Margins
     """Of all decisions that were compared."""
-    flipped_a: Margins
-    flipped_b: Margins
+    margins_flipped_a: Margins
+    margins_flipped_b: Margins
     """Of those that flipped."""
     largest_flipped: float | None
     """The largest margin, on either side, at which a decision flipped; None: none flipped, or no margin is known."""

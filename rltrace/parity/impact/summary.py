@@ -30,7 +30,7 @@ class Effects:
     """One sentence: why there is none."""
     routing: tuple[Routing, ...]
     """Of each router, in the order of A's first decisions."""
-    notes: tuple[str, ...] = ()
+    routing_notes: tuple[str, ...] = ()
     """Routing that was not compared, and why."""
     contributions: Contributions | None = None
     """Of each module to the gap; None: not measured."""

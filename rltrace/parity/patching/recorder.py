@@ -279,9 +279,9 @@ class RowInjector:
                 self._tally.failed(place.module, place.op, call.path, asked, str(error))
                 return 0
             wants = self._tally.wants_words(place.module, place.op)
-            words = [forward_pass.describe(row) for row in done.alone[:wants].tolist()]
+            words = [forward_pass.describe(row) for row in done.unmatched[:wants].tolist()]
             self._tally.done(place.module, place.op, call.path, done, words, again=again)
-            return done.put_in
+            return done.injected
 
     def account(self) -> RowAccount:
         return self._tally.account()

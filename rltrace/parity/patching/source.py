@@ -13,6 +13,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.command_lines import line
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of
@@ -22,8 +23,8 @@ from rltrace.parity.matching.row_keying import KeyedRows, Keying, fold
 from rltrace.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.parity.patching.forward_tracker import ForwardPass, ForwardTracker, TrackedCall
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
-from rltrace.parity.selection import OF_OPS, around, finds_call, ops_in
-from rltrace.selectors import Selector
+from rltrace.parity.selection import around, finds_call, ops_in
+from rltrace.selectors import OF_OPS, Selector
 from rltrace.token_keys import NO_KEY
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
@@ -181,8 +182,7 @@ def _read_stream(
     call_range: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
 ) -> None:
     first = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
-    of_ops = tuple(clause for clause in selector.clauses if any(condition.key in OF_OPS for condition in clause))
-    selected = dict(ops_in(call_range, Selector(of_ops)))
+    selected = dict(ops_in(call_range, selector.where(lambda keys: not OF_OPS.isdisjoint(keys))))
     grids = None if found.observed else numbered_grids(call_range, first)
     passes = follow(call_range, grids, _ops(call_range, process, set(selected.values())))
     found.grids += passes.grids
@@ -226,13 +226,13 @@ def _ops(call_range: CallRange, process: ProcessTrace, selected: set[str]) -> It
     if not selected:
         return
     assert call_range.recorded is not None
-    names, modules = process.tables["ops"].payloads, process.tables["modules"].payloads
-    numbers = [number for number, name in enumerate(names) if name in selected]
+    words = process.words
+    numbers = [number for number in range(words.size("ops")) if words.op(number) in selected]
     for segment in call_range.recorded.stream.segments:
         rows = call_range.recorded.stream.read_segment(segment)
         may = np.isin(rows.column(Column.OP), numbers) & (rows.column(Column.PHASE) != Phase.BACKWARD)
         for i in np.flatnonzero(may).tolist():
-            op, module = str(names[rows.columns[i, Column.OP]]), str(modules[rows.columns[i, Column.MODULE]])
+            op, module = words.op(int(rows.columns[i, Column.OP])), words.module(int(rows.columns[i, Column.MODULE]))
             yield CountedOp(rows.first + i, op, module, int(rows.columns[i, Column.STEP]))
 
 
@@ -283,10 +283,9 @@ def _check(trace: Trace, found: _Found, texts: Sequence[str]) -> None:
 
 
 def _record_command(texts: Sequence[str]) -> str:
-    asked = " ".join(f"--rows '{text}'" for text in texts if text != "all")
-    values = " ".join(f"--values '{text}'" for text in texts)
-    rows = "--rows all" if "all" in texts else f"--rows 'module=*' {asked}"
-    return f"rltrace record {rows} {values} -- CMD"
+    rows = ["all"] if "all" in texts else ["module=*", *texts]
+    given = [("--rows", text) for text in rows], [("--values", text) for text in texts]
+    return line("record", *(word for pairs in given for pair in pairs for word in pair), "--", "CMD")
 
 
 def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:

@@ -6,9 +6,10 @@ Owns the counts, the journal record in which a process leaves its own, and when 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+from rltrace.json import JsonError, from_json, to_json
 from rltrace.parity.patching.row_table import RowTable
 from rltrace.token_keys import Numbers
 from rltrace.trace.read.reader import Trace
@@ -27,13 +28,13 @@ NO_PARTNER = "the program's rows are unmatched in A: other tokens, or another to
 class PatchResult:
     """What became of the rows of one tensor."""
 
-    asked: int
+    selected: int
     """Rows that A has as well."""
-    put_in: int
+    injected: int
     """Of these, those that were other ones here; the rest was equal already."""
     several: int
     """Of those asked for, rows that A computed several times, not alike: the first was taken."""
-    alone: Numbers
+    unmatched: Numbers
     """Rows of the forward pass that A has not."""
 
 
@@ -49,24 +50,35 @@ class ModuleRows:
     """``aten.topk.default``; "": the module's own outputs."""
     tensors: int = 0
     """Tensors that rows were put into."""
-    asked: int = 0
+    selected: int = 0
     """Rows that A has as well; of them, …"""
-    put_in: int = 0
+    injected: int = 0
     """… those that were other ones here, and are A's now, …"""
     equal: int = 0
     """… those that were A's already, …"""
     failed: int = 0
     """… and those that could not be put in (all rows of a tensor of which it is not known which rows they are)."""
-    without: int = 0
+    unmatched: int = 0
     """Rows that A has not."""
     several: int = 0
     """Rows that A computed several times, not alike: the first was taken."""
-    again: int = 0
+    recomputed: int = 0
     """Rows put in once more, or found equal, where a module was computed anew in a backward pass; in no other count."""
-    unmatched: tuple[str, ...] = ()
+    first_unmatched: tuple[str, ...] = ()
     """The first rows that A has not, in words."""
-    why: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
     """Why rows could not be put in, and how many."""
+
+    COMPUTED: ClassVar = ("why",)
+
+    @property
+    def why(self) -> str:
+        """Why what was selected was not injected, or not all of it; empty: it was."""
+        if self.failed:
+            return "; ".join(f"{count:,} rows: {why}" for why, count in self.failures.items())
+        if self.selected:
+            return ""
+        return NO_PARTNER if self.unmatched else NEVER
 
 
 @dataclass(frozen=True)
@@ -75,36 +87,31 @@ class RowAccount:
 
     modules: tuple[ModuleRows, ...]
 
-    @property
-    def asked(self) -> int:
-        return sum(module.asked for module in self.modules)
+    COMPUTED: ClassVar = ("selected", "injected")
 
     @property
-    def done(self) -> int:
-        return sum(module.put_in + module.equal for module in self.modules)
+    def selected(self) -> int:
+        """Rows of all of them that A has as well."""
+        return sum(module.selected for module in self.modules)
 
     @property
-    def without(self) -> int:
-        return sum(module.without for module in self.modules)
+    def injected(self) -> int:
+        """Those of them that are A's now."""
+        return sum(module.injected + module.equal for module in self.modules)
+
+    @property
+    def unmatched(self) -> int:
+        return sum(module.unmatched for module in self.modules)
 
     @property
     def lacking(self) -> tuple[tuple[ModuleRows, str], ...]:
         """What was selected and not put in, or not all of it, and why."""
-        return tuple((module, why) for module in self.modules if (why := why_lacking(module)))
+        return tuple((module, module.why) for module in self.modules if module.why)
 
     @property
     def complete(self) -> bool:
         """Whether all that was selected was put in wherever the program has the same row."""
         return not self.lacking
-
-
-def why_lacking(module: ModuleRows) -> str:
-    """Why what was asked for of a module did not happen; "": it did."""
-    if module.failed:
-        return "; ".join(f"{count:,} rows: {why}" for why, count in module.why.items())
-    if module.asked:
-        return ""
-    return NO_PARTNER if module.without else NEVER
 
 
 class PatchCounts:
@@ -118,18 +125,18 @@ class PatchCounts:
         """Rows of one tensor of ``here``, the program's name for the module; ``words`` for rows without a partner."""
         own = self._found[module, op]
         if again:
-            self._found[module, op] = replace(own, again=own.again + done.asked)
+            self._found[module, op] = replace(own, recomputed=own.recomputed + done.selected)
             return
         self._found[module, op] = replace(
             own,
             modules_b=tuple(dict.fromkeys((*own.modules_b, here))),
-            tensors=own.tensors + bool(done.asked),
-            asked=own.asked + done.asked,
-            put_in=own.put_in + done.put_in,
-            equal=own.equal + done.asked - done.put_in,
-            without=own.without + len(done.alone),
+            tensors=own.tensors + bool(done.selected),
+            selected=own.selected + done.selected,
+            injected=own.injected + done.injected,
+            equal=own.equal + done.selected - done.injected,
+            unmatched=own.unmatched + len(done.unmatched),
             several=own.several + done.several,
-            unmatched=(*own.unmatched, *words)[:NAMED],
+            first_unmatched=(*own.first_unmatched, *words)[:NAMED],
         )
 
     def failed(self, module: str, op: str, here: str, rows: int, why: str) -> None:
@@ -137,14 +144,14 @@ class PatchCounts:
         self._found[module, op] = replace(
             own,
             modules_b=tuple(dict.fromkeys((*own.modules_b, here))),
-            asked=own.asked + rows,
+            selected=own.selected + rows,
             failed=own.failed + rows,
-            why={**own.why, why: own.why.get(why, 0) + rows},
+            failures={**own.failures, why: own.failures.get(why, 0) + rows},
         )
 
     def wants_words(self, module: str, op: str) -> int:
         """How many more rows without partner are to be named."""
-        return NAMED - len(self._found[module, op].unmatched)
+        return NAMED - len(self._found[module, op].first_unmatched)
 
     def account(self) -> RowAccount:
         return RowAccount(tuple(self._found.values()))
@@ -152,27 +159,15 @@ class PatchCounts:
 
 def record_of(account: RowAccount) -> dict[str, Any]:
     """The journal record of one process's part."""
-    return {"type": TYPE, "modules": [asdict(module) for module in account.modules]}
+    return {"type": TYPE, **to_json(account)}
 
 
 def parse_record(record: Mapping[str, Any]) -> RowAccount | None:
     """What a process left; None: it makes no sense."""
     try:
-        return RowAccount(tuple(_module(entry) for entry in record["modules"]))
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return from_json(RowAccount, record)
+    except JsonError:
         return None
-
-
-def _module(entry: Mapping[str, Any]) -> ModuleRows:
-    counts = ("tensors", "asked", "put_in", "equal", "failed", "without", "several", "again")
-    return ModuleRows(
-        module=str(entry["module"]),
-        modules_b=tuple(map(str, entry["modules_b"])),
-        op=str(entry["op"]),
-        unmatched=tuple(map(str, entry["unmatched"])),
-        why={str(why): int(count) for why, count in entry["why"].items()},
-        **{name: int(entry[name]) for name in counts},
-    )
 
 
 def account_in(trace: Trace, table: RowTable) -> RowAccount:
@@ -199,13 +194,13 @@ def _joined(a: ModuleRows, b: ModuleRows) -> ModuleRows:
         tuple(dict.fromkeys((*a.modules_b, *b.modules_b))),
         a.op,
         a.tensors + b.tensors,
-        a.asked + b.asked,
-        a.put_in + b.put_in,
+        a.selected + b.selected,
+        a.injected + b.injected,
         a.equal + b.equal,
         a.failed + b.failed,
-        a.without + b.without,
+        a.unmatched + b.unmatched,
         a.several + b.several,
-        a.again + b.again,
-        (*a.unmatched, *b.unmatched)[:NAMED],
-        {why: a.why.get(why, 0) + b.why.get(why, 0) for why in (*a.why, *b.why)},
+        a.recomputed + b.recomputed,
+        (*a.first_unmatched, *b.first_unmatched)[:NAMED],
+        {why: a.failures.get(why, 0) + b.failures.get(why, 0) for why in (*a.failures, *b.failures)},
     )

@@ -1,13 +1,11 @@
-"""How much of a gap each module brings, as measured by running the trainer again: for people, and as a plain object.
+"""How much of a gap each module brings, as measured by running the trainer again: for people.
 
-Owns the wording, and the field names of this part of ``rltrace.compare/1`` (docs/reference/json.md). Computes nothing.
+Owns the wording. Computes nothing.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from rltrace.parity.impact.attribution import Contributions, PatchTrial
 from rltrace.report.diff_text import wrapped
@@ -26,10 +24,10 @@ def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
     yield f"    {'':<{NAME}}{'alone':>10} {'removes':>9} {'in turn':>10} {'removes':>9}"
     yield f"    {'nothing injected':<{NAME}}{_gap(found.control):>10}"
     for number, share in enumerate(found.shares):
-        alone = _part(found.removed(share.alone), found)
+        alone = _part(found.removed(share.single), found)
         own = _part(found.own(number), found)
         name = _tail(_short(share.module))
-        yield f"    {name:<{NAME}}{_gap(share.alone):>10} {alone:>9} {_gap(share.in_turn):>10} {own:>9}"
+        yield f"    {name:<{NAME}}{_gap(share.single):>10} {alone:>9} {_gap(share.in_turn):>10} {own:>9}"
     if found.routing is not None:
         for name, trial in (("routing: experts only", found.routing.experts), ("with weights", found.routing.weights)):
             yield f"    {name:<{NAME}}{_gap(trial):>10} {_part(found.removed(trial), found):>9}"
@@ -43,7 +41,7 @@ def contribution_lines(found: Contributions, style: Style) -> Iterator[str]:
 
 
 def _sum(found: Contributions) -> str:
-    together, alone = found.removed_together, found.removed_alone
+    together, alone = found.removed_together, found.removed_single
     if together is None:
         return f"what all of them remove together is unknown: {found.together.why or found.control.why}"
     text = f"together they remove {_part(together, found)} of the gap"
@@ -73,7 +71,7 @@ def _doubts(found: Contributions) -> Iterator[str]:
         )
     if found.control.why:
         yield f"run again with nothing injected: {found.control.why}"
-    trials = [(share.module, trial) for share in found.shares for trial in (share.alone, share.in_turn)]
+    trials = [(share.module, trial) for share in found.shares for trial in (share.single, share.in_turn)]
     if found.routing is not None:
         trials += [("routing", found.routing.experts), ("routing", found.routing.weights)]
     for module, why in dict.fromkeys((module, trial.why) for module, trial in trials if trial.why):
@@ -105,36 +103,3 @@ def _short(path: str) -> str:
 
 def _tail(name: str) -> str:
     return name if len(name) < NAME else "…" + name[-(NAME - 2) :]
-
-
-def contributions_json(found: Contributions) -> dict[str, Any]:
-    """The part ``contributions``."""
-    return {
-        "command": shlex.join(found.command),
-        "recorded": found.recorded,
-        "control": _trial(found.control),
-        "repeats": found.repeats,
-        "modules": [
-            {
-                "module": share.module,
-                "alone": {**_trial(share.alone), "removed": found.removed(share.alone)},
-                "in_turn": {**_trial(share.in_turn), "removed": found.own(number)},
-            }
-            for number, share in enumerate(found.shares)
-        ],
-        "together": {**_trial(found.together), "removed": found.removed_together},
-        "removed_alone": found.removed_alone,
-        "add_up": found.add_up,
-        "routing": None
-        if found.routing is None
-        else {
-            "experts": {**_trial(found.routing.experts), "removed": found.removed(found.routing.experts)},
-            "weights": {**_trial(found.routing.weights), "removed": found.removed(found.routing.weights)},
-        },
-        "left_out": list(found.left_out),
-        "step": found.step,
-    }
-
-
-def _trial(trial: PatchTrial) -> dict[str, Any]:
-    return {"gap": trial.gap, "largest": trial.largest, "why": trial.why or None}

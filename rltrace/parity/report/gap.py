@@ -29,7 +29,7 @@ def effects_texts(effects: Effects, *, color: bool = False) -> list[str]:
     sections = [
         _gap(effects.gap, style),
         () if parts is None else contribution_lines(parts, style),
-        _routing(effects.routing, effects.notes, style),
+        _routing(effects.routing, effects.routing_notes, style),
     ]
     return [text for text in ("\n".join(section) for section in sections) if text]
 
@@ -121,4 +121,4 @@ def _flip(one: Routing, flip: Flip) -> str:
 def _named(one: Routing) -> str:
     """Its path without the outermost module, and its number if there are several."""
     path = one.module_b.partition(".")[2] or one.module_b
-    return path if not one.nth else f"{path} ({one.nth + 1})"
+    return path if not one.occurrence else f"{path} ({one.occurrence + 1})"

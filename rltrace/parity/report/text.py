@@ -92,14 +92,16 @@ def other_lines(parity: Parity, style: Style) -> Iterator[str]:
         return
     yield style.bold("Other modules that diverge independently, on rows that agree up to them")
     for origin in rest[:LISTED]:
-        yield from wrapped(f"{origin.path.b}: {part_of(origin.rows, origin.of)}, {origin.because}", "    ", "  ")
+        yield from wrapped(f"{origin.path.b}: {part_of(origin.rows, origin.of)}, {origin.explanation}", "    ", "  ")
     if len(rest) > LISTED:
         yield f"  … and {len(rest) - LISTED} more"
 
 
 def cause_text(origin: ModuleOrigin) -> str:
     """``the shape of the batch: addmm over 4 rows against 80 rows``."""
-    return f"{CAUSES[origin.reason]}: {origin.because}" if origin.reason is not Reason.UNKNOWN else origin.because
+    return (
+        f"{CAUSES[origin.reason]}: {origin.explanation}" if origin.reason is not Reason.UNKNOWN else origin.explanation
+    )
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -299,7 +301,7 @@ def _disagreements(parity: Parity, style: Style) -> Iterator[str]:
 def _uncompared(parity: Parity, style: Style) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     for module in parity.modules:
-        for one in module.apart:
+        for one in module.uncompared:
             path = module.path.a if one.side == "a" else module.path.b
             found.setdefault(one.why, []).append(f"{one.part} {one.name}".rstrip() + f" of {path}")
     without = [module for module in parity.modules if not module.rows]

@@ -13,6 +13,7 @@ from typing import Any
 from rltrace.portable_keys import portable_key
 from rltrace.trace.format.rows import TableEntry
 from rltrace.trace.format.schema import FIRST_ENTRIES, TABLES
+from rltrace.trace.read.names import Words
 
 _append: Any = list.append
 
@@ -27,6 +28,7 @@ class Tables:
         self._pending: list[TableEntry] = []
         self.remembered: dict[str, dict[int, object]] = {}
         """Payloads by id, of the tables that were asked to be remembered."""
+        self.words = Words(self.remembered)
         for name, payload in FIRST_ENTRIES.items():
             self.add(name, portable_key(name, payload), payload)
 

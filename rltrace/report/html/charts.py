@@ -12,56 +12,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from rltrace.diff.base.model import Probe
-from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
+from rltrace.diff.metrics.timeline import WORSE, Curve, Point, StepState, Timeline, decimated
 from rltrace.report.html.elements import Content, Element, el
 
 # --- thinning ---------------------------------------------------------------------------------------------------------
-#
-# Long series made short enough to be drawn, without hiding what a reader looks for.
-#
-# Owns which points of a curve and which steps of a timeline are drawn where not all can be. Pure functions.
 
-
-Point = tuple[int, float]
-"""(step, number)."""
 
 WIDE_GAP = 4
 """A gap between numbers so many times as wide as usual: there, nothing was read."""
 
-WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER_OPS, StepState.DIFFERS)
-"""States, the worst last: that is the one shown where several steps share a place."""
 
-
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most about ``most`` of ``points``, in order: of each stretch the first, last, smallest and largest.
-
-    A spike stays a spike. Numbers that are not finite are no smallest and no largest.
-    """
-    if len(points) <= most:
-        return list(points)
-    stretches = max(1, most // 4)
-    kept: list[Point] = []
-    for k in range(stretches):
-        part = points[k * len(points) // stretches : (k + 1) * len(points) // stretches]
-        finite = [p for p in part if math.isfinite(p[1])]
-        chosen = {part[0], part[-1], *((min(finite, key=_number), max(finite, key=_number)) if finite else ())}
-        kept += sorted(chosen)
-    return kept
-
-
-def _number(point: Point) -> float:
-    return point[1]
-
-
-def stretches(points: Sequence[Point], most: int, *, whole: bool) -> list[list[Point]]:
-    """``points`` in the stretches that a line may join, thinned to about ``most`` in all.
+def stretches(points: Sequence[Point], most: int, *, whole: bool, mark: int | None = None) -> list[list[Point]]:
+    """``points`` in the stretches that a line may join, decimated to about ``most``; that of step ``mark`` stays.
 
     Not ``whole``: they were read in places, and between two places nothing is known; a line there would be made up.
     """
     cuts = [] if whole else _gaps(points)
     parts = [points[first:end] for first, end in pairwise([0, *cuts, len(points)]) if end > first]
-    return [thinned(part, max(4, most // len(parts))) for part in parts]
+    return [_decimated(part, max(4, most // len(parts)), mark) for part in parts]
+
+
+def _decimated(points: Sequence[Point], most: int, mark: int | None) -> list[Point]:
+    keep = [place for place, (step, _) in enumerate(points) if step == mark]
+    return [points[place] for place in decimated(np.array([number for _, number in points]), most, keep).tolist()]
 
 
 def _gaps(points: Sequence[Point]) -> list[int]:
@@ -245,7 +221,7 @@ def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Elemen
 def drawn_curve(curve: Curve, scale: Scale, most: int) -> Iterator[Element]:
     """The lines of both sides."""
     for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b")):
-        for part in stretches(points, most, whole=curve.whole):
+        for part in stretches(points, most, whole=curve.whole, mark=curve.parts_at):
             yield from lines(part, scale, class_)
 
 

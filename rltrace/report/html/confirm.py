@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.report.confirm import STATES, steps_text, word_of
+from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass
+from rltrace.report.confirm import COLORS, MATTERS, STATES, arm_name, outcome_section, word_of
 from rltrace.report.html.elements import (
     Content,
     Element,
+    blocks,
     code,
     el,
-    facts,
     more,
     muted,
     number_cell,
@@ -23,36 +23,23 @@ from rltrace.report.html.elements import (
     section,
     table,
 )
-from rltrace.report.phrases import sentence
 
 MOST = 40
 """Kinds of op on the page."""
-LOOKS = {
-    Outcome.CONFIRMED: "identical",
-    Outcome.REPAIRED: "identical",
-    Outcome.PARTIAL: "unknown",
-    Outcome.REFUTED: "diverged",
-    Outcome.UNRESOLVED: "unknown",
-}
-MATTERS = {True: "needed", False: "makes no difference", None: "not tried"}
 WHERE = "the outcome of rltrace confirm has all of them"
 
 
 def experiment_section(outcome: ExperimentResult) -> Element:
     """``outcome``: of ``rltrace confirm``, finished or not."""
-    look = "unknown" if outcome.word is None else LOOKS[outcome.word]
+    look = "unknown" if outcome.word is None else COLORS[outcome.word].value
     return section(
         "experiment",
         "Experiment",
         el("p", el("span", word_of(outcome), class_=f"verdict is-{look}")),
-        el("p", sentence(outcome.because), class_="lead") if outcome.because else None,
-        facts(("over", steps_text(outcome)), ("search", _search(outcome))),
+        blocks(outcome_section(outcome)),
         table(
             [("Arm", None), ("Run", None), ("Result", None), ("Meaning", None)],
-            (
-                row(arm.name.value.replace("<-", "←"), arm.what, STATES[arm.state], _result(arm.state, arm.result))
-                for arm in outcome.arms
-            ),
+            (row(arm_name(arm), arm.what, STATES[arm.state], _result(arm.state, arm.result)) for arm in outcome.arms),
             "Each program run again, unchanged and with the other run's values",
         ),
         _kinds(outcome) if outcome.classes else None,
@@ -62,13 +49,6 @@ def experiment_section(outcome: ExperimentResult) -> Element:
 
 def _result(state: ArmState, result: str) -> Content:
     return result if result else muted("–") if state is ArmState.NOT_RUN else ""
-
-
-def _search(outcome: ExperimentResult) -> str:
-    if not outcome.trials:
-        return ""
-    runs = "one run" if outcome.trials == 1 else f"{outcome.trials:,} runs"
-    return f"{runs}, {outcome.flaky:,} of them not the same each time" if outcome.flaky else runs
 
 
 def _kinds(outcome: ExperimentResult) -> Element:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
+from rltrace.report.document import Code, Fact, Form, Inline, Section, Stack
 from rltrace.report.phrases import cut
+from rltrace.trace.read.names import Site
 
 VOID = frozenset({"br", "hr", "input", "meta"})
 """HTML elements that have no end tag."""
@@ -138,7 +140,7 @@ def section(name: str, title: str, *content: Content, class_: str | None = None)
     )
 
 
-def facts(*pairs: tuple[str, Content]) -> Element | None:
+def facts(*pairs: tuple[Content, Content]) -> Element | None:
     """Terms and what they are; a term without anything is left out, and so is a list without terms."""
     shown = [(term, told) for term, told in pairs if told is not None and told != ""]
     if not shown:
@@ -221,3 +223,62 @@ IN_JSON, IN_TERMINAL = "rltrace diff --format json has all of them", "rltrace di
 def more(count: int, what: str, where: str = IN_JSON) -> Element | None:
     """``… and 12 more facts``, and where they are to be had; None where all are shown."""
     return el("p", f"… and {count:,} more {what} ({where})", class_="muted") if count > 0 else None
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+MOST = 100
+"""Facts of a section; the JSON report has all of them."""
+
+
+def drawn(shown: Section, *content: Content, with_stack: bool = True) -> Element:
+    """A section of the document, and ``content`` after it."""
+    return section(shown.name, shown.title, blocks(shown, with_stack), content, class_="long")
+
+
+def blocks(shown: Section, with_stack: bool = True) -> Content:
+    """Its sentences, facts, source line, stack and commands."""
+    values = [fact.value for fact in shown.facts]
+    return [
+        [el("p", text) for text in shown.lead],
+        _facts(shown),
+        [el("pre", el("code", site.source)) for site in values if isinstance(site, Site) and site.source],
+        [frames(stack.frames) for stack in values if isinstance(stack, Stack) and with_stack],
+        commands(shown.commands) if shown.commands else None,
+        more(len(shown.facts) - MOST, "facts"),
+    ]
+
+
+def _facts(shown: Section) -> Content:
+    listed = [fact for fact in shown.facts[:MOST] if not isinstance(fact.value, Stack)]
+    if not listed:
+        return None
+    if shown.form is Form.TABLE:
+        head = (("fact", None), ("A", None), ("B", None))
+        return table(head, (row(_inline(fact.label), *_sides(fact)) for fact in listed), shown.title)
+    if shown.form is Form.LIST:
+        signs = (side(str(f.label)) if f.label in ("A", "B") else el("code", f.label, class_="key") for f in listed)
+        return el("ul", [el("li", sign, " ", _value(f)) for sign, f in zip(signs, listed, strict=True)], class_="plain")
+    return facts(*((_inline(fact.label), _value(fact)) for fact in listed))
+
+
+def _sides(fact: Fact) -> Iterator[Content]:
+    assert isinstance(fact.value, Pair)
+    yield from (code(value) if value else muted("(unset)") for value in (fact.value.a, fact.value.b))
+
+
+def _value(fact: Fact) -> Content:
+    match fact.value:
+        case Pair():
+            return [el("div", code(fact.of)) if fact.of else None, both(fact.value)]
+        case Site():
+            return place(fact.value)
+        case Stack():
+            return frames(fact.value.frames)
+    told = _inline(fact.value)
+    return el("strong", told) if fact.label in ("op", "event") else told
+
+
+def _inline(words: Inline) -> Content:
+    pieces = (words,) if isinstance(words, str) else words
+    return [code(piece) if isinstance(piece, Code) else piece for piece in pieces]

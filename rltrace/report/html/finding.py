@@ -1,17 +1,19 @@
-"""A finding on a page: what ran, where, why it differs, and the op in full: inputs, numbers, stack.
+"""Findings on a page: the facts of each, and the op of the first in full: inputs, arguments, recorded values.
 
-Owns what is told of one op. Decides nothing, reads nothing.
+Owns what is shown of one op beside the facts of the document. Decides nothing, reads nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
-from rltrace.diff.base.model import Cause, Comparison, Finding, Pair, Verdict
+from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import Bin, Distances, ElementPair
 from rltrace.query.op_pair import OpPair, PairedInput
 from rltrace.query.ops import OpInput, OpLine
 from rltrace.query.values import OpValues, ValuePair
+from rltrace.report.document import Document, distances_text, titled_findings
 from rltrace.report.html.charts import bar
 from rltrace.report.html.elements import (
     IN_TERMINAL,
@@ -20,19 +22,17 @@ from rltrace.report.html.elements import (
     both,
     code,
     commands,
+    drawn,
     el,
     facts,
-    frames,
     more,
     muted,
     number_cell,
-    place,
     row,
-    section,
     table,
 )
 from rltrace.report.page_data import InputSource, PageData, shown_inputs
-from rltrace.report.phrases import INPUTS, apart, before_it, noun, rows, sentence, shown_finding, titled_findings, when
+from rltrace.report.phrases import shown_finding
 
 # --- values -----------------------------------------------------------------------------------------------------------
 #
@@ -64,27 +64,10 @@ def _pair(pair: ValuePair) -> Content:
         return el("p", name, "equal on both sides" if pair.equal else pair.why or "not recorded")
     found = pair.distances
     return [
-        el("p", name, _value_facts(found), "."),
+        el("p", name, distances_text(found), "."),
         _histogram(pair.what, found) if found.histogram else None,
         _worst(pair.what, found) if found.worst else None,
     ]
-
-
-def _value_facts(found: Distances) -> str:
-    told = [f"{found.differing:,} of {found.elements:,} elements differ"]
-    if found.largest is not None:
-        told.append(f"by at most {found.largest:,} {found.unit}".rstrip())
-    if found.largest_absolute is not None:
-        told.append(f"|A - B| up to {found.largest_absolute:.3g}")
-    if found.largest_relative is not None:
-        told.append(f"relatively {found.largest_relative:.3g}")
-    counts = (
-        (found.zeros, "only in the sign of zero"),
-        (found.nans, "NaN on one side"),
-        (found.payloads, "NaN of other bits"),
-        (found.infinities, "infinite on a side"),
-    )
-    return ", ".join([*told, *(f"{count:,} {words}" for count, words in counts if count)])
 
 
 def _histogram(what: str, found: Distances) -> Content:
@@ -125,75 +108,20 @@ def _elements(worst: tuple[ElementPair, ...]) -> Iterator[Content]:
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-MOST_OTHERS, MOST_STACKS, MOST_OUTPUTS, MOST_CELLS = 20, 3, 4, 8
+MOST_FINDINGS, MOST_STACKS, MOST_OUTPUTS = 20, 3, 4
 
 
-def finding_sections(material: PageData) -> Iterator[Element]:
-    """The finding that the verdict rests on, then the others."""
-    comparison = material.comparison
-    shown = shown_finding(comparison)
-    findings = list(titled_findings(comparison))
-    for number, (title, finding) in enumerate(findings[:MOST_OTHERS]):
-        full = material.op if finding == shown else None
-        name = "finding" if number == 0 else f"finding-{number}"
-        content: list[Content] = [
-            _facts(comparison, finding, is_main=finding == shown),
-            _code(finding, with_stack=number < MOST_STACKS),
-        ]
-        if full is not None:
-            is_op = finding.boundary is None
-            content += (
-                [_op(full, material.sources), values_part(material.values, material.to_record)]
-                if is_op
-                else [_event(full)]
-            )
-        if number == MOST_OTHERS - 1:
-            content.append(more(len(findings) - MOST_OTHERS, "findings"))
-        yield section(name, title, content, class_="long")
-
-
-def _facts(comparison: Comparison, finding: Finding, is_main: bool) -> Content:
-    paired = finding.a_index is not None and finding.b_index is not None
-    evidence = list(_evidence(finding, paired))
-    before = before_it(finding) if is_main and comparison.verdict is Verdict.DIVERGED else None
-    return facts(
-        (noun(finding), el("strong", code(finding.op)) if finding.op else None),
-        ("row", [rows(finding), muted(" of "), code(finding.stream)] if finding.op else None),
-        ("when", when(finding)),
-        ("module", code(finding.module) if finding.module else None),
-        ("site", place(finding.site) if finding.site else None),
-        ("cause", [el("strong", finding.cause.value), None if before else f". {sentence(finding.because)}"]),
-        ("repeats", _repeats(finding)),
-        ("inputs", INPUTS[finding.inputs_match] if finding.op and paired and finding.boundary is None else None),
-        *evidence,
-        ("before", before),
-    )
-
-
-def _repeats(finding: Finding) -> str | None:
-    if finding.cause is not Cause.SAME_KERNEL or finding.repeats is None:
-        return None
-    return "the op gave the same bits when run again" if finding.repeats else "the op gave other bits when run again"
-
-
-def _evidence(finding: Finding, paired: bool) -> Iterator[tuple[str, Content]]:
-    """What ran, and digests of what it returned; without an op, what differs at the end of the step."""
-    is_op = finding.op is not None and finding.boundary is None
-    kernel = finding.kernel if paired else Pair(one := finding.kernel.a or finding.kernel.b, one)
-    yield "kernel", both(kernel) if paired else (code(kernel.a) if kernel.a else None)
-    differing = apart(finding)
-    for name, pair in differing[: MOST_OUTPUTS if is_op else MOST_CELLS]:
-        yield name, both(pair)
-    if is_op and len(finding.outputs) > 1 and differing:
-        yield "outputs", f"{len(differing):,} of {len(finding.outputs):,} differ"
-
-
-def _code(finding: Finding, with_stack: bool) -> Content:
-    source = finding.site.source if finding.site else ""
-    return [
-        el("pre", el("code", source)) if source else None,
-        frames(finding.stack) if with_stack and len(finding.stack) > 1 else None,
-    ]
+def finding_sections(material: PageData, document: Document) -> Iterator[Element]:
+    """The finding that the verdict rests on, with its op in full, then the others."""
+    shown = shown_finding(material.comparison)
+    findings = zip(document.findings, titled_findings(material.comparison), strict=True)
+    for number, (section, (_, finding)) in enumerate(islice(findings, MOST_FINDINGS)):
+        full: Content = None
+        if material.op is not None and finding == shown:
+            values = values_part(material.values, material.to_record)
+            full = _event(material.op) if finding.boundary else [_op(material.op, material.sources), values]
+        left = more(len(document.findings) - MOST_FINDINGS, "findings") if number == MOST_FINDINGS - 1 else None
+        yield drawn(section, full, left, with_stack=number < MOST_STACKS)
 
 
 def _event(pair: OpPair) -> Content:

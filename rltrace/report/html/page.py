@@ -12,50 +12,30 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from itertools import islice
 
-from rltrace.diff.base.model import Comparison, Pair, ProcessSummary, Side, Verdict
+from rltrace.diff.base.model import Comparison, Pair
 from rltrace.experiment.outcome import ExperimentResult
+from rltrace.report.document import Document, verdict_document
 from rltrace.report.html.confirm import experiment_section
 from rltrace.report.html.elements import (
     Content,
     Element,
     StyleSheet,
+    blocks,
     code,
-    commands,
+    drawn,
     el,
     facts,
-    more,
-    muted,
     render,
-    row,
     section,
     side,
-    table,
 )
 from rltrace.report.html.finding import finding_sections
 from rltrace.report.html.ops import around_section
 from rltrace.report.html.timeline import curves_section, search_section, timeline_section
 from rltrace.report.page_data import LaunchSummary, PageData
-from rltrace.report.phrases import (
-    HEADLINES,
-    NO_FACT,
-    SIGNS,
-    alike,
-    extent,
-    hole_text,
-    hunks_text,
-    marked_text,
-    place,
-    sentence,
-    shown_finding,
-    structure_counts,
-    structure_remarks,
-    told_text,
-)
+from rltrace.report.phrases import HEADLINES
 from rltrace.report.redaction import NOTHING, Disclosure, Redactor, left_out
-
-MOST, MOST_STREAMS = 100, 20
 
 
 def html_page(
@@ -68,8 +48,9 @@ def html_page(
     shown = replace(outgoing.of(material), to_record=tuple(outgoing.command(line) for line in material.to_record))
     runs = Pair(*(_launch(run, outgoing, asked) for run in (material.runs.a, material.runs.b)))
     experiment = None if outcome is None else experiment_section(outgoing.of(outcome))
-    parts = [part for part in _sections(shown, runs, experiment) if part is not None]
-    body = el("body", _header(shown.comparison), _contents(parts), el("main", parts), _footer(asked, version))
+    document = verdict_document(shown.comparison)
+    parts = [part for part in _sections(shown, document, runs, experiment) if part is not None]
+    body = el("body", _header(document), _contents(parts), el("main", parts), _footer(asked, version))
     title = (
         f"rltrace: {HEADLINES[shown.comparison.verdict]}, {shown.comparison.a.path} against {shown.comparison.b.path}"
     )
@@ -101,56 +82,32 @@ def _head(title: str) -> Element:
 
 
 def _sections(
-    material: PageData, runs: Pair[list[tuple[str, Content]]], experiment: Element | None
+    material: PageData, document: Document, runs: Pair[list[tuple[str, Content]]], experiment: Element | None
 ) -> Iterator[Element | None]:
-    comparison = material.comparison
-    yield from finding_sections(material)
+    yield from finding_sections(material, document)
     yield experiment
-    yield _next(comparison)
+    yield from map(drawn, document.named("next"))
     yield timeline_section(material)
-    yield curves_section(material)
+    yield curves_section(material, document)
     yield around_section(material)
-    yield _structure(comparison)
-    yield _environment(comparison)
-    yield _runs(comparison, runs)
-    yield _remarks(comparison)
+    yield from map(drawn, document.named("structure", "system"))
+    yield _runs(material.comparison, runs)
+    yield from map(drawn, document.named("notes", "events", "marked", "holes"))
     yield search_section(material)
 
 
 # --- head and foot --------------------------------------------------------------------------------------------------
 
 
-def _header(comparison: Comparison) -> Element:
-    finding = shown_finding(comparison)
-    diverged = comparison.verdict is Verdict.DIVERGED and finding is not None
-    where = place(finding) if diverged and finding is not None else ""
-    lead = finding.because if diverged and finding is not None else comparison.why
-    verdict = el("span", HEADLINES[comparison.verdict], id="verdict", class_=f"verdict is-{comparison.verdict.value}")
+def _header(document: Document) -> Element:
+    verdict = el("span", HEADLINES[document.verdict], id="verdict", class_=f"verdict is-{document.verdict.value}")
     return el(
         "header",
         el("div", el("p", "rltrace", class_="brand"), _theme(), class_="bar-top"),
-        el("h1", verdict, " ", where),
-        el("p", sentence(lead), class_="lead"),
-        el("p", _against(comparison), class_="muted"),
+        el("h1", verdict, " ", document.place),
+        el("p", document.lead, class_="lead"),
+        blocks(document.runs),
     )
-
-
-def _against(comparison: Comparison) -> Content:
-    a, b = comparison.a, comparison.b
-    compared = list(comparison.compared.items()) if comparison.level == "op" else []
-    told = ", ".join(f"{count:,} ops of {stream}" for stream, count in compared[:MOST_STREAMS])
-    more_streams = f" and {len(compared) - MOST_STREAMS:,} more streams" if len(compared) > MOST_STREAMS else ""
-    return [
-        side("A"),
-        " ",
-        code(a.path),
-        " against ",
-        side("B"),
-        " ",
-        code(b.path),
-        f"; compared: {told}{more_streams}" if told else "",
-        "; step digests only" if comparison.level != "op" else "",
-    ]
 
 
 def _theme() -> Element:
@@ -179,50 +136,7 @@ def _footer(asked: Disclosure, version: str) -> Element:
     return el("footer", el("p", left_out(asked)) if left_out(asked) else None, el("p", made))
 
 
-# --- sections of words ----------------------------------------------------------------------------------------------
-
-
-def _next(comparison: Comparison) -> Element | None:
-    return section("next", "Next", commands(comparison.advice)) if comparison.advice else None
-
-
-def _structure(comparison: Comparison) -> Element | None:
-    structure = comparison.structure
-    counts = structure_counts(structure)
-    if not counts:
-        return None
-    groups = alike(structure.hunks)
-    listed = [
-        el("li", el("code", SIGNS.get(group[0].kind, "?"), class_="key"), hunks_text(group)) for group in groups[:MOST]
-    ]
-    return section(
-        "structure",
-        "Ops on one side only, or reordered",
-        el("p", ", ".join(counts), "".join(f" ({remark})" for remark in structure_remarks(structure))),
-        el("ul", listed, class_="plain") if listed else None,
-        more(len(groups) - MOST, "runs of ops"),
-        class_="long",
-    )
-
-
-def _environment(comparison: Comparison) -> Element | None:
-    found = comparison.environment
-    if not found:
-        return (
-            section("environment", "System and settings", el("p", NO_FACT))
-            if comparison.verdict is Verdict.DIVERGED
-            else None
-        )
-    rows = [
-        row(code(fact.name), *(code(v) if v else muted("(unset)") for v in (fact.a, fact.b))) for fact in found[:MOST]
-    ]
-    return section(
-        "environment",
-        f"System and settings ({len(found):,} differ)",
-        table((("fact", None), ("A", None), ("B", None)), rows, "Ordered by how likely a change of results is"),
-        more(len(found) - MOST, "facts"),
-        class_="long",
-    )
+# --- runs -----------------------------------------------------------------------------------------------------------
 
 
 def _launch(run: LaunchSummary | None, outgoing: Redactor, asked: Disclosure) -> list[tuple[str, Content]]:
@@ -233,46 +147,11 @@ def _launch(run: LaunchSummary | None, outgoing: Redactor, asked: Disclosure) ->
         ("command", code(outgoing.program(list(run.command))) if run.command else None),
         ("folder", code(outgoing.text(run.folder)) if asked.host and run.folder else None),
         ("machine", code(outgoing.text(run.host)) if asked.host and run.host else None),
-        ("recorded", run.created or None),
+        ("date", run.created or None),
     ]
 
 
 def _runs(comparison: Comparison, runs: Pair[list[tuple[str, Content]]]) -> Element:
     sides = (("A", comparison.a, runs.a), ("B", comparison.b, runs.b))
-    return section("runs", "The two runs", [_run(name, told, launch or []) for name, told, launch in sides])
-
-
-def _run(name: str, told: Side, launch: list[tuple[str, Content]]) -> Content:
-    states = ", ".join(sorted({p.state for p in told.processes})) or "nothing recorded"
-    unfinished = [p for p in told.processes if p.state != "complete"]
-    return [
-        el("h3", side(name), " ", code(told.path)),
-        facts(
-            ("recorded", f"{extent(told)}, {states}"),
-            ("level", f"{told.level}, engine {told.engine}"),
-            *((label if label != "recorded" else "date", content) for label, content in launch),
-            ("processes", [_process(p) for p in islice(unfinished, MOST_STREAMS)] or None),
-        ),
-    ]
-
-
-def _process(process: ProcessSummary) -> Element:
-    return el("div", code(process.name), f": {process.state}" + (f", {process.why}" if process.why else ""))
-
-
-def _remarks(comparison: Comparison) -> Element | None:
-    """What has to be known to read the verdict right."""
-    told, marked = told_text(comparison), marked_text(comparison)
-    holes = [el("li", side(hole.side.upper()), " ", hole_text(hole)) for hole in comparison.holes[:MOST]]
-    if not (told or marked or holes or comparison.notes):
-        return None
-    return section(
-        "remarks",
-        "Notes",
-        el("ul", [el("li", sentence(note)) for note in comparison.notes]) if comparison.notes else None,
-        [el("h3", "Data from environments and files"), el("p", sentence(told))] if told else None,
-        [el("h3", "Uninitialised memory"), el("p", sentence(marked))] if marked else None,
-        [el("h3", "Cannot be read"), el("ul", holes)] if holes else None,
-        more(len(comparison.holes) - MOST, "parts"),
-        class_="long",
-    )
+    told = [[el("h3", side(name), " ", code(one.path)), facts(*(launch or ()))] for name, one, launch in sides]
+    return section("runs", "The two runs", told)

@@ -9,10 +9,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from rltrace.diff.base.model import Comparison, Drift, Finding, Probe
-from rltrace.diff.metrics.series import KINDS
+from rltrace.diff.base.model import Comparison, Finding, Probe
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
-from rltrace.report.curves import account, story
+from rltrace.report.document import Document
 from rltrace.report.html.charts import (
     HEIGHTS,
     MOST_POINTS,
@@ -28,6 +27,7 @@ from rltrace.report.html.elements import (
     IN_TERMINAL,
     Content,
     Element,
+    blocks,
     code,
     el,
     more,
@@ -39,7 +39,7 @@ from rltrace.report.html.elements import (
     table,
 )
 from rltrace.report.page_data import PageData, SearchTrack
-from rltrace.report.phrases import lag, sentence, shown_finding
+from rltrace.report.phrases import shown_finding
 
 MOST_CURVES, MOST_PROBES, MOST_PROCESSES, MOST_TRACKS = 24, 64, 16, 12
 NUMBERS_SHOWN = 6
@@ -118,38 +118,23 @@ def _key(state: StepState) -> Element:
 # --- curves ---------------------------------------------------------------------------------------------------------
 
 
-def curves_section(material: PageData) -> Element | None:
-    """The numbers that both runs read out; the first one open, the others a click away."""
-    if not material.curves:
-        return None
+def curves_section(material: PageData, document: Document) -> Element | None:
+    """Where the numbers that both runs read out diverge, and their charts: the first open, the others a click away."""
+    told = [[el("h3", words.title), blocks(words)] for words in document.named("curves", "drift")]
     shown = material.curves[:MOST_CURVES]
-    drifts = {(drift.name, drift.place or KINDS[drift.kind]): drift for drift in material.comparison.drift}
+    if not shown and not told:
+        return None
     return section(
         "curves",
         "Logged scalars of both runs",
-        _lag(material.comparison),
-        _story(material.comparison),
-        el(
-            "div", [_curve(c, number, drifts.get((c.name, c.place))) for number, c in enumerate(shown)], class_="curves"
-        ),
+        told,
+        el("div", [_curve(curve, number) for number, curve in enumerate(shown)], class_="curves"),
         more(len(material.curves) - len(shown), "curves", IN_TERMINAL),
         class_="long",
     )
 
 
-def _lag(comparison: Comparison) -> Content:
-    finding = comparison.first_value
-    if finding is None or finding.step is None or not comparison.curves:
-        return None
-    return el("p", lag(finding.step, comparison.curves[0].step))
-
-
-def _story(comparison: Comparison) -> Content:
-    text = story(comparison)
-    return el("p", text) if text else None
-
-
-def _curve(curve: Curve, place: int, drift: Drift | None) -> Element:
+def _curve(curve: Curve, place: int) -> Element:
     name = f"curve-{place}"
     return el(
         "details",
@@ -163,7 +148,6 @@ def _curve(curve: Curve, place: int, drift: Drift | None) -> Element:
         ),
         curve_chart(curve, curve.parts_at, name, _account(curve)),
         el("p", _account(curve), class_="small"),
-        None if drift is None else el("p", sentence(account(drift)), class_="small"),
         _distance(curve, name),
         _numbers(curve),
         id=name,

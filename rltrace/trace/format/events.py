@@ -6,7 +6,7 @@ Owns the reading of an event's skeleton (table "scalars"). Pure; what a skeleton
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rltrace.trace.format.rows import Rows
 
@@ -29,6 +29,10 @@ class Cell(NamedTuple):
         return self.letter in (COUNT, EVIDENCE)
 
     @property
+    def plain(self) -> int | float | str:
+        return self.value if self.letter in (COUNT, INTEGER, FLOAT) else self.text
+
+    @property
     def text(self) -> str:
         """A digest as 16 hex digits, a number as it is."""
         if self.letter in (DIGEST, EVIDENCE):
@@ -45,6 +49,18 @@ class Event:
     what: str
     """What it happened to: ``environment 3``."""
     cells: tuple[Cell, ...]
+
+    KEYS: ClassVar = ("what", "fields", "context")
+
+    @property
+    def fields(self) -> dict[str, int | float | str]:
+        """Its fields by name; digests are text."""
+        return {cell.name: cell.plain for cell in self.cells if not cell.is_evidence}
+
+    @property
+    def context(self) -> dict[str, int | float | str]:
+        """Fields that are evidence only."""
+        return {cell.name: cell.plain for cell in self.cells if cell.is_evidence}
 
     def evidence(self, name: str) -> int | None:
         return next((int(cell.value) for cell in self.cells if cell.name == name and cell.is_evidence), None)

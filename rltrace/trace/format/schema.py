@@ -398,9 +398,9 @@ RECORD_TYPES: Final = {
     "launches": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",
-    "replay": "in a process of a replay: asked, done, missed, other: the counts of its injections",
+    "replay": "in a process of a replay: selected, injected, propagated, missed, other: its injections",
     "patching": "in a process of a replay of activation rows: modules, the counts for each module and op",
-    "against": "in a live comparison: tally (ops matched, on one side only, marked, not compared), first: the first op"
+    "against": "in a live comparison: counts (ops matched, on one side only, marked, not compared), first: the first op"
     " that differed, or null",
     "state": "tensors: number of them, digest: over parameters, buffers and optimizer state as the process ends",
     "provisional_end": "state and exit as of end: how the process ends unless commit or steps follow; written before an"

@@ -39,17 +39,15 @@ class SeenCall:
 
     def evidence(self, process: ProcessTrace) -> list[Evidence]:
         """What ran, what ran most often first."""
-        payloads = process.tables["kernels"].payloads
-        found = [payloads[kernel] for kernel, _ in self.kernels.most_common()]
-        return [evidence for evidence in found if isinstance(evidence, dict)]
+        return [process.words.evidence(kernel) for kernel, _ in self.kernels.most_common()]
 
 
 def seen_calls(process: ProcessTrace) -> list[SeenCall]:
     """In the order in which they were met first."""
     found: dict[int, SeenCall] = {}
     room = MAX_ROWS_READ
-    payloads = process.tables["kernels"].payloads
-    seen = np.array([isinstance(payload, dict) and LAUNCHES in payload for payload in payloads], bool)
+    words = process.words
+    seen = np.array([LAUNCHES in words.evidence(kernel) for kernel in range(words.size("kernels"))], bool)
     for stream in process.streams:
         for first, count in process.launched.parts(stream.index):
             stop = min(first + count, first + room, stream.rows)

@@ -44,6 +44,7 @@ from rltrace.trace.kernels.launches import Launched
 from rltrace.trace.kernels.library_reports import LibraryReports, ReportedKernels
 from rltrace.trace.read.activations import Activations
 from rltrace.trace.read.chunks import Counter, Samples, StoredAttempts, read_chunk
+from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Values
 from rltrace.trace.write.packers import StepPart
@@ -346,6 +347,11 @@ class ProcessTrace:
     def tables(self) -> Mapping[str, Table]:
         """The interned tables, by name; entries that damage took are not ``present``. With what the libraries said."""
         return self._stored if self._kernels is None else {**self._stored, "kernels": self._kernels.table}
+
+    @cached_property
+    def words(self) -> Words:
+        """What the entries of the tables read."""
+        return Words({name: table.payloads for name, table in self.tables.items()})
 
     @cached_property
     def _kernels(self) -> ReportedKernels | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +134,9 @@ class CheckedProcess:
 class Verification:
     """Everything ``verify`` found out about a trace."""
 
+    SCHEMA: ClassVar = "rltrace.verify/1"
+    COMPUTED: ClassVar = ("sound",)
+
     path: Path
     processes: tuple[CheckedProcess, ...]
     chunks: int
@@ -145,7 +149,8 @@ class Verification:
     """Steps (half open) whose rows cannot all be read; None: none are known to be."""
 
     @property
-    def ok(self) -> bool:
+    def sound(self) -> bool:
+        """Whether every part is what was written."""
         return not self.damage
 
 

@@ -32,7 +32,7 @@ def test_parts_that_overlap_do_not_add_up() -> None:
     """The second module's rows carry what came in from the first, so alone they take it away once more."""
     found = made(1.0, [0.4, 0.0], [0.4, 0.0])
     assert found.add_up is False
-    assert found.removed_alone == pytest.approx(1.6)
+    assert found.removed_single == pytest.approx(1.6)
     assert [found.own(0), found.own(1)] == pytest.approx([0.6, 0.4])
 
 
@@ -46,7 +46,7 @@ def test_parts_that_only_help_together_do_not_add_up() -> None:
 def test_a_run_that_told_nothing_leaves_what_rests_on_it_unknown() -> None:
     """No number is made up for it; the others stand."""
     found = made(1.0, [None, 0.5], [None, 0.25])
-    assert (found.add_up, found.removed_alone, found.own(0), found.own(1)) == (None, None, None, None)
+    assert (found.add_up, found.removed_single, found.own(0), found.own(1)) == (None, None, None, None)
     assert found.removed_together == pytest.approx(0.75)
     without_control = made(None, [0.5], [0.5])
     assert (without_control.repeats, without_control.removed_together) == (None, None)

@@ -93,7 +93,7 @@ def test_flips_are_those_that_torch_makes(tmp_path: Path, routing: str | None, v
     reordered = sum(set(x) == set(y) and x != y for x, y in zip(a, b, strict=True))
     assert 0 < flipped < len(a) == one.n == 12
     assert (one.flipped, one.reordered) == (flipped, reordered)
-    assert (one.module, one.chosen, one.only_a, one.only_b) == ("Policy.gate", CHOSEN, 0, 2)
+    assert (one.module_a, one.chosen, one.only_a, one.only_b) == ("Policy.gate", CHOSEN, 0, 2)
     if values:
         assert (one.experts, one.margins_a.known, one.margins_b.known) == (EXPERTS, 12, 12)
         assert one.largest_flipped is not None
@@ -113,6 +113,6 @@ def test_without_values_of_the_experts_what_flipped_is_not_known(tmp_path: Path)
     """The digests tell how many are equal; which of the others flipped is not made up."""
     found = effects(tmp_path, Run(0.3, tells=False))
     assert found.routing == ()
-    (note,) = found.notes
+    (note,) = found.routing_notes
     assert note.startswith("Policy.gate: ") and "of 12 decisions are equal" in note
     assert "record it with --values as well" in note

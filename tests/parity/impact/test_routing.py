@@ -48,7 +48,7 @@ def test_a_flip_is_told_with_its_margins() -> None:
     assert (flip.margin_a, flip.margin_b) == (0.3 - 0.25, 0.125)
     assert (found.largest_flipped, found.closer) == (0.125, 1)
     assert found.largest_drift == 0.125
-    assert found.flipped_a.quantiles == (0.3 - 0.25,) * 6
+    assert found.margins_flipped_a.quantiles == (0.3 - 0.25,) * 6
     assert found.margins_a.known == 3
 
 

@@ -79,9 +79,9 @@ def test_what_a_module_gave_in_the_rollout_is_what_it_gives_in_training(generate
     found = replay(f"module={module}")
     assert equal_rows(a, by_token(found.path, module)) == (21, 21)
     rows = found.of(module)
-    assert (rows.asked, rows.put_in, rows.equal, rows.without, rows.tensors) == (21, 21, 0, 3, 2)
+    assert (rows.selected, rows.injected, rows.equal, rows.unmatched, rows.tensors) == (21, 21, 0, 3, 2)
     assert found.account.complete
-    assert rows.unmatched[0].startswith("token 7 of sequence 0")
+    assert rows.first_unmatched[0].startswith("token 7 of sequence 0")
 
 
 def test_the_choice_is_as_in_the_rollout_and_its_weights_are_the_trainers_own(
@@ -94,8 +94,8 @@ def test_the_choice_is_as_in_the_rollout_and_its_weights_are_the_trainers_own(
         a, c = (by_token(path, router, "1") for path in (generated.path, found.path))
         assert equal_rows(a, c) == (21, 21)
         rows = found.of(router, "aten.topk.default")
-        assert rows.put_in + rows.equal == rows.asked == 21
-        assert rows.put_in > 0
+        assert rows.injected + rows.equal == rows.selected == 21
+        assert rows.injected > 0
     router = "Policy.layers.0.router"
     scores = by_token(found.path, f"{router}.score")
     weights, chosen = by_token(found.path, router, "0"), by_token(found.path, router, "1")
@@ -109,7 +109,7 @@ def test_with_weights_what_went_with_the_choice_is_put_in_too(generated: Generat
     found = replay(ROUTERS, weights=True)
     router = "Policy.layers.0.router"
     assert equal_rows(by_token(generated.path, router, "0"), by_token(found.path, router, "0")) == (21, 21)
-    assert found.of(router, "aten.topk.default").asked == 42
+    assert found.of(router, "aten.topk.default").selected == 42
 
 
 def test_gradients_are_those_of_the_choice_that_was_put_in(generated: Generated, replay: Replay) -> None:
@@ -162,8 +162,8 @@ def test_what_is_computed_anew_for_the_gradients_has_the_same_rows(replay: Repla
     for name, gradient in plain.trained.gradients.items():
         assert torch.equal(gradient, anew.trained.gradients[name]), name
     for a, b in zip(plain.account.modules, anew.account.modules, strict=True):
-        assert (a.asked, a.put_in, a.equal, a.without) == (b.asked, b.put_in, b.equal, b.without)
-        assert (a.again, b.again) == (0, a.asked)
+        assert (a.selected, a.injected, a.equal, a.unmatched) == (b.selected, b.injected, b.equal, b.unmatched)
+        assert (a.recomputed, b.recomputed) == (0, a.selected)
 
 
 def test_what_a_thread_of_autograds_own_computes_anew_has_the_same_rows(
@@ -195,7 +195,7 @@ def test_what_a_thread_of_autograds_own_computes_anew_has_the_same_rows(
 
     monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
     found = replay(ROUTERS, policy=trainer(anew=True))
-    assert [module.again for module in found.account.modules] == [21, 21]
+    assert [module.recomputed for module in found.account.modules] == [21, 21]
     for name, gradient in plain.trained.gradients.items():  # such a thread may sum up in another order
         assert torch.allclose(gradient, found.trained.gradients[name], rtol=1e-5, atol=1e-6), name
 
@@ -208,7 +208,9 @@ def test_a_backward_pass_within_a_module_is_no_part_of_it(generated: Generated, 
         learner()
     assert made.account is not None
     assert made.account.complete
-    assert [module.again for module in made.account.modules] == [module.asked for module in plain.account.modules]
+    assert [module.recomputed for module in made.account.modules] == [
+        module.selected for module in plain.account.modules
+    ]
     for name, gradient in plain.trained.gradients.items():
         assert torch.equal(gradient, learner.policy.get_parameter(name).grad), name  # type: ignore[arg-type]
 
@@ -321,7 +323,7 @@ def test_a_wrapped_trainer_has_the_same_modules(generated: Generated, replay: Re
     found = replay(ROUTERS, policy=Wrapped(trainer()))  # type: ignore[arg-type]
     assert found.account.complete
     assert found.of("Policy.layers.0.router", "aten.topk.default").modules_b == ("Wrapped.inner.layers.0.router",)
-    assert found.of("Policy.layers.0.router", "aten.topk.default").asked == 21
+    assert found.of("Policy.layers.0.router", "aten.topk.default").selected == 21
 
 
 def test_modules_of_other_names_are_mapped(generated: Generated, tmp_path: Path) -> None:
@@ -393,8 +395,8 @@ def test_a_choice_of_the_best_alone(tmp_path: Path, batch: int) -> None:
     with rows_block(tmp_path / "a.zarr", "op=aten.max", tmp_path / "c.zarr") as made:
         model(ids, torch.ones_like(ids)).sum().backward()
     assert made.account is not None
-    assert (made.account.complete, made.account.modules[0].asked) == (True, 6 * batch)
-    assert made.account.modules[0].put_in > 0
+    assert (made.account.complete, made.account.modules[0].selected) == (True, 6 * batch)
+    assert made.account.modules[0].injected > 0
     steps, [(weights, chosen)] = results(tmp_path / "a.zarr"), results(tmp_path / "c.zarr")
     sampled = torch.cat([step[1].view(batch, 1) for step in steps], 1)
     assert torch.equal(chosen.view(batch, 6), sampled)
@@ -442,10 +444,10 @@ def test_a_policy_over_observations(tmp_path: Path, *, whole: bool) -> None:
         torch.cat(found).sum().backward()
     assert made.account is not None
     [head] = made.account.modules
-    assert (head.asked, head.put_in, head.without) == (5, 5, 1)
+    assert (head.selected, head.injected, head.unmatched) == (5, 5, 1)
     assert torch.equal(found[0], rollout[[4, 1, 5]])
     assert torch.equal(found[1][:2], rollout[[0, 3]])
-    assert head.unmatched == ("row 2 of forward pass 1",)
+    assert head.first_unmatched == ("row 2 of forward pass 1",)
 
 
 def loop(steps: int) -> list[Tensor]:
@@ -470,7 +472,7 @@ def test_steps_of_one_program_have_rows_of_their_own(tmp_path: Path) -> None:
     assert made.account.complete
     assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
     for module in made.account.modules:
-        assert (module.put_in, module.several, module.without) == (0, 0, 9)
+        assert (module.injected, module.several, module.unmatched) == (0, 0, 9)
 
 
 def test_padding_is_left_alone(generated: Generated, replay: Replay) -> None:
@@ -478,7 +480,7 @@ def test_padding_is_left_alone(generated: Generated, replay: Replay) -> None:
     found = replay("module=Policy.layers.0", orders=[(2, 0, 1)])
     lengths = [len(each) for each in unpadded(generated.rollout)]
     rows = found.of("Policy.layers.0")
-    assert rows.asked + rows.without == sum(lengths)
+    assert rows.selected + rows.unmatched == sum(lengths)
     assert PAD in batch(generated.rollout, [2, 0, 1])[0]
 
 
@@ -512,4 +514,4 @@ def test_a_head_is_given_some_of_the_tokens(generated: Generated, replay: Replay
         if mask[sequence, token] and key in a:
             shared += 1
             assert (rows[row] == a[key]).all()
-    assert head.asked == shared == count
+    assert head.selected == shared == count

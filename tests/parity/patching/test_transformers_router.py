@@ -82,9 +82,9 @@ def test_the_routing_of_generate_is_replayed_in_training(tmp_path: Path) -> None
             gradients.append(train(ids, anew=anew))
         assert made.account is not None
         assert made.account.complete
-        counts = [(each.asked, each.without, each.again) for each in made.account.modules]
+        counts = [(each.selected, each.unmatched, each.recomputed) for each in made.account.modules]
         assert counts == [(16, 2, 16 * anew)] * 2
-        assert made.account.modules[0].put_in > 0
+        assert made.account.modules[0].injected > 0
     for plain, again in zip(*gradients, strict=True):
         assert torch.equal(plain, again)
     rollout = chosen(tmp_path / "a.zarr")

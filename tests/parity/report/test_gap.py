@@ -120,12 +120,12 @@ def test_json() -> None:
     assert found["gap"]["furthest"][0] == {"place": "token 4 of sequence 1", "token": 9, "a": "-inf", "b": -4.0}
     assert (found["gap"]["n"], found["gap"]["equal"], found["gap"]["unmeasured"]) == (4, 1, 1)
     (routing,) = found["routing"]
-    assert (routing["flipped"], routing["module"]["b"], routing["experts"]) == (1, "Policy.layers.0.gate", 3)
-    assert routing["margins"]["a"]["quantiles"][0] == {"at": 0.0, "margin": pytest.approx(0.05)}
-    assert routing["flips"][0]["margin"]["b"] == 0.125
+    assert (routing["flipped"], routing["module_b"], routing["experts"]) == (1, "Policy.layers.0.gate", 3)
+    assert routing["margins_a"]["quantiles"][0] == pytest.approx(0.05)
+    assert routing["flips"][0]["margin_b"] == 0.125
     assert found["routing_notes"] == ["a note"]
     parts = found["contributions"]
-    assert parts["modules"][1]["in_turn"] == {"gap": 0.0, "largest": 0.0, "why": None, "removed": pytest.approx(0.2)}
+    assert parts["shares"][1]["in_turn"] == {"gap": 0.0, "largest": 0.0, "why": "", "removed": pytest.approx(0.2)}
     assert parts["routing"]["weights"]["removed"] is None
     assert parts["add_up"] is False
     assert effects_json(Effects("why", ()))["gap"] == {"why": "why"}

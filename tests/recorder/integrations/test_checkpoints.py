@@ -81,4 +81,4 @@ def test_runs_from_other_weights_part_where_those_are_loaded(record: Record, tmp
     first = found.first_value
     assert first is not None
     assert (first.cause, first.op) == (Cause.OUTSIDE, "checkpoint")
-    assert first.because.startswith("what torch.load loaded differs")
+    assert first.explanation.startswith("what torch.load loaded differs")

@@ -10,11 +10,12 @@ from comparisons import CASES
 from pages import parse
 
 from rltrace.commands.main import main
-from rltrace.diff.base.model import Pair, Site
+from rltrace.diff.base.model import Pair
 from rltrace.experiment.confirm.capture import identity_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
 from rltrace.report.html.page import html_page
 from rltrace.report.page_data import gather
+from rltrace.trace.read.names import Site
 from rltrace.trace.read.reader import open_trace
 
 KIND = OriginClass(
@@ -49,7 +50,7 @@ def of_these(outcome: ExperimentResult = OUTCOME) -> ExperimentResult:
 @pytest.mark.parametrize("word", [*Outcome, None])
 def test_section(word: Outcome | None) -> None:
     """The word, the horizon, every arm and kind of op; of one that is not finished, that it runs."""
-    changed = replace(OUTCOME, word=word, because="" if word is None else OUTCOME.because)
+    changed = replace(OUTCOME, word=word, explanation="" if word is None else OUTCOME.explanation)
     page = parse(html_page(gather("a.zarr", "b.zarr"), outcome=changed))
     found = page.one("section", id="experiment")
     assert found.one("span", class_="verdict").text == ("RUNNING" if word is None else word.value.upper())
@@ -62,7 +63,7 @@ def test_section(word: Outcome | None) -> None:
 
 def test_what_stays_in_the_house() -> None:
     """Folders are hidden, and what looks like markup is text."""
-    hostile = replace(OUTCOME, because="see /home/someone/secret/out.txt <script>alert(1)</script>")
+    hostile = replace(OUTCOME, explanation="see /home/someone/secret/out.txt <script>alert(1)</script>")
     text = html_page(gather("a.zarr", "b.zarr"), outcome=hostile)
     assert "someone" not in text and "<script" not in text
     assert "…/out.txt <script>" in parse(text).one("section", id="experiment").text

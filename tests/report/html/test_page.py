@@ -133,12 +133,12 @@ def test_the_finding() -> None:
     finding = page.one("section", id="finding")
     for words in ("aten.mm.default", "train.py:20", "critic.0", "ATen AVX2, 4 threads", "ATen AVX512, 4 threads"):
         assert words in finding.text
-    assert "25 identical ops before it" in finding.text
+    assert "before 25 identical ops" in finding.text
     inputs = [[cell.text for cell in row.children] for row in finding.one("table").one("tbody").children]
     assert inputs[0][:3] == ["0", "float32[4] on both sides", "inferred"]
     assert "aten.mul.Tensor" in inputs[0][3]
     assert "rltrace record --steps 1:2 --verify-inputs" in page.one("section", id="next").text
-    assert "cpu.capability AVX2 AVX512" in page.one("section", id="environment").text
+    assert "cpu.capability AVX2 AVX512" in page.one("section", id="system").text
 
 
 def test_the_ops_around_it() -> None:
@@ -234,7 +234,7 @@ def test_too_much_of_everything() -> None:
     assert len(text) < 500_000
     page = parse(text)
     assert "… and 46 more curves" in page.one("section", id="curves").text
-    assert "… and 20 more facts" in page.one("section", id="environment").text
+    assert "… and 20 more facts" in page.one("section", id="system").text
     assert "more searches" in page.one("section", id="search").text
     assert "Call stack, innermost first (1,199 frames)" in page.one("section", id="finding").text
     assert "… 1,159 more …" in page.one("section", id="finding").text
@@ -263,7 +263,7 @@ def test_damage_is_told() -> None:
     rows[0].write_bytes(b"no chunk")
     page = parse(html_page(gather("a.zarr", "b.zarr")))
     assert page.one(id="verdict").text == "UNKNOWN"
-    assert "Cannot be read" in page.one("section", id="remarks").text
+    assert "Cannot be read" in page.one("section", id="holes").text
 
 
 def test_what_is_hidden_and_what_is_asked_for(here: Path) -> None:

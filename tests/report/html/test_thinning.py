@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rltrace.diff.metrics.timeline import StepState
-from rltrace.report.html.charts import WORSE, apart, state_runs, stretches, thinned
+from rltrace.diff.metrics.timeline import WORSE, StepState, decimated
+from rltrace.report.html.charts import apart, state_runs, stretches
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
 
 
 @given(NUMBERS, st.integers(4, 100))
-def test_thinned(numbers: list[float], most: int) -> None:
+def test_decimated(numbers: list[float], most: int) -> None:
     """Few enough, in order, ends kept, nothing invented; the largest and the smallest number of all are there."""
     points = list(enumerate(numbers))
-    kept = thinned(points, most)
+    kept = [points[place] for place in decimated(np.array(numbers), most).tolist()]
     assert len(kept) <= max(most, 4)
     assert [step for step, _ in kept] == sorted({step for step, _ in kept})
     assert {step for step, _ in kept} <= set(range(len(numbers)))
@@ -31,7 +32,22 @@ def test_thinned(numbers: list[float], most: int) -> None:
 def test_a_spike_is_kept() -> None:
     """One step among thousands is still seen."""
     points = [(step, 100.0 if step == 4711 else 0.0) for step in range(10_000)]
-    assert (4711, 100.0) in thinned(points, 40)
+    (drawn,) = stretches(points, 40, whole=True)
+    assert (4711, 100.0) in drawn
+
+
+def test_a_first_difference_is_kept() -> None:
+    """The number at the step where two runs diverge is drawn, however unremarkable it is."""
+    points = [(step, float(step)) for step in range(10_000)]
+    assert (4711, 4711.0) not in stretches(points, 40, whole=True)[0]
+    assert (4711, 4711.0) in stretches(points, 40, whole=True, mark=4711)[0]
+
+
+def test_a_number_that_is_not_finite_is_kept() -> None:
+    """So that a line breaks there."""
+    values = np.zeros(10_000)
+    values[4711] = np.nan
+    assert 4711 in decimated(values, 40)
 
 
 def test_what_was_read_in_places_is_drawn_in_places() -> None:

@@ -1,0 +1,87 @@
+"""Commands of rltrace, ready to paste into a shell.
+
+Owns quoting, the folder and the variables that a recorded program is run under, and the names of its next recordings.
+Which command helps is decided elsewhere. Tests let the verb parse every line that is made here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rltrace.trace.read.reader import Trace
+
+
+def line(verb: str, *words: object) -> str:
+    """``rltrace VERB …``."""
+    return shlex.join(["rltrace", verb, *map(str, words)])
+
+
+def in_folder(folder: str, variables: Mapping[str, str], command: str) -> str:
+    """``cd FOLDER && NAME=value COMMAND``; ``~`` is left for the shell to expand."""
+    home, slash, rest = folder.partition("/")
+    quoted = home + slash + (shlex.quote(rest) if rest else "") if home == "~" else shlex.quote(folder)
+    given = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
+    return " ".join([*([f"cd {quoted} &&"] if folder else []), *given, command])
+
+
+def record(trace: Trace, file: str, *options: object, variables: Mapping[str, str] | None = None) -> str:
+    """The program of a trace, recorded once more."""
+    return in_folder(folder_of(trace), variables or {}, line("record", *options, "-o", file, "--", *program(trace)))
+
+
+def record_step(
+    trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None
+) -> str:
+    """One step of it."""
+    return record(trace, file, "--steps", f"{step}:{step + 1}", *options, variables=variables)
+
+
+def record_both(a: Trace, b: Trace, step_a: int, step_b: int, ending: str, *options: object) -> tuple[str, ...]:
+    """A step of both programs, and the comparison of these recordings."""
+    file_a, file_b = file_names(a, b, ending)
+    return (
+        record_step(a, step_a, file_a, *options, variables=_own_variables(a, b)),
+        record_step(b, step_b, file_b, *options, variables=_own_variables(b, a)),
+        line("diff", file_a, file_b),
+    )
+
+
+def program(trace: Trace) -> tuple[str, ...]:
+    """The command that was recorded; ``CMD`` where that is not known."""
+    command = trace.launch.get("command")
+    return tuple(map(str, command)) if isinstance(command, list) and command else ("CMD",)
+
+
+def folder_of(trace: Trace) -> str:
+    """The folder that it ran in; "": the one we are in, or it is not known."""
+    folder = trace.launch.get("cwd")
+    return folder if isinstance(folder, str) and folder and Path(folder).expanduser() != Path.cwd() else ""
+
+
+def file_name(trace: Trace, ending: str) -> str:
+    """``a-window.zarr`` for ``a.zarr``."""
+    return f"{trace.path.name.removesuffix('.zarr')}-{ending}.zarr"
+
+
+def file_names(a: Trace, b: Trace, ending: str) -> tuple[str, str]:
+    """Of both; the folder's name in front where both traces are named alike."""
+    own, other = file_name(a, ending), file_name(b, ending)
+    if own == other:
+        own, other = (f"{trace.path.resolve().parent.name}-{own}" for trace in (a, b))
+    return (own, other) if own != other else (f"a-{own}", f"b-{other}")
+
+
+def _own_variables(trace: Trace, other: Trace) -> dict[str, str]:
+    """The recorded variables that the trace ran under and the other did not."""
+    own, others = (_variables(t) for t in (trace, other))
+    return {name: value for name, value in own.items() if others.get(name) != value}
+
+
+def _variables(trace: Trace) -> dict[str, str]:
+    facts = trace.processes[0].facts if trace.processes else {}
+    names = [name for name in facts if name.startswith("env.") and name != "env.LD_PRELOAD"]
+    return {name.removeprefix("env."): str(facts[name]) for name in names if facts[name] is not None}

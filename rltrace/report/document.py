@@ -1,0 +1,451 @@
+"""The document of a verdict: every fact that reports of a comparison show, chosen, worded and labelled once.
+
+Owns the labels (docs/internals/glossary.md) and their order. Text, Markdown, HTML and the terminal interface draw it;
+they choose nothing, and may fold what is long. Pure functions over the objects of ``rltrace.diff.base.model``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import repeat
+
+from rltrace.diff.base.model import Cause, Comparison, Finding, Hole, Hunk, InputsMatch, Pair, Side, Structure, Verdict
+from rltrace.diff.metrics.distances import Distances
+from rltrace.report.curves import account, growing, story
+from rltrace.report.phrases import counted, ordinal, sentence, shown_finding
+from rltrace.trace.read.names import Site
+
+MOST_OUTPUTS, MOST_CELLS = 4, 8
+"""Of an op or an event that differs."""
+
+
+class Code(str):
+    """Recorded text: a name, a path, a digest."""
+
+    __slots__ = ()
+
+
+Inline = str | tuple[str, ...]
+"""Words of ours, with recorded text among them as ``Code``."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole call stack, innermost first."""
+
+    frames: tuple[Site, ...]
+
+
+Value = Inline | Pair[str] | Site | Stack
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact under its label."""
+
+    label: Inline
+    value: Value
+    of: str = ""
+    """What the value is of, where the label does not say it: the name of a field."""
+
+
+class Form(Enum):
+    """How the facts of a section stand together."""
+
+    FACTS = auto()
+    LIST = auto()  # labels are signs
+    TABLE = auto()  # values are pairs; None: unset
+
+
+@dataclass(frozen=True)
+class Section:
+    """Sentences, facts, then commands under a title."""
+
+    name: str
+    """Unique in the document; no title."""
+    title: str
+    lead: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    form: Form = Form.FACTS
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """All that a report of a comparison shows."""
+
+    verdict: Verdict
+    place: str
+    """Where the runs diverge; "" where they do not."""
+    lead: str
+    """What the verdict rests on."""
+    runs: Section
+    findings: tuple[Section, ...]
+    """The one that the verdict rests on first."""
+    rest: tuple[Section, ...]
+    """The last one: commands to run next."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        return (*self.findings, *self.rest)
+
+    def named(self, *names: str) -> tuple[Section, ...]:
+        """Those of ``rest`` that there are, in the order of ``names``."""
+        return tuple(section for name in names for section in self.rest if section.name == name)
+
+
+def verdict_document(comparison: Comparison) -> Document:
+    """All of it; sections with nothing in them are left out."""
+    shown = shown_finding(comparison)
+    diverged = comparison.verdict is Verdict.DIVERGED and shown is not None
+    rest = (
+        _structure(comparison.structure),
+        _system(comparison),
+        _curves(comparison),
+        Section("drift", "How the curves diverge", _given(story(comparison)), tuple(_drift(comparison))),
+        Section("events", "Data from environments and files", _given(events_text(comparison))),
+        Section("marked", "Uninitialised memory", _given(marked_text(comparison))),
+        Section("holes", "Cannot be read", facts=tuple(map(_hole, comparison.holes)), form=Form.LIST),
+        Section("notes", "Notes", tuple(map(sentence, comparison.notes))),
+        Section("next", "Next", commands=comparison.advice),
+    )
+    return Document(
+        comparison.verdict,
+        place(shown) if diverged and shown is not None else "",
+        sentence(shown.explanation if diverged and shown is not None else comparison.why),
+        Section("runs", "The two runs", facts=tuple(_runs(comparison))),
+        tuple(
+            Section(f"finding-{number}" if number else "finding", title, facts=tuple(_finding(comparison, finding)))
+            for number, (title, finding) in enumerate(titled_findings(comparison))
+        ),
+        tuple(section for section in rest if section.lead or section.facts or section.commands),
+    )
+
+
+def _given(text: str) -> tuple[str, ...]:
+    return (sentence(text),) if text else ()
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def _runs(comparison: Comparison) -> Iterator[Fact]:
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        states = ", ".join(sorted({p.state for p in side.processes})) or "nothing recorded"
+        yield Fact(name, (Code(side.path), f": {extent(side)}, {states}"))
+        for process in side.processes:
+            if process.state != "complete":
+                why = f", {process.why}" if process.why else ""
+                yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
+    yield Fact("level", Pair(*(f"{side.level}, engine {side.engine}" for side in (comparison.a, comparison.b))))
+    if comparison.level == "op":
+        for stream, rows in comparison.compared.items():
+            yield Fact("compared", (Code(stream), f": {counted(rows, 'op')}"))
+
+
+def extent(side: Side) -> str:
+    """``35,965 ops, 32 optimizer steps``."""
+    return f"{counted(side.ops, 'op')}, {counted(side.steps, 'optimizer step')}"
+
+
+# --- findings -------------------------------------------------------------------------------------------------------
+
+
+def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
+    if finding.op is not None:
+        yield Fact("op" if finding.boundary is None else "event", Code(finding.op))
+        yield Fact("row", (f"{rows(finding)} of ", Code(finding.stream)))
+    if finding.module:
+        yield Fact("module", Code(finding.module))
+    if finding.site is not None:
+        yield Fact("site", finding.site)
+    yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
+    yield from _evidence(finding)
+    yield Fact("when", when(finding))
+    if finding == shown_finding(comparison):
+        yield Fact("before", before_it(finding, comparison.verdict))
+    if len(finding.stack) > 1:
+        yield Fact("from", Stack(finding.stack))
+
+
+def _evidence(finding: Finding) -> Iterator[Fact]:
+    """What ran, and digests of what it returned; without an op, what differs at the end of the step."""
+    paired = finding.a_index is not None and finding.b_index is not None
+    is_op = finding.op is not None and finding.boundary is None
+    if is_op and paired:
+        yield Fact("inputs", INPUTS[finding.inputs_match])
+    kernel = finding.kernel.a or finding.kernel.b
+    if kernel:
+        yield Fact("kernel", finding.kernel if paired else Code(kernel))
+    if finding.cause is Cause.SAME_KERNEL and finding.repeats is not None:
+        yield Fact("repeats", f"the op gave {'the same' if finding.repeats else 'other'} bits when run again")
+    differing = apart(finding)
+    for name, pair in differing[: MOST_OUTPUTS if is_op else MOST_CELLS]:
+        yield Fact("field", pair, name) if finding.boundary is not None else Fact(name, pair)
+    if is_op and paired and finding.outputs and not differing:
+        yield Fact("output", "equal on both sides")
+    if is_op and len(finding.outputs) > 1 and differing:
+        yield Fact("outputs", f"{len(differing):,} of {len(finding.outputs):,} differ")
+
+
+INPUTS = {
+    InputsMatch.READ: "read: hashed at this op on both sides",
+    InputsMatch.INFERRED: "inferred: matched ops of this step wrote them; not hashed again here",
+    InputsMatch.DIFFER: "differ",
+    InputsMatch.UNKNOWN: "unknown",
+}
+
+STEP_OUTPUTS = ("gradient", "params", "rng", "rng")
+"""What the digests of a finding without an op are of."""
+
+
+def apart(finding: Finding) -> list[tuple[str, Pair[str]]]:
+    """What both sides gave and is not the same, by name: outputs, an event's cells, digests at the end of a step."""
+    if finding.boundary is not None:
+        return [(cell.name, Pair(cell.a, cell.b)) for cell in finding.boundary.cells]
+    if finding.op is not None and (finding.a_index is None or finding.b_index is None):
+        return []
+    names: Iterable[str] = STEP_OUTPUTS if finding.op is None else repeat("output")
+    return [(name, pair) for name, pair in zip(names, finding.outputs, strict=False) if pair.a != pair.b]
+
+
+def place(finding: Finding) -> str:
+    """``op 288, step 0, cause: kernel``."""
+    index = finding.a_index if finding.a_index is not None else finding.b_index
+    step = f"step {finding.step:,}" if finding.step is not None else finding.stream
+    at = f"op {index:,}, {step}" if index is not None else step
+    return at if finding.cause is Cause.UNKNOWN else f"{at}, cause: {finding.cause.value}"
+
+
+def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
+    """Every finding once, the one that a verdict of ``diverged`` rests on first, each under its title."""
+    shown = shown_finding(comparison) if comparison.verdict is Verdict.DIVERGED else None
+    seen = [] if shown is None else [shown]
+    if shown is not None:
+        yield _title(comparison, shown), shown
+    for finding in (comparison.first, comparison.first_value, *comparison.unordered, *comparison.later):
+        if finding is not None and finding not in seen:
+            seen.append(finding)
+            yield _other_title(comparison, finding, shown), finding
+
+
+def _title(comparison: Comparison, finding: Finding) -> str:
+    if finding.cause is Cause.ENDED:
+        return "One run ended earlier"
+    if finding.op is None:
+        return "First step that differs" if finding.phase == "optimizer" else "Final state"
+    if finding is comparison.first_value or finding.cause is not Cause.CONTROL_FLOW:
+        return "First difference in values"
+    return "First difference"
+
+
+def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None) -> str:
+    if finding in comparison.unordered:
+        return f"In {finding.stream}, order to the above unknown"
+    if finding is comparison.first_value:
+        return "First difference in values, after it"
+    if finding in comparison.later:
+        return f"{'Received by' if finding.received else 'In'} {finding.stream}, after it"
+    if shown is None and comparison.verdict is Verdict.UNKNOWN:
+        return "First difference"
+    return "Before it, the first difference in structure" if shown is not None else "First difference in structure"
+
+
+def before_it(finding: Finding, verdict: Verdict) -> str:
+    """How far the two sides were identical."""
+    unit = "op" if finding.op is not None else "step"
+    is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.boundary is None
+    masks = is_origin and verdict is Verdict.DIVERGED
+    more = "; later independent differences may be hidden, rltrace confirm finds them" if masks else ""
+    return counted(finding.identical_before, f"identical {unit}") + more
+
+
+def rows(finding: Finding) -> str:
+    """``288``; both sides where they differ."""
+    a, b = finding.a_index, finding.b_index
+    if a is None or b is None:
+        return f"{a:,} (A only)" if a is not None else f"{b:,} (B only)" if b is not None else "?"
+    return f"{a:,}" if a == b else f"{a:,} (A), {b:,} (B)"
+
+
+def when(finding: Finding) -> str:
+    """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``."""
+    if finding.step is None:
+        phase = "" if finding.phase == "other" else f"phase {finding.phase}; "
+        return f"{phase}no optimizer step in this process"
+    details = []
+    if finding.optimizer is not None:
+        which = finding.optimizer
+        name = which.name if which.ordinal == 0 else f"{which.name} #{which.ordinal}"
+        count = f"{ordinal(which.count + 1)} attempt"
+        details.append(f"{name}'s {count}" if which.owner is None else f"{which.owner}'s {which.name}, {count}")
+    if finding.environment_step is not None and finding.phase != "init":  # all of them were made later
+        made_after = finding.environment_step  # the attempt that ends the op's step, not the op
+        details.append(f"after {made_after:,} environment step{'s' * (made_after != 1)}")
+    more = f" ({', '.join(details)})" if details else ""
+    phase = f", phase {finding.phase}" if finding.op is not None and finding.phase != "other" else ""
+    return f"optimizer step {finding.step:,}{more}{phase}"
+
+
+# --- the rest -------------------------------------------------------------------------------------------------------
+
+SIGNS = {"only-a": "<", "only-b": ">", "reordered": "~"}
+
+
+def _structure(structure: Structure) -> Section:
+    counts = structure_counts(structure)
+    remarks = "".join(f" ({remark})" for remark in structure_remarks(structure))
+    return Section(
+        "structure",
+        "Ops on one side only, or reordered",
+        (", ".join(counts) + remarks,) if counts else (),
+        tuple(Fact(SIGNS.get(group[0].kind, "?"), hunks_text(group)) for group in alike(structure.hunks) if counts),
+        Form.LIST,
+    )
+
+
+def _system(comparison: Comparison) -> Section:
+    found = comparison.system
+    lead = "The likeliest to change results first." if len(found) > 1 else ""
+    if comparison.verdict is Verdict.DIVERGED and not found:
+        lead = "No recorded fact of system, settings, packages or source files differs."
+    return Section(
+        "system",
+        f"System and settings ({len(found):,} differ)" if found else "System and settings",
+        _given(lead),
+        tuple(Fact(Code(fact.name), Pair(fact.a, fact.b)) for fact in found),
+        Form.TABLE,
+    )
+
+
+def _curves(comparison: Comparison) -> Section:
+    step = None if comparison.first_value is None else comparison.first_value.step
+    points = comparison.curves
+    return Section(
+        "curves",
+        "Logged scalars that differ",
+        (lag(step, points[0].step),) if points and step is not None else (),
+        tuple(
+            Fact(
+                Code(point.name) if step is None else (f"step {point.step:,}: ", Code(point.name)),
+                Pair(repr(point.a), repr(point.b)),
+            )
+            for point in points
+        ),
+        Form.TABLE,
+    )
+
+
+def _drift(comparison: Comparison) -> Iterator[Fact]:
+    for drift in comparison.drift:
+        grows = f"; by {growing(drift)}" if len(drift.growth) > 1 else ""
+        yield Fact(Code(drift.name), account(drift) + grows)
+
+
+def _hole(hole: Hole) -> Fact:
+    return Fact(hole.side.upper(), hole_text(hole))
+
+
+def structure_counts(structure: Structure) -> list[str]:
+    """``3 only in B (>)`` for each kind of op that stands on one side, or at another place."""
+    counts = [
+        f"{count:,} {words}"
+        for count, words in (
+            (structure.only_a, "only in A (<)"),
+            (structure.only_b, "only in B (>)"),
+            (structure.reordered, "reordered (~)"),
+        )
+        if count
+    ]
+    steps = structure.reordered_steps
+    if steps:
+        more = " more" if structure.reordered else ""
+        counts.append(f"{steps:,}{more} {'step holds' if steps == 1 else 'steps hold'} the same ops in another order")
+    return counts
+
+
+def structure_remarks(structure: Structure) -> list[str]:
+    """What has to be known to read those counts right."""
+    moved = ["their digests prove it; which ops moved was not read"] if structure.reordered_steps else []
+    return moved if structure.whole else [*moved, "counted up to the first difference in values"]
+
+
+def alike(hunks: Iterable[Hunk]) -> list[list[Hunk]]:
+    """Hunks of one kind, length and first op together, in the order of their first."""
+    groups: dict[tuple[object, ...], list[Hunk]] = {}
+    for hunk in hunks:
+        groups.setdefault((hunk.kind, hunk.stream, hunk.a_count, hunk.b_count, hunk.first), []).append(hunk)
+    return list(groups.values())
+
+
+def hunks_text(group: list[Hunk]) -> str:
+    """``3 times 1 op from aten.mean.default at train.py:50 (train); the first at row 12, step 0``."""
+    hunk = group[0]
+    at, count = (hunk.b_start, hunk.b_count) if hunk.kind == "only-b" else (hunk.a_start, hunk.a_count)
+    times = f"{len(group):,} times " if len(group) > 1 else ""
+    ops = "1 op" if count == 1 else f"{count:,} ops"
+    first = "the first " if len(group) > 1 else ""
+    step = "" if hunk.step is None else f", step {hunk.step:,}"
+    return f"{times}{ops} from {hunk.first}; {first}at row {at:,}{step}"
+
+
+def lag(values: int, seen: int) -> str:
+    """How long after the values the numbers part that somebody can see."""
+    if seen <= values:
+        return f"Tensors and logged scalars diverge at step {values:,}."
+    later = "1 step" if seen == values + 1 else f"{seen - values:,} steps"
+    return f"Tensors diverge at step {values:,}; the first logged scalar differs {later} later."
+
+
+def marked_text(comparison: Comparison) -> str:
+    """What became of memory that no op had written; "" where no such op differs."""
+    marked = comparison.marked
+    if not marked.differing:
+        return ""
+    least = "" if marked.whole else "at least "
+    first = f", the first at {marked.first}" if marked.first else ""
+    verb = "differs" if marked.differing == 1 else "differ"
+    text = f"{least}{marked.differing:,} of the ops that may read such memory {verb}{first}."
+    shown = shown_finding(comparison)
+    origin = shown is not None and shown.cause is Cause.UNINITIALISED
+    return text if origin else f"{text} It does not decide the verdict."
+
+
+def events_text(comparison: Comparison) -> str:
+    """What became of events that differ; "" where none does, or the finding is one."""
+    events, shown = comparison.events, shown_finding(comparison)
+    if not events.differing or (shown is not None and shown.boundary is not None):
+        return ""
+    least = "" if events.whole else "at least "
+    count = "1 event differs" if events.differing == 1 else f"{events.differing:,} events differ"
+    first = f", the first is the {events.first}" if events.first else ""
+    text = f"{least}{count} in data from outside torch{first}."
+    return text if comparison.verdict is Verdict.DIVERGED else f"{text} It does not decide the verdict."
+
+
+def hole_text(hole: Hole) -> str:
+    """``rank0/main rows 4,096 to 8,191: the chunk is missing``."""
+    span = ""
+    if hole.first is not None:
+        span = f" rows {hole.first:,} to {hole.first + (hole.rows or 1) - 1:,}:"
+    return f"{hole.stream or hole.process or 'the trace'}{span} {hole.why}"
+
+
+def distances_text(found: Distances) -> str:
+    """How far the recorded values of both sides differ: ``2 of 6 elements differ, by at most 4 ULP, …``."""
+    clauses = [f"{found.differing:,} of {found.elements:,} elements differ"]
+    if found.largest is not None:
+        clauses.append(f"by at most {found.largest:,} {found.unit}".rstrip())
+    if found.largest_absolute is not None:
+        clauses.append(f"|A - B| up to {found.largest_absolute:.3g}")
+    if found.largest_relative is not None:
+        clauses.append(f"relatively {found.largest_relative:.3g}")
+    counts = (
+        (found.zeros, "only in the sign of zero"),
+        (found.nans, "NaN on one side"),
+        (found.payloads, "NaN of other bits"),
+        (found.infinities, "infinite on a side"),
+    )
+    return ", ".join([*clauses, *(f"{count:,} {words}" for count, words in counts if count)])

@@ -1,0 +1,90 @@
+"""Suggested commands: each is one that its verb takes, and a shell reads it as it was meant."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+from suggested import command_of, parse
+
+from rltrace.command_lines import file_name, file_names, in_folder, line, record_both
+from rltrace.commands.main import VERBS
+from rltrace.testing.builder import TraceBuilder
+from rltrace.trace.read.reader import Trace, open_trace
+
+PACKAGE = Path(__file__).parents[1] / "rltrace"
+
+WORDS = re.compile(rf"rltrace ({'|'.join(VERBS)})\b([^.;:`\n]*)")
+"""A verb, and what follows it in the same breath."""
+
+
+def recorded(path: Path, **facts: str) -> Trace:
+    trace = TraceBuilder(path)
+    for name, value in facts.items():
+        trace.fact(name, value)
+    trace.op("aten.mm.default")
+    return open_trace(trace.finish())
+
+
+def test_a_line_that_its_verb_refuses_is_noticed() -> None:
+    """Options that do not exist and arguments that are missing."""
+    for words in (("diff", "a.zarr", "b.zarr", "--no-such-option"), ("confirm", "--until"), ("ops",)):
+        with pytest.raises(click.UsageError):
+            line(*words)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_of_the_help(verb: str) -> None:
+    """What the help shows parses."""
+    for example in re.findall(r"^ +rltrace (.*?)(?: \| .*)?$", command_of(verb).help or "", re.MULTILINE):
+        parse(("rltrace", *shlex.split(example)))
+
+
+def test_options_that_texts_name() -> None:
+    """A text that names a verb and options of it names none that the verb lacks."""
+    named = 0
+    for path in sorted(PACKAGE.rglob("*.py")):
+        texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        for verb, rest in WORDS.findall("\n".join(text for text in texts if isinstance(text, str))):
+            known = {option for parameter in command_of(verb).params for option in parameter.opts}
+            options = set(re.findall(r"(?<!\S)--[a-z][a-z-]+", rest.partition(" -- ")[0]))
+            assert options <= known, f"{path}: rltrace {verb}{rest}"
+            named += len(options)
+    assert named > 20
+
+
+def test_a_shell_reads_folder_variables_and_words(tmp_path: Path) -> None:
+    """Whatever is in them: spaces, quotes, dollars; ``~`` at the beginning of a folder is the home."""
+    folder = tmp_path / "it's $HOME"
+    folder.mkdir()
+    shown = in_folder(str(folder), {"B": "two words", "A": "$x"}, "printenv A B")
+    told = subprocess.run(["sh", "-c", f"{shown}; pwd"], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["$x", "two words", str(folder)]
+    assert in_folder("~/my runs", {}, "true") == "cd ~/'my runs' && true"
+    assert in_folder("", {}, "true") == "true"
+    assert line("info", "my a.zarr") == "rltrace info 'my a.zarr'"
+
+
+def test_recordings_of_both_programs(tmp_path: Path) -> None:
+    """Each under the variables that the other ran without, to files that have other names, and then compared."""
+    a = recorded(tmp_path / "a.zarr", **{"env.OMP_NUM_THREADS": "1", "env.MKL_CBWR": "AVX2,STRICT"})
+    b = recorded(tmp_path / "b.zarr", **{"env.OMP_NUM_THREADS": "1", "env.NOTE": "two words"})
+    record_a, record_b, compare = record_both(a, b, 3, 4, "window", "--verify-inputs")
+    assert "MKL_CBWR=AVX2,STRICT rltrace record --steps 3:4 --verify-inputs -o a-window.zarr -- " in record_a
+    assert "NOTE='two words' rltrace record --steps 4:5 --verify-inputs -o b-window.zarr -- " in record_b
+    assert compare == "rltrace diff a-window.zarr b-window.zarr"
+
+
+def test_names_of_recordings(tmp_path: Path) -> None:
+    """After the trace; after its folder too, where both traces have one name."""
+    for folder in "xy":
+        (tmp_path / folder).mkdir()
+    one, other = (recorded(tmp_path / name) for name in ("x/run.zarr", "y/run.zarr"))
+    assert file_name(one, "rows") == "run-rows.zarr"
+    assert file_names(one, other, "rows") == ("x-run-rows.zarr", "y-run-rows.zarr")
+    assert file_names(one, one, "rows") == ("a-x-run-rows.zarr", "b-x-run-rows.zarr")

@@ -1,0 +1,130 @@
+"""A selector over whole columns and over one row at a time: both find the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rltrace.selectors import Key, Selector, parse_selectors
+from rltrace.testing.random import random_rows
+from rltrace.trace.format.rows import Rows
+from rltrace.trace.format.schema import Column, Kind, Phase
+from rltrace.trace.read.names import Words
+from rltrace.trace.read.selector_mask import Occurrences, RowMask
+
+ENTRIES = 4
+
+WORDS = Words(
+    {
+        "ops": ["aten.mm.default", "aten.add.Tensor", "aten.add_.Tensor", "mylib.attention.default"],
+        "modules": ["", "policy", "policy.net.0", "value.net.0"],
+        "frames": [
+            {"file": "agents/ppo.py", "line": 3, "function": "PPO.train", "source": ""},
+            {"file": "torch/nn/linear.py", "line": 9, "function": "forward", "source": "", "internal": True},
+            {"file": "train.py", "line": 4, "function": "main", "source": ""},
+        ],
+        "sites": [[], [0, 2], [1, 0], [2]],
+        "kernels": [{}, {"library": "MKL", "threads": 2}, {"names": ["void gemm(int)", "relu"]}, {"library": "ATen"}],
+    }
+)
+
+CONDITIONS = st.sampled_from(
+    [
+        "op=add",
+        "op=aten.add*",
+        "op=*m*",
+        "op=mylib.attention",
+        "op=environment-step",
+        "op=*",
+        "module=policy.*",
+        "module=[!p]*",
+        "site=ppo.py",
+        "site=train.py:main",
+        "site=*:train",
+        "kernel=*gemm*",
+        "kernel=MKL*",
+        "phase=backward",
+        "phase=f*",
+        "stream=rank0/*",
+        "stream=x",
+        "step=2",
+        "step=1:3",
+        "step=3:",
+        "nth=0",
+        "nth=1:",
+        "nth=:2",
+    ]
+)
+SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join) | st.just("all"), max_size=3)
+
+
+def rows_of(seed: int, count: int) -> Rows:
+    generator = np.random.default_rng(seed)
+    rows = random_rows(generator, 0, count, ENTRIES)
+    rows.columns[:, Column.KIND] = generator.choice([Kind.OP, Kind.OP, Kind.ENVIRONMENT_STEP], count)
+    rows.columns[:, Column.PHASE] = generator.integers(0, len(Phase), count)
+    return rows
+
+
+def facts_of(rows: Rows, i: int, seen: Counter[tuple[int, ...]]) -> dict[Key, Any]:
+    """What is known of one row, counting its occurrence."""
+    cells = rows.columns[i].tolist()
+    place = tuple(cells[column] for column in (Column.STEP, Column.SITE, Column.OP, Column.KIND))
+    seen[place] += 1
+    return {
+        Key.OP: WORDS.op(cells[Column.OP]),
+        Key.MODULE: WORDS.module(cells[Column.MODULE]),
+        Key.SITE: WORDS.calls(cells[Column.SITE]),
+        Key.KERNEL: WORDS.kernels(cells[Column.KERNEL]),
+        Key.PHASE: WORDS.phase(cells[Column.PHASE]),
+        Key.STREAM: "rank0/main",
+        Key.STEP: cells[Column.STEP],
+        Key.NTH: seen[place] - 1,
+    }
+
+
+@given(SELECTORS, st.integers(0, 1 << 30), st.integers(0, 40), st.integers(0, 40))
+def test_columns_and_rows_agree(texts: list[str], seed: int, count: int, cut: int) -> None:
+    """Stretch by stretch, the mask finds the ops that the selector finds row by row, some facts known first or not."""
+    selector, rows = parse_selectors(texts), rows_of(seed, count)
+    mask, cut, seen = RowMask(selector, "rank0/main", WORDS), min(cut, count), Counter[tuple[int, ...]]()
+    found = [*mask.of_ops(rows.cut(0, cut)).tolist(), *(cut + mask.of_ops(rows.cut(cut, count))).tolist()]
+    wanted = []
+    for i in range(count):
+        facts = facts_of(rows, i, seen)
+        if rows.columns[i, Column.KIND] == Kind.OP:
+            wanted += [i] * selector.matches(facts)
+            assert in_two_goes(selector, facts, 1 + i % len(Key)) == selector.matches(facts)
+    assert found == wanted
+    assert mask.possible or not found
+
+
+def in_two_goes(selector: Selector, facts: dict[Key, Any], first: int) -> bool:
+    """Whether it holds where the first few facts are known before the rest."""
+    known = dict(list(facts.items())[:first])
+    return selector.given(known).given({key: facts[key] for key in facts.keys() - known.keys()}).everything
+
+
+@given(st.integers(0, 1 << 30), st.integers(0, 30))
+def test_events_are_meant_by_their_names_alone(seed: int, count: int) -> None:
+    """An event is found by its name; ``op=*`` means operators, and no other key leaves events out."""
+    rows = rows_of(seed, count)
+    events = rows.column(Column.KIND) == Kind.ENVIRONMENT_STEP
+    found = [RowMask(parse_selectors([text]), "", WORDS).of(rows) for text in ("op=environment-*", "op=*", "step=0:")]
+    assert [mask.tolist() for mask in found] == [events.tolist(), (~events).tolist(), [True] * count]
+
+
+def test_no_occurrence_is_known_in_the_step_after_a_hole() -> None:
+    """What a hole hides cannot be counted: only the next step's occurrences are known again."""
+    rows = rows_of(0, 40)
+    counts = Occurrences()
+    counts.of(rows.cut(0, 10))
+    counts.skip()
+    after = counts.of(rows.cut(15, 40))
+    steps = rows.column(Column.STEP)[15:]
+    assert ((after < 0) == (steps == steps[0])).all()
+    assert (after[steps != steps[0]] == Occurrences().of(rows)[15:][steps != steps[0]]).all()
