@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from rltrace.parity.matching.layouts import place_rows
 from rltrace.parity.module_names import MapLine, ModulePartners
 from rltrace.parity.patching.forward_tracker import RunningPasses, TrackedCall
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowLookup, RowTable, TensorPlace, row_shape
-from rltrace.parity.patching.tally import PatchCounts, PatchResult, RowAccount
+from rltrace.parity.patching.tally import ModuleRows, PatchCounts, PatchResult, RowAccount
 from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.hooks import OpHook, Run
@@ -248,7 +248,7 @@ class RowInjector:
         self.table = table
         self.lines = lines
         self.places = table.places
-        self._tally = PatchCounts(table.selected)
+        self._counts = PatchCounts(table.selected)
         self._lock = threading.Lock()
 
     def inject(
@@ -266,25 +266,40 @@ class RowInjector:
         ``below``: an upper limit of A's numbers, which are indices.
         """
         assert call.traversal is not None
-        forward_pass, again = call.traversal.forward_pass, call.traversal.is_repeated
+        forward_pass = call.traversal.forward_pass
+        own = ModuleRows(place.module, (call.path,), place.op)
         with self._lock:  # of the cache of values, and the counts
-            asked = int((forward_pass.grid.keys != NO_KEY).sum())
+            selected = int((forward_pass.grid.keys != NO_KEY).sum())
             try:
                 rows = rows_of(self.table, place, tensor, call, step)
-                asked = len(rows.tensor_rows)
-                if below is not None and asked and largest_in(self.table, rows) >= below:
+                selected = len(rows.tensor_rows)
+                if below is not None and selected and largest_in(self.table, rows) >= below:
                     raise NotInjectedError(NO_SUCH)
                 done = inject(self.table, tensor, rows, refusal)
             except NotInjectedError as error:
-                self._tally.failed(place.module, place.op, call.path, asked, str(error))
+                failures = {str(error): selected}
+                self._counts.add(replace(own, selected=selected, failed=selected, failures=failures))
                 return 0
-            wants = self._tally.wants_words(place.module, place.op)
-            words = [forward_pass.describe(row) for row in done.unmatched[:wants].tolist()]
-            self._tally.done(place.module, place.op, call.path, done, words, again=again)
+            if call.traversal.is_repeated:
+                self._counts.add(ModuleRows(place.module, (), place.op, recomputed=done.selected))
+                return done.injected
+            listed = done.unmatched[: self._counts.unlisted(place.module, place.op)].tolist()
+            self._counts.add(
+                replace(
+                    own,
+                    tensors=int(done.selected > 0),
+                    selected=done.selected,
+                    injected=done.injected,
+                    equal=done.selected - done.injected,
+                    unmatched=len(done.unmatched),
+                    several=done.several,
+                    first_unmatched=tuple(map(forward_pass.describe, listed)),
+                )
+            )
             return done.injected
 
     def account(self) -> RowAccount:
-        return self._tally.account()
+        return self._counts.account()
 
 
 class PatchingHook(OpHook[None]):
