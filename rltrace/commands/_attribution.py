@@ -98,7 +98,7 @@ def contribute(
 ) -> Contributions:
     """Make the runs. Raises UsageError where there is no gap to divide, or nothing to put in."""
     from rltrace.parity.attribution_runs import contributions
-    from rltrace.parity.call_range import first_of_several
+    from rltrace.parity.call_range import first_shared_step
     from rltrace.parity.impact.summary import gap_between, names_of
     from rltrace.parity.inputs import open_rerun
 
@@ -106,7 +106,7 @@ def contribute(
     if isinstance(gap, str):
         raise UsageError(f"--contributions divides a gap, and there is none: {gap}")
     one_trace, names = given[0].path == given[1].path, names_of(compared)
-    step = first_of_several(*call_ranges)
+    step = first_shared_step(*call_ranges)
 
     def gap_of(b: CallRange) -> Gap | str:
         sides = (call_ranges[0], b) if step is None else (call_ranges[0].of_step(step), b.of_step(step))
@@ -181,7 +181,7 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
     """What is tried, and what differs and is neither tried nor in or around what is."""
     from rltrace.parity.attribution_runs import Module
     from rltrace.parity.call_range import works_itself
-    from rltrace.parity.impact.attribution import chosen, related
+    from rltrace.parity.impact.attribution import choose_modules, related
 
     parity = compared.parity
     paths = {str(one.path.b): str(one.path.a) for one in parity.modules if one.differing}
@@ -189,7 +189,7 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
         raise UsageError("--contributions divides a gap among the modules that differ, and none does")
     first = None if parity.first is None else parity.first.path.b
     working = {path for path in paths if works_itself(compared.b.call_range, path)}
-    names = chosen(list(paths), first, most, working)
+    names = choose_modules(list(paths), first, most, working)
     for name in names:
         _check_values(compared, paths[name])
     left_out = [path for path in paths if not any(related(path, name) for name in names)]

@@ -86,7 +86,7 @@ class _Experiment:
 
     def run(self, recorded: Gap) -> Contributions:
         modules = self._plan.modules
-        control = self._try(self._job(CONTROL, ("record",), self._plan.options))
+        control = self._run(self._request(CONTROL, ("record",), self._plan.options))
         alone = {number: [module] for number, module in enumerate(modules)}
         in_turn = {number: list(modules[: number + 1]) for number in range(1, len(modules))}
         # the first is the same for both; the last in turn is all of them together
@@ -95,7 +95,7 @@ class _Experiment:
         if self._plan.routing:
             jobs += [self._replay("experts", [self._plan.routing])]
             jobs += [self._replay("weights", [self._plan.routing], "--weights")]
-        found = self._all(jobs)
+        found = self._run_all(jobs)
         shutil.rmtree(self._copies, ignore_errors=True)
         shares = [
             Share(module.b, found[f"alone-{n + 1}"], found[f"first-{n + 1}" if n else "alone-1"])
@@ -111,11 +111,11 @@ class _Experiment:
             self._plan.left_out,
         )
 
-    def _all(self, jobs: Sequence[RunRequest]) -> dict[str, PatchTrial]:
+    def _run_all(self, jobs: Sequence[RunRequest]) -> dict[str, PatchTrial]:
         found = {}
         for job in jobs:
             try:
-                found[job.name] = self._try(job)
+                found[job.name] = self._run(job)
             except RecordError as error:  # the control ran, so the injected rows are the reason
                 found[job.name] = PatchTrial(None, None, str(error))
                 self._report(str(error))
@@ -131,9 +131,9 @@ class _Experiment:
         result = self._plan.output.absolute() / f"{name}.json"
         names = () if self._plan.map_file is None else ("--map", str(self._plan.map_file.absolute()))
         verb = ("replay", str(self._plan.generator.absolute()))
-        return self._job(name, verb, ("--rows", *words, *names, *more, "--result", str(result)))
+        return self._request(name, verb, ("--rows", *words, *names, *more, "--result", str(result)))
 
-    def _job(self, name: str, verb: tuple[str, ...], options: tuple[str, ...]) -> RunRequest:
+    def _request(self, name: str, verb: tuple[str, ...], options: tuple[str, ...]) -> RunRequest:
         plan = self._plan
         copy = None if plan.in_place else self._copies / name
         trace, output = (plan.output.absolute() / f"{name}.{ending}" for ending in ("zarr", "out"))
@@ -151,17 +151,17 @@ class _Experiment:
             plan.environment,
         )
 
-    def _try(self, job: RunRequest) -> PatchTrial:
+    def _run(self, job: RunRequest) -> PatchTrial:
         (ended,) = self._runner.run([job])
-        return self._ended(ended)
+        return self._trial(ended)
 
-    def _ended(self, ended: RunResult) -> PatchTrial:
+    def _trial(self, ended: RunResult) -> PatchTrial:
         """What a run's trace shows; the trace is removed."""
         job = ended.job
-        why = _incomplete(job.output.with_suffix(".json"))
+        why = _incomplete_reason(job.output.with_suffix(".json"))
         gap = why or self._measure(job.trace)
         trial = (
-            PatchTrial(None, None, gap) if isinstance(gap, str) else PatchTrial(gap.mean, gap.largest, _without(gap))
+            PatchTrial(None, None, gap) if isinstance(gap, str) else PatchTrial(gap.mean, gap.largest, _gap_reason(gap))
         )
         left = f"a gap of {trial.gap:.3e} is left" if trial.gap is not None else trial.why
         self._report(f"run {job.name} {ended.how}; {left}")
@@ -170,11 +170,11 @@ class _Experiment:
         return trial
 
 
-def _without(gap: Gap) -> str:
+def _gap_reason(gap: Gap) -> str:
     return "" if gap.mean is not None else "no sampled token has a log-probability on both sides"
 
 
-def _incomplete(result: Path) -> str:
+def _incomplete_reason(result: Path) -> str:
     """Why not all selected rows were injected; empty: they were, or none were selected."""
     if not result.is_file():
         return ""

@@ -155,7 +155,7 @@ def _within(call: ModuleCall, around: ModuleCall) -> bool:
     return around.first_row <= call.first_row and call.end_row <= around.end_row
 
 
-def first_of_several(a: CallRange, b: CallRange) -> int | None:
+def first_shared_step(a: CallRange, b: CallRange) -> int | None:
     """The first of several steps that both have calls of; None: they share one step, or none."""
     common = sorted(set(a.steps) & set(b.steps))
     return common[0] if len(common) > 1 else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from rltrace.parity.call_range import CallRange
 from rltrace.parity.distances import Counted, RowValues, count
-from rltrace.parity.matching.key_choice import KeyChoice, choose_keys, of_models, same_steps
+from rltrace.parity.matching.key_choice import KeyChoice, choose_keys, match_steps, select_models
 from rltrace.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.parity.matching.row_pairs import Missing, disagreeing, missing, partners
 from rltrace.parity.matching.token_grids import TokenGrid
@@ -41,14 +41,14 @@ def verdict_of(
     widened = [result for result in compared if result.dtype is not None]
     if widened:
         return ParityVerdict.DIFFERS, f"{len(widened):,} modules have different dtypes; the numbers are the same"
-    why = _why_undecided(len(compared), a, b, never_computed, known)
+    why = _undecided_reason(len(compared), a, b, never_computed, known)
     if why:
         return ParityVerdict.UNDECIDED, why
     total = sum(result.rows for result in compared)
     return ParityVerdict.BITWISE, f"all {total:,} rows of {len(compared):,} modules are bitwise equal"
 
 
-def _why_undecided(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
+def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
     """Why the verdict is UNDECIDED where nothing differs; empty: it is BITWISE."""
     if not known.shared:
         what = "sequence of A matches one of B: the two had other tokens"
@@ -147,12 +147,12 @@ class Compared:
 def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) -> Compared:
     """Compare two call ranges by row. Raises UsageError where the options do not fit the traces."""
     options = options or ParityOptions()
-    a, b, steps = same_steps(a, b)
+    a, b, steps = match_steps(a, b)
     known = choose_keys(a, b, options.rows_by, options.pad)
     keyed_a, keyed_b = Keying(a, known.a), Keying(b, known.b)
     naming = _naming(a, b, options)
     ranks = partners(known.a, known.b, dict(naming.pairs))
-    known = of_models(known, naming.pairs)
+    known = select_models(known, naming.pairs)
     counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)

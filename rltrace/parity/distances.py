@@ -168,7 +168,7 @@ class _Measurement:
         worst = before.worst
         if found.worst and _is_larger(found.largest_absolute, before.absolute):
             table = self.tensor.b
-            worst = row_words(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
+            worst = describe_row(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
         share = _share(found.largest_absolute, dtype, x, y)
         self._found = replace(
             before,
@@ -207,7 +207,7 @@ def _is_larger(x: float | None, y: float | None) -> bool:
     return y is None or (x is not None and x > y)
 
 
-def row_words(table: KeyedTable, at: int) -> str:
+def describe_row(table: KeyedTable, at: int) -> str:
     """A row in words: ``token 12 of sequence 3``, or ``row 5 of call 8`` where it has no sequence."""
     sequence, place = int(table.sequences[at]), int(table.places[at])
     if sequence == UNKNOWN or place == UNKNOWN:
@@ -262,7 +262,7 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         missing_b=max((len(tensor.pairs.only_a) for tensor in outputs), default=0),
         tensors=tensors,
         uncompared=paired.uncompared,
-        distance=_furthest([tensor.distance for tensor in tensors if tensor.part == "output"]),
+        distance=_largest_distance([tensor.distance for tensor in tensors if tensor.part == "output"]),
         dtype=next((t.dtype for t in tensors if t.part == "output" and t.dtype.a != t.dtype.b), None),
     )
     agreeing = int((rows.has_output & ~rows.input_differs).sum())
@@ -284,10 +284,10 @@ class _Rows:
                 self.output_differs[at] |= ~equal
             else:
                 own_differs[at] |= ~equal
-        self.input_differs: NDArray[np.bool_] = own_differs | _after_a_difference(own_differs, sequences, places)
+        self.input_differs: NDArray[np.bool_] = own_differs | _follows_difference(own_differs, sequences, places)
 
 
-def _after_a_difference(differs: NDArray[np.bool_], sequences: Numbers, places: Numbers) -> NDArray[np.bool_]:
+def _follows_difference(differs: NDArray[np.bool_], sequences: Numbers, places: Numbers) -> NDArray[np.bool_]:
     """Which rows come after one that differs, in their sequences."""
     if not len(differs):
         return differs
@@ -303,7 +303,7 @@ def _tensor(tensor: PairedTensor, equal: NDArray[np.bool_], distance: Distance |
     return TensorResult(tensor.part.name.lower(), tensor.name, tensor.dtype, rows, same, rows - same, distance)
 
 
-def _furthest(distances: Sequence[Distance | None]) -> Distance | None:
+def _largest_distance(distances: Sequence[Distance | None]) -> Distance | None:
     known = [one for one in distances if one is not None]
     if not known:
         return None

@@ -21,7 +21,7 @@ from rltrace.diff.base.sequences import BudgetExceededError, SearchBudget, longe
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.parity.call_range import CallRange, inputs_of
-from rltrace.parity.distances import Counted, calls_of, row_words
+from rltrace.parity.distances import Counted, calls_of, describe_row
 from rltrace.parity.matching.row_keying import Keyed, KeyedRows, Keying
 from rltrace.parity.matching.row_pairs import pair, table_of
 from rltrace.parity.model import ModuleOrigin, ModuleResult, ParityOp, Reason
@@ -388,16 +388,16 @@ MAX_SHARE = 0.1
 def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
     """The origins, the first one first. ``modules`` in the order in which they ended."""
     candidates = {counted.result.path.a: counted for counted in modules if len(counted.diverging)}
-    below = _below(a.call_range)
+    below = _submodules(a.call_range)
     found = []
     for path, counted in candidates.items():
         inside = below.get(str(path), frozenset())
         if not any(other in inside for other in candidates):
             found.append(_origin(counted, a, b, ranks, own=bool(inside)))
-    return found or _before_a_module(modules, a, b, ranks)
+    return found or _input_origins(modules, a, b, ranks)
 
 
-def _below(call_range: CallRange) -> Mapping[str, frozenset[str]]:
+def _submodules(call_range: CallRange) -> Mapping[str, frozenset[str]]:
     """For each module, the modules that are called within its calls."""
     found: dict[str, set[str]] = {}
     for call in call_range.calls:
@@ -413,13 +413,13 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
     assert call.a is not None and call.b is not None
     diverging = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.diverging)]]
     call_a, call_b = a.call_range.by_number[call.a], b.call_range.by_number[call.b]
-    first = _or_beside(first_op(a, call_a, b, call_b, ranks, diverging), counted.result)
+    first = _check_distance(first_op(a, call_a, b, call_b, ranks, diverging), counted.result)
     return ModuleOrigin(
         path=counted.result.path,
         rows=len(counted.diverging),
         of=counted.agreeing,
         call=call,
-        row=row_words(tensor.b, int(tensor.pairs.b[at])),
+        row=describe_row(tensor.b, int(tensor.pairs.b[at])),
         own=own,
         op=first.op,
         several=first.several,
@@ -428,7 +428,7 @@ def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool
     )
 
 
-def _or_beside(first: FirstOp, result: ModuleResult) -> FirstOp:
+def _check_distance(first: FirstOp, result: ModuleResult) -> FirstOp:
     """``first``, unless its reason is another shape and the distance exceeds that of another order of sums."""
     share = None if result.distance is None else result.distance.share
     dtype = result.outputs[0].dtype.b if result.outputs else None
@@ -455,7 +455,7 @@ def _first_row(counted: Counted) -> tuple[PairedTensor, int]:
 # --- inputs that differ before any output -----------------------------------------------------------------------------
 
 
-def _before_a_module(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
+def _input_origins(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> list[ModuleOrigin]:
     """The first inputs that differ, where no module's outputs differ before them."""
     by_path = {str(counted.result.path.a): counted for counted in modules}
     for path in dict.fromkeys(call.module for call in a.call_range.calls):
@@ -465,11 +465,11 @@ def _before_a_module(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Nu
         for tensor, equal in zip(counted.paired.tensors, counted.same, strict=True):
             differing = np.flatnonzero(~equal)
             if tensor.part is Part.INPUT and len(differing):
-                return [_before(counted, tensor, int(differing[0]), len(differing), a, b, ranks)]
+                return [_input_origin(counted, tensor, int(differing[0]), len(differing), a, b, ranks)]
     return []
 
 
-def _before(
+def _input_origin(
     counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keying, b: Keying, ranks: Numbers
 ) -> ModuleOrigin:
     call = calls_of(tensor, at)
@@ -478,7 +478,7 @@ def _before(
         keying.call_range.parent(keying.call_range.by_number[number]) for keying, number in ((a, call.a), (b, call.b))
     ]
     name, path = tensor.name.b or "its input", counted.result.path
-    row = row_words(tensor.b, int(tensor.pairs.b[at]))
+    row = describe_row(tensor.b, int(tensor.pairs.b[at]))
     if around[0] is None or around[1] is None:
         because = f"{name} of {path.b}, which the program passes in, differs between the two sides"
         return ModuleOrigin(

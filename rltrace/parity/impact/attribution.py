@@ -114,7 +114,7 @@ class Contributions:
 # --- which modules ----------------------------------------------------------------------------------------------------
 
 
-def chosen(
+def choose_modules(
     differing: Sequence[str], first: str | None, most: int, working: Collection[str] = frozenset()
 ) -> tuple[str, ...]:
     """The modules whose contributions are measured, of those that differ, in execution order.
@@ -127,7 +127,7 @@ def chosen(
     depths = _depths(differing)
     top = depths.get(first or "", max(depths.values(), default=0))
     levels = [_level(differing, depths, depth) for depth in range(top + 1)]
-    whole = [_with_those_around(differing, level, working) for level in levels]
+    whole = [_add_enclosing(differing, level, working) for level in levels]
     fitting = next((found for found in reversed(whole) if len(found) <= most), ())
     if len(fitting) >= MIN_MODULES:
         return fitting
@@ -137,7 +137,7 @@ def chosen(
     return max(fitting, alone, key=lambda found: (len(found), found is alone))
 
 
-def _with_those_around(paths: Sequence[str], level: Sequence[str], working: Collection[str]) -> tuple[str, ...]:
+def _add_enclosing(paths: Sequence[str], level: Sequence[str], working: Collection[str]) -> tuple[str, ...]:
     holding = {path[:at] for path in level for at, character in enumerate(path) if character == "."}
     return tuple(path for path in paths if path in level or (path in holding and path in working))
 

@@ -73,7 +73,7 @@ def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Sele
     of_b = _elements(b, selected_in(b.call_range, selector_b), a)
     for side, elements in ((a, of_a), (b, of_b)):
         if not len(elements):
-            return _why_none(side, elements)
+            return _no_elements_reason(side, elements)
         if (elements.values[side.tokens.ids[elements.tokens] != NONE] > MAX_LOGPROB).any():
             return f"{elements.found[0].name} gives no log-probability of tokens in {side.call_range.side.upper()}"
     passes = np.unique(a.tokens.grid[of_a.tokens]).tolist()
@@ -157,7 +157,7 @@ def _pairs(a: _Side, b: _Side) -> tuple[Numbers, Numbers]:
     left_a = left_a[a.sampled[left_a] == NO_KEY]
     more = pair(a.table(a.before, left_a), b.table(b.before, left_b))
     more_a, more_b = left_a[more.a], left_b[more.b]
-    sure = _followed_by_one(b, left_b)
+    sure = _unique_followers(b, left_b)
     keep = np.array([int(key) in sure for key in b.before[more_b]], bool)
     return (
         np.append(a.own[in_a], a.own[more_a[keep]]).astype(np.int64),
@@ -165,7 +165,7 @@ def _pairs(a: _Side, b: _Side) -> tuple[Numbers, Numbers]:
     )
 
 
-def _followed_by_one(side: _Side, left: Numbers) -> frozenset[int]:
+def _unique_followers(side: _Side, left: Numbers) -> frozenset[int]:
     """Keys of tokens that only one token among the elements ``left`` follows."""
     after: dict[int, set[int]] = {}
     for before, sampled in zip(side.before[left].tolist(), side.sampled[left].tolist(), strict=True):
@@ -275,7 +275,7 @@ def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Ele
     return next((ElementPlacement(packed) for packed in (known, followed) if lengths == (len(packed),)), None)
 
 
-def _why_none(side: Policy, elements: Elements) -> str:
+def _no_elements_reason(side: Policy, elements: Elements) -> str:
     name = side.call_range.side.upper()
     if not elements.found:
         return f"it finds nothing in {name} with recorded rows after a forward pass over known tokens"

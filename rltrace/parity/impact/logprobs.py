@@ -243,8 +243,8 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
     """
     without = next((side for side in (a, b) if not side.logits), None)
     if without is not None:
-        return _why_none(without)
-    of_a, of_b = _of_one_model(a.logits, b.logits, names)
+        return _no_logits_reason(without)
+    of_a, of_b = _partner_logits(a.logits, b.logits, names)
     table_a, whole_b = (
         table_of([(one.call, one.rows) for one in logits], side.ranks) for side, logits in ((a, of_a), (b, of_b))
     )
@@ -261,7 +261,7 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
     )
     for side, found in ((a, found_a), (b, found_b)):
         if len(ids) and not found.read.any():
-            return _why_no_values(side)
+            return _no_values_reason(side)
     both = np.flatnonzero(found_a.read & found_b.read)
     return measure(
         SOURCE.format(a=_described(of_a[0]), b=_described(of_b[0])),
@@ -274,7 +274,7 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
     )
 
 
-def _of_one_model(
+def _partner_logits(
     a: Sequence[Logits], b: Sequence[Logits], names: Iterable[tuple[str, str]]
 ) -> tuple[Sequence[Logits], Sequence[Logits]]:
     """The logits of one model on each side; of all models where none are partners."""
@@ -327,19 +327,24 @@ def _log_probabilities(call_range: CallRange, table: KeyedTable, rows: Numbers, 
 def _logits(side: Policy) -> Iterator[Logits]:
     for grid in side.keying.grids:
         call = next(reversed([grid.anchor, *side.call_range.around(grid.anchor)]))
-        found = _named(side.keying, call) or _unnamed(side.keying, call, grid) or _of_head(side.keying, call, grid)
+        found = (
+            _named_logits(side.keying, call)
+            or _only_output(side.keying, call, grid)
+            or _head_logits(side.keying, call, grid)
+        )
         if found is not None:
             yield found
 
 
-def _named(keying: Keying, call: ModuleCall) -> Logits | None:
+def _named_logits(keying: Keying, call: ModuleCall) -> Logits | None:
     """The output of a call that is named logits."""
     return next(
-        (Logits(call, rows.of_known()) for rows in _outputs(keying, call) if _last(rows.tensor.name) == "logits"), None
+        (Logits(call, rows.drop_unkeyed()) for rows in _outputs(keying, call) if _last(rows.tensor.name) == "logits"),
+        None,
     )
 
 
-def _unnamed(keying: Keying, call: ModuleCall, grid: TokenGrid) -> Logits | None:
+def _only_output(keying: Keying, call: ModuleCall, grid: TokenGrid) -> Logits | None:
     """The only output of a model, where its rows must be logits: longer than the largest id, and not as long as hidden
     states, which are as long as the output of the embedding."""
     outputs = [rows for rows in _outputs(keying, call) if rows.tensor.name in ("", "0")]
@@ -347,16 +352,16 @@ def _unnamed(keying: Keying, call: ModuleCall, grid: TokenGrid) -> Logits | None
     if len(outputs) != 1 or grid.ids is None or not hidden or call is grid.anchor:
         return None
     size = outputs[0].tensor.shape[-1]
-    return Logits(call, outputs[0].of_known()) if size > grid.ids.max(initial=0) and size not in hidden else None
+    return Logits(call, outputs[0].drop_unkeyed()) if size > grid.ids.max(initial=0) and size not in hidden else None
 
 
-def _of_head(keying: Keying, outermost: ModuleCall, grid: TokenGrid) -> Logits | None:
+def _head_logits(keying: Keying, outermost: ModuleCall, grid: TokenGrid) -> Logits | None:
     """The output of a layer of ``HEADS``, within the model or beside it."""
     for call in keying.call_range.calls:
         if _last(call.module) in HEADS and keying.grid(call) is grid and call is not outermost:
             found = next(iter(_outputs(keying, call)), None)
             if found is not None:
-                return Logits(call, found.of_known())
+                return Logits(call, found.drop_unkeyed())
     return None
 
 
@@ -380,13 +385,13 @@ def _described(logits: Logits) -> str:
     return f"{logits.call.module}{f' ({name})' if name else ''}"
 
 
-def _why_none(side: Policy) -> str:
+def _no_logits_reason(side: Policy) -> str:
     name = side.call_range.side.upper()
     if not len(side.tokens) or not (side.tokens.ids != NONE).any():
         return f"no token ids of {name} are known; name its log-probabilities with --logprobs"
     return f"no logits were found among the outputs of {name}'s models; name its log-probabilities with --logprobs"
 
 
-def _why_no_values(side: Policy) -> str:
+def _no_values_reason(side: Policy) -> str:
     name, module = side.call_range.side.upper(), escape(side.logits[0].call.module)
     return f"the values of {name}'s logits were not recorded: record it with --values 'module={module}' as well"

@@ -202,7 +202,7 @@ def compare_decisions(
         _flips(np.flatnonzero(flipped), a, b, margins_a, margins_b, places, tokens),
         only_a,
         only_b,
-        _why_no_margins(a, b),
+        _no_margins_reason(a, b),
     )
 
 
@@ -246,7 +246,7 @@ def _drift(a: Decisions, b: Decisions) -> float | None:
         return _largest(np.abs(a.scores - b.scores).reshape(-1))
 
 
-def _why_no_margins(a: Decisions, b: Decisions) -> str:
+def _no_margins_reason(a: Decisions, b: Decisions) -> str:
     without = [name for name, side in (("A", a), ("B", b)) if side.scores is None]
     if not without:
         return ""
@@ -353,7 +353,7 @@ def _decision(call: ModuleCall, found: Sequence[Keyed]) -> CallDecisions | None:
     floats.sort(key=lambda tensor: tensor.part is Part.INPUT)
     weights = next((t for t in floats if t.part is Part.OUTPUT and t.shape == shape), None)
     scores = next((t for t in floats if t.shape[:-1] == shape[:-1] and t.shape[-1] > shape[-1]), None)
-    return CallDecisions(call, experts.of_known(), weights, scores)
+    return CallDecisions(call, experts.drop_unkeyed(), weights, scores)
 
 
 def _compare(

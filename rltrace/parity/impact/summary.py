@@ -15,7 +15,7 @@ from rltrace.parity.impact.attribution import Contributions
 from rltrace.parity.impact.chosen_logprobs import gap_of_selected, parse_both
 from rltrace.parity.impact.logprobs import Gap, Policy, gap_of_logits
 from rltrace.parity.impact.routing import DEFAULT, Routing, routing_of
-from rltrace.parity.matching.key_choice import choose_keys, same_steps
+from rltrace.parity.matching.key_choice import choose_keys, match_steps
 from rltrace.parity.matching.row_keying import Keying
 from rltrace.parity.matching.row_pairs import partners
 
@@ -38,7 +38,7 @@ class Effects:
 
 def gap_between(a: CallRange, b: CallRange, options: ParityOptions, logprobs: str | None, names: Names) -> Gap | str:
     """The gap between two call ranges; ``names``: as of ``names_of``."""
-    a, b, _ = same_steps(a, b)
+    a, b, _ = match_steps(a, b)
     known = choose_keys(a, b, options.rows_by, options.pad)
     ranks = partners(known.a, known.b, dict(names))
     return _gap(Policy(Keying(a, known.a), ranks), Policy(Keying(b, known.b)), logprobs, names)

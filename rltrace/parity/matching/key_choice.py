@@ -83,7 +83,7 @@ def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
     counts: dict[str, int] = {}
     grids = []
     for call in call_range.outermost:
-        tensor = _counted_along(call)
+        tensor = _counted_tensor(call)
         if tensor is None:
             continue
         first = counts.get(call.module, 0)
@@ -93,7 +93,7 @@ def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
     return tuple(grids)
 
 
-def _counted_along(call: ModuleCall) -> ActivationRows | None:
+def _counted_tensor(call: ModuleCall) -> ActivationRows | None:
     """The tensor whose rows are counted: the first input of numbers, else the first output."""
     tensors: Sequence[ActivationRows] = [t for t in (*inputs_of(call), *outputs_of(call)) if t.axes and t.digests.size]
     numbers = [tensor for tensor in tensors if "float" in tensor.dtype]
@@ -124,25 +124,25 @@ def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Pad
     """Grids of token ids on both sides. ``pad``: the padding token, if known."""
     if pad is not None:
         return Padded(token_grids(a, pad), token_grids(b, pad), f"token {pad} is padding, as given")
-    plain = Padded(token_grids(a), token_grids(b), _by_masks(a, b))
+    plain = Padded(token_grids(a), token_grids(b), _describe_masks(a, b))
     best, highest = plain, _shared(plain)
-    for x in (None, *_beginnings(a)):
-        for y in (None, *_beginnings(b)):
+    for x in (None, *_first_ids(a)):
+        for y in (None, *_first_ids(b)):
             if x is None and y is None:
                 continue
-            tried = Padded(token_grids(a, x), token_grids(b, y), _found(x, y))
+            tried = Padded(token_grids(a, x), token_grids(b, y), _describe_padding(x, y))
             shared = _shared(tried)
             if shared > highest:
                 best, highest = tried, shared
     return best
 
 
-def _by_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
+def _describe_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
     sides = [name for name, side in (("A", a), ("B", b)) if any(f.mask is not None for f in side)]
     return f"masks of {' and '.join(sides)} mark the padding" if sides else ""
 
 
-def _beginnings(forwards: Sequence[Forward]) -> list[int]:
+def _first_ids(forwards: Sequence[Forward]) -> list[int]:
     """Ids with which sequences without a mask begin, the most frequent first."""
     firsts: Counter[int] = Counter()
     for forward in forwards:
@@ -161,7 +161,7 @@ def _keys(grids: Sequence[TokenGrid]) -> Keys:
     return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
 
 
-def _found(a: int | None, b: int | None) -> str:
+def _describe_padding(a: int | None, b: int | None) -> str:
     tokens = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
     return f"{' and '.join(tokens)} taken as padding: without it the sequences agree"
 
@@ -201,7 +201,7 @@ def choose_keys(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | N
     if rows_by is not RowsBy.INPUTS:
         found = forwards_of(a), forwards_of(b)
         if all(found):
-            return _by_tokens(*found, pad)
+            return _choose_tokens(*found, pad)
         if rows_by is RowsBy.TOKENS or any(found):
             side = "A" if not found[0] else "B"
             raise UsageError(
@@ -219,7 +219,7 @@ def choose_keys(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | N
     )
 
 
-def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
+def _choose_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
     for name, side in (("A", a), ("B", b)):
         if not any(forward.ids.size for forward in side):
             raise UsageError(
@@ -229,10 +229,10 @@ def _by_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> K
     padded = grids_of(a, b, pad)
     how = "; ".join(filter(None, ["rows with the same tokens so far are matched", padded.how]))
     known = KeyChoice(RowsBy.TOKENS, padded.a, padded.b, how)
-    return known if known.shared else replace(known, notes=_other_tokens(a, b))
+    return known if known.shared else replace(known, notes=_first_tokens(a, b))
 
 
-def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:
+def _first_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:
     """Notes with the first sequence of each side, where the two share no key."""
     shown = []
     for name, side in (("A", a), ("B", b)):
@@ -242,7 +242,7 @@ def _other_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]
     return tuple(shown)
 
 
-def same_steps(a: CallRange, b: CallRange) -> tuple[CallRange, CallRange, list[str]]:
+def match_steps(a: CallRange, b: CallRange) -> tuple[CallRange, CallRange, list[str]]:
     """Both sides without calls of steps that only one side has: the weights differ between steps.
 
     Where no step is on both sides, all calls, as if of one step. The third value are notes.
@@ -275,7 +275,7 @@ def _steps(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
-def of_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoice:
+def select_models(known: KeyChoice, names: Sequence[tuple[str, str]]) -> KeyChoice:
     """Without forward passes of models that have no partner, such as a reference model of one side."""
     if not names:
         return known

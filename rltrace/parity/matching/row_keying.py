@@ -111,7 +111,7 @@ class KeyedRows:
         """(shape of a row, rows for each token): tensors of different widths are not comparable."""
         return (*row_shape(self.tensor), self.tensor_rows.shape[1])
 
-    def of_known(self) -> KeyedRows:
+    def drop_unkeyed(self) -> KeyedRows:
         """Without tokens that have no key."""
         own = self.keys != NO_KEY
         return self if own.all() else replace(self, tokens=self.tokens[own], tensor_rows=self.tensor_rows[own])
@@ -178,18 +178,18 @@ class Keying:
         grid = self.grid(call)
         if grid is None:
             return Unkeyed(tensor, _RECOMPUTED if call.phase == "backward" else _NO_GRID)
-        original, tensor = tensor, self._by_element(grid, tensor)
+        original, tensor = tensor, self._add_element_rows(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
         if tensor is original:
             possible = settled(possible, tensor.digests.ndim, self._layouts[_name(call, tensor)])
         found = self._by_shape(grid, tensor, possible)
         if isinstance(found, Unkeyed) or _is_doubtful(tensor, possible):
-            found = self._settled(call, grid, tensor, found)
+            found = self._identify(call, grid, tensor, found)
         if isinstance(found, KeyedRows):
             self._keyed.setdefault(id(grid), []).append(found)
         return found
 
-    def _settled(self, call: ModuleCall, grid: TokenGrid, tensor: ActivationRows, found: Keyed) -> Keyed:
+    def _identify(self, call: ModuleCall, grid: TokenGrid, tensor: ActivationRows, found: Keyed) -> Keyed:
         """The rows by content, where the shape fits no layout or may fit one by chance."""
         if isinstance(found, KeyedRows) and self._has_earlier(found):
             return KeyedRows(tensor, grid, found.tokens, found.tensor_rows)
@@ -197,7 +197,7 @@ class Keying:
         by_content = self._by_content(grid, tensor) if may_be_earlier else None
         return by_content or self._as_input(call, tensor) or found
 
-    def _by_element(self, grid: TokenGrid, tensor: ActivationRows) -> ActivationRows:
+    def _add_element_rows(self, grid: TokenGrid, tensor: ActivationRows) -> ActivationRows:
         """Integers, one for each token, such as positions: with a row for each element."""
         shared = grid.shape[1:]
         if tensor.dtype not in (*INTEGERS, "bool") or tensor.shape not in (grid.shape, (1, *shared), shared):

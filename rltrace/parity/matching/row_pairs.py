@@ -44,7 +44,7 @@ class KeyedTable:
 
 def table_of(sources: Sequence[tuple[ModuleCall, KeyedRows]], ranks: Numbers | None = None) -> KeyedTable:
     """``ranks``: for each sequence of this side, the number of its partner in B; None: its own number."""
-    found = [(call, rows.of_known()) for call, rows in sources]
+    found = [(call, rows.drop_unkeyed()) for call, rows in sources]
     grids = [(rows.grid, rows.tokens) for _, rows in found]
     sequences = _joined([grid.sequences[own] for grid, own in grids])
     if ranks is None:

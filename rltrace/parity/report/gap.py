@@ -88,10 +88,10 @@ def _routing(routing: Sequence[Routing], notes: Sequence[str], style: Style) -> 
         mark = "!" if one.flipped else "="
         of = "" if one.experts is None else f"/{one.experts}"
         weights = "?" if one.reweighted is None else f"{one.reweighted:,}"
-        name = cut(_named(one), NAME - 1)
+        name = cut(_name(one), NAME - 1)
         line = f"  {mark} {name:<{NAME}}{f'{one.chosen}{of}':>9} {one.flipped:>8,} {one.reordered:>6,} {weights:>8}"
         yield style.bold(line) if one.flipped else line
-    yield from _how_close(routing)
+    yield from _margins(routing)
     listed = [(one, flip) for one in routing for flip in one.flips]
     for one, flip in listed[:FLIPS]:
         yield from wrapped(_flip(one, flip), "      ", "    ")
@@ -101,24 +101,24 @@ def _routing(routing: Sequence[Routing], notes: Sequence[str], style: Style) -> 
         yield from wrapped(sentence(note), "    ", "  ")
 
 
-def _how_close(routing: Sequence[Routing]) -> Iterator[str]:
+def _margins(routing: Sequence[Routing]) -> Iterator[str]:
     """The margins of flipped decisions, and how many others have as small ones."""
     for one in routing:
         if one.largest_flipped is None:
             continue
         closer = "" if not one.closer else f"; {one.closer:,} with as small a margin in A did not flip"
         middle = f", the median margin is {one.margins_a.quantiles[3]:.1e}" if one.margins_a.known else ""
-        text = f"{_named(one)} flipped at margins up to {one.largest_flipped:.1e}{closer}{middle}"
+        text = f"{_name(one)} flipped at margins up to {one.largest_flipped:.1e}{closer}{middle}"
         yield from wrapped(text, "    ", "  ")
 
 
 def _flip(one: Routing, flip: Flip) -> str:
     margins = [f"{name} {m:.1e}" for name, m in (("A", flip.margin_a), ("B", flip.margin_b)) if m is not None]
     close = f" (margin {', '.join(margins)})" if margins else ""
-    return f"{_place(flip.place, flip.token)}, {_named(one)}: {list(flip.a)} became {list(flip.b)}{close}"
+    return f"{_place(flip.place, flip.token)}, {_name(one)}: {list(flip.a)} became {list(flip.b)}{close}"
 
 
-def _named(one: Routing) -> str:
+def _name(one: Routing) -> str:
     """Its path without the outermost module, and its number if there are several."""
     path = one.module_b.partition(".")[2] or one.module_b
     return path if not one.occurrence else f"{path} ({one.occurrence + 1})"

@@ -173,7 +173,7 @@ def _head(parity: Parity, required: Sequence[Required], style: Style) -> Iterato
     where = "" if first is None else f"  from {first.path.b} on"
     yield style.paint(HEADLINES[parity.verdict], COLORS[parity.verdict]) + where
     yield from wrapped(sentence(parity.why if first is None else cause_text(first)))
-    yield from _ending(parity)
+    yield from _final_outputs(parity)
     for one in required:
         mark = {True: "holds", False: "FAILS", None: "undecided"}[one.holds]
         yield from wrapped(f"required {one.text}: {mark}, {one.why}")
@@ -184,7 +184,7 @@ def _head(parity: Parity, required: Sequence[Required], style: Style) -> Iterato
     yield from wrapped(parity.how, "     ", "  =  ")
 
 
-def _ending(parity: Parity) -> Iterator[str]:
+def _final_outputs(parity: Parity) -> Iterator[str]:
     """The difference at the end of the model."""
     last = parity.compared[-1] if parity.compared else None
     if last is None or not last.differing:
@@ -197,10 +197,10 @@ def _side(name: str, side: ParitySide) -> Iterator[str]:
     stream = f", {side.stream}" if side.stream else ""
     yield from wrapped(f"{side.path}{stream}: {side.what}", "     ", f"  {name}  ")
     counts = f"{counted(side.passes, 'forward pass', 'forward passes')}, {counted(side.rows, 'row')}"
-    yield from wrapped("; ".join([counts, *_lacks(side, "B" if name == "A" else "A")]), "     ")
+    yield from wrapped("; ".join([counts, *_missing(side, "B" if name == "A" else "A")]), "     ")
 
 
-def _lacks(side: ParitySide, other: str) -> Iterator[str]:
+def _missing(side: ParitySide, other: str) -> Iterator[str]:
     """Counts of rows of a side without a partner."""
     counts = side.missing - side.excused
     if side.excused:
