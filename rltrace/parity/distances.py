@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import FLOATS, measure
 from rltrace.parity.call_range import CallRange, flat_rows
 from rltrace.parity.matching.row_keying import KeyedRows
@@ -26,7 +25,7 @@ from rltrace.parity.model import Distance, ModuleResult, TensorResult
 from rltrace.parity.module_pairs import PairedModule, PairedTensor
 from rltrace.token_keys import Keys, Numbers
 from rltrace.trace.format import dtypes
-from rltrace.trace.format.activation_rows import Part
+from rltrace.trace.format.activation_rows import ModuleCall, Part
 from rltrace.trace.read.values import Value
 
 CACHE_BYTES = 256 * 2**20
@@ -313,9 +312,7 @@ def _largest_distance(distances: Sequence[Distance | None]) -> Distance | None:
     return replace(worst, **largest, measured=max(one.measured for one in known))
 
 
-def calls_of(tensor: PairedTensor, at: int) -> Pair[int]:
-    """Numbers of the calls that computed pair ``at`` of a tensor."""
+def calls_of(tensor: PairedTensor, at: int) -> tuple[ModuleCall, ModuleCall]:
+    """The calls of A and B that computed pair ``at`` of a tensor."""
     own_a, own_b = int(tensor.pairs.a[at]), int(tensor.pairs.b[at])
-    call_a = tensor.a.sources[int(tensor.a.source[own_a])][0]
-    call_b = tensor.b.sources[int(tensor.b.source[own_b])][0]
-    return Pair(call_a.number, call_b.number)
+    return tensor.a.sources[int(tensor.a.source[own_a])][0], tensor.b.sources[int(tensor.b.source[own_b])][0]

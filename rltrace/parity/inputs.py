@@ -108,19 +108,11 @@ def _streams(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallR
         for stream in process.streams:
             if argument.stream is not None and not fnmatchcase(stream.name, argument.stream):
                 continue
-            calls = tuple(activations.calls(stream.index))
+            calls, ops = tuple(activations.calls(stream.index)), activations.ops(stream.index)
             if calls:
-                holes = [hole.why for hole in process.holes]
-                yield CallRange(
-                    side,
-                    calls,
-                    "all calls",
-                    str(argument.path),
-                    activations.ops(stream.index),
-                    process.values.get,
-                    RecordedStream(process, stream),
-                    holes,
-                )
+                holes, recorded = [hole.why for hole in process.holes], RecordedStream(process, stream)
+                path, find = str(argument.path), process.values.get
+                yield CallRange(side, calls, path=path, ops=ops, find=find, recorded=recorded, holes=holes)
 
 
 def _cut(call_range: CallRange, selects: Selects, what: str) -> CallRange:

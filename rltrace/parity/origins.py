@@ -409,23 +409,25 @@ def _submodules(call_range: CallRange) -> Mapping[str, frozenset[str]]:
 
 def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool) -> ModuleOrigin:
     tensor, at = _first_row(counted)
-    call = calls_of(tensor, at)
-    assert call.a is not None and call.b is not None
+    calls = calls_of(tensor, at)
     diverging = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.diverging)]]
-    call_a, call_b = a.call_range.by_number[call.a], b.call_range.by_number[call.b]
-    first = _check_distance(first_op(a, call_a, b, call_b, ranks, diverging), counted.result)
-    return ModuleOrigin(
-        path=counted.result.path,
-        rows=len(counted.diverging),
-        of=counted.agreeing,
-        call=call,
-        row=describe_row(tensor.b, int(tensor.pairs.b[at])),
-        own=own,
-        op=first.op,
-        several=first.several,
-        reason=first.reason,
-        explanation=first.explanation,
-    )
+    first = _check_distance(first_op(a, calls[0], b, calls[1], ranks, diverging), counted.result)
+    counts = len(counted.diverging), counted.agreeing
+    return _module_origin(counted.result.path, counts, calls, (tensor, at), first, own=own)
+
+
+def _module_origin(
+    path: Pair[str],
+    counts: tuple[int, int],
+    calls: tuple[ModuleCall, ModuleCall],
+    place: tuple[PairedTensor, int],
+    first: FirstOp,
+    *,
+    own: bool,
+) -> ModuleOrigin:
+    row = describe_row(place[0].b, int(place[0].pairs.b[place[1]]))
+    numbers = Pair(calls[0].number, calls[1].number)
+    return ModuleOrigin(path, *counts, numbers, row, own, first.op, first.several, first.reason, first.explanation)
 
 
 def _check_distance(first: FirstOp, result: ModuleResult) -> FirstOp:
@@ -472,29 +474,13 @@ def _input_origins(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numb
 def _input_origin(
     counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keying, b: Keying, ranks: Numbers
 ) -> ModuleOrigin:
-    call = calls_of(tensor, at)
-    assert call.a is not None and call.b is not None
-    around = [
-        keying.call_range.parent(keying.call_range.by_number[number]) for keying, number in ((a, call.a), (b, call.b))
-    ]
+    calls, place, counts = calls_of(tensor, at), (tensor, at), (rows, len(tensor.pairs.ids))
+    outer = a.call_range.parent(calls[0]), b.call_range.parent(calls[1])
     name, path = tensor.name.b or "its input", counted.result.path
-    row = describe_row(tensor.b, int(tensor.pairs.b[at]))
-    if around[0] is None or around[1] is None:
-        because = f"{name} of {path.b}, which the program passes in, differs between the two sides"
-        return ModuleOrigin(
-            path, rows, len(tensor.pairs.ids), call, row, False, Pair(None, None), (), Reason.INPUTS, because
-        )
-    first = first_op(a, around[0], b, around[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
-    because = f"{name}, which it passes to {path.b}, already differs: {first.explanation}"
-    return ModuleOrigin(
-        path=Pair(around[0].module, around[1].module),
-        rows=rows,
-        of=len(tensor.pairs.ids),
-        call=Pair(around[0].number, around[1].number),
-        row=row,
-        own=True,
-        op=first.op,
-        several=first.several,
-        reason=first.reason,
-        explanation=because,
-    )
+    if outer[0] is None or outer[1] is None:
+        text = f"{name} of {path.b}, which the program passes in, differs between the two sides"
+        first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)
+        return _module_origin(path, counts, calls, place, first, own=False)
+    first = first_op(a, outer[0], b, outer[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
+    first = replace(first, explanation=f"{name}, which it passes to {path.b}, already differs: {first.explanation}")
+    return _module_origin(Pair(outer[0].module, outer[1].module), counts, (outer[0], outer[1]), place, first, own=True)

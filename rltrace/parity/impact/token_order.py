@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rltrace.parity.matching.row_pairs import joined
 from rltrace.parity.matching.token_grids import TokenGrid
 from rltrace.token_keys import NO_KEY, Keys, Numbers
 
@@ -87,11 +87,11 @@ class Tokens:
 def tokens_of(grids: Sequence[TokenGrid]) -> Tokens:
     """The tokens of all grids of a side."""
     own = [np.flatnonzero(grid.keys != NO_KEY) for grid in grids]
-    of_grid = _joined([np.full(len(at), number) for number, at in enumerate(own)])
+    of_grid = joined([np.full(len(at), number) for number, at in enumerate(own)])
     keys = np.concatenate([np.zeros(0, np.uint64), *(g.keys[at] for g, at in zip(grids, own, strict=True))])
-    ids = _joined([_ids(grid)[at] for grid, at in zip(grids, own, strict=True)])
+    ids = joined([_ids(grid)[at] for grid, at in zip(grids, own, strict=True)])
     sequences, places = (
-        _joined([numbers[at] for numbers, at in zip(all_, own, strict=True)])
+        joined([numbers[at] for numbers, at in zip(all_, own, strict=True)])
         for all_ in ([g.sequences for g in grids], [g.places for g in grids])
     )
     order = np.lexsort((places, sequences))
@@ -106,12 +106,8 @@ def tokens_of(grids: Sequence[TokenGrid]) -> Tokens:
         index.append(places_of)
         start += len(at)
     calls = tuple(grid.anchor.number for grid in grids)
-    return Tokens(of_grid, _joined(own), keys, ids, sequences, places, following, before, calls, tuple(index))
+    return Tokens(of_grid, joined(own), keys, ids, sequences, places, following, before, calls, tuple(index))
 
 
 def _ids(grid: TokenGrid) -> Numbers:
     return np.full(len(grid.keys), NONE) if grid.ids is None else grid.ids
-
-
-def _joined(parts: Sequence[NDArray[np.integer]]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)

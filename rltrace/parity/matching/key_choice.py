@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -19,6 +20,28 @@ from rltrace.parity.model import RowsBy
 from rltrace.parity.module_names import root_of
 from rltrace.token_keys import NO_KEY, Keys
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
+
+
+@dataclass(frozen=True, eq=False)
+class KeyChoice:
+    """The keys of both sides."""
+
+    by: RowsBy
+    a: tuple[TokenGrid, ...]
+    b: tuple[TokenGrid, ...]
+    how: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> int:
+        """Different keys that both sides have."""
+        shared = np.intersect1d(_keys(self.a), _keys(self.b))
+        return int((shared != NO_KEY).sum())
+
+
+def _keys(grids: Sequence[TokenGrid]) -> Keys:
+    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
+
 
 # --- observations -----------------------------------------------------------------------------------------------------
 
@@ -110,31 +133,20 @@ TRIED = 3
 """Ids of each side that are tried as padding."""
 
 
-@dataclass(frozen=True, eq=False)
-class Padded:
-    """The grids of both sides, without padding."""
-
-    a: tuple[TokenGrid, ...]
-    b: tuple[TokenGrid, ...]
-    how: str
-    """How padding was identified, in words; empty: there is none."""
-
-
-def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> Padded:
+def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
     """Grids of token ids on both sides. ``pad``: the padding token, if known."""
     if pad is not None:
-        return Padded(token_grids(a, pad), token_grids(b, pad), f"token {pad} is padding, as given")
-    plain = Padded(token_grids(a), token_grids(b), _describe_masks(a, b))
-    best, highest = plain, _shared(plain)
-    for x in (None, *_first_ids(a)):
-        for y in (None, *_first_ids(b)):
-            if x is None and y is None:
-                continue
-            tried = Padded(token_grids(a, x), token_grids(b, y), _describe_padding(x, y))
-            shared = _shared(tried)
-            if shared > highest:
-                best, highest = tried, shared
-    return best
+        return _keys_by_tokens(a, b, pad, pad, f"token {pad} is padding, as given")
+    pairs = product((None, *_first_ids(a)), (None, *_first_ids(b)))
+    masks = _describe_masks(a, b)
+    tried = (_keys_by_tokens(a, b, x, y, _describe_padding(x, y) or masks) for x, y in pairs)
+    return max(tried, key=lambda choice: choice.shared)
+
+
+def _keys_by_tokens(
+    a: Sequence[Forward], b: Sequence[Forward], pad_a: int | None, pad_b: int | None, how: str
+) -> KeyChoice:
+    return KeyChoice(RowsBy.TOKENS, token_grids(a, pad_a), token_grids(b, pad_b), how)
 
 
 def _describe_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
@@ -151,19 +163,9 @@ def _first_ids(forwards: Sequence[Forward]) -> list[int]:
     return [token for token, _ in firsts.most_common(TRIED)]
 
 
-def _shared(padded: Padded | KeyChoice) -> int:
-    """Different keys that both sides have."""
-    shared = np.intersect1d(_keys(padded.a), _keys(padded.b))
-    return int((shared != NO_KEY).sum())
-
-
-def _keys(grids: Sequence[TokenGrid]) -> Keys:
-    return np.concatenate([np.zeros(0, np.uint64), *(grid.keys for grid in grids)])
-
-
 def _describe_padding(a: int | None, b: int | None) -> str:
     tokens = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
-    return f"{' and '.join(tokens)} taken as padding: without it the sequences agree"
+    return f"{' and '.join(tokens)} taken as padding: without it the sequences agree" if tokens else ""
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -171,22 +173,6 @@ def _describe_padding(a: int | None, b: int | None) -> str:
 
 SHOWN = 16
 """Tokens of a sequence that are shown."""
-
-
-@dataclass(frozen=True, eq=False)
-class KeyChoice:
-    """The keys of both sides."""
-
-    by: RowsBy
-    a: tuple[TokenGrid, ...]
-    b: tuple[TokenGrid, ...]
-    how: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def shared(self) -> int:
-        """Different keys that both sides have."""
-        return _shared(self)
 
 
 def choose_keys(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | None) -> KeyChoice:
@@ -226,10 +212,9 @@ def _choose_tokens(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) 
                 f"the values of {name}'s token ids were not recorded, or cannot be read, so its rows are "
                 "unidentified; --rows-by inputs, or order, compares without them"
             )
-    padded = grids_of(a, b, pad)
-    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", padded.how]))
-    known = KeyChoice(RowsBy.TOKENS, padded.a, padded.b, how)
-    return known if known.shared else replace(known, notes=_first_tokens(a, b))
+    known = grids_of(a, b, pad)
+    how = "; ".join(filter(None, ["rows with the same tokens so far are matched", known.how]))
+    return replace(known, how=how, notes=() if known.shared else _first_tokens(a, b))
 
 
 def _first_tokens(a: Sequence[Forward], b: Sequence[Forward]) -> tuple[str, ...]:

@@ -46,26 +46,26 @@ def table_of(sources: Sequence[tuple[ModuleCall, KeyedRows]], ranks: Numbers | N
     """``ranks``: for each sequence of this side, the number of its partner in B; None: its own number."""
     found = [(call, rows.drop_unkeyed()) for call, rows in sources]
     grids = [(rows.grid, rows.tokens) for _, rows in found]
-    sequences = _joined([grid.sequences[own] for grid, own in grids])
+    sequences = joined([grid.sequences[own] for grid, own in grids])
     if ranks is None:
         ranked = np.where(sequences == UNKNOWN, LAST, sequences)
     else:
         ranked = np.where(sequences == UNKNOWN, LAST, np.append(ranks, LAST)[sequences])
     return KeyedTable(
         keys=np.concatenate([np.zeros(0, np.uint64), *(rows.keys for _, rows in found)]),
-        steps=_joined([np.full(len(rows.tokens), call.step) for call, rows in found]),
+        steps=joined([np.full(len(rows.tokens), call.step) for call, rows in found]),
         ranks=ranked,
         sequences=sequences,
-        places=_joined([grid.places[own] for grid, own in grids]),
+        places=joined([grid.places[own] for grid, own in grids]),
         digests=np.concatenate([np.zeros(0, np.uint64), *(rows.digests for _, rows in found)]),
         source=np.repeat(np.arange(len(found)), [len(rows.tokens) for _, rows in found]),
-        at=_joined([np.arange(len(rows.tokens)) for _, rows in found]),
+        at=joined([np.arange(len(rows.tokens)) for _, rows in found]),
         sources=tuple(found),
     )
 
 
-def _joined(parts: Sequence[Numbers]) -> Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+def joined(arrays: Sequence[NDArray[np.integer]]) -> Numbers:
+    return np.concatenate([np.zeros(0, np.int64), *arrays]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
