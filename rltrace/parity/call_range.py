@@ -86,6 +86,10 @@ class CallRange:
             found.append(above)
         return found[1:]
 
+    def has_gradient(self, call: ModuleCall) -> bool:
+        """Whether the outermost call around it records gradients: a model may switch them off within itself."""
+        return (call, *self.around(call))[-1].grad
+
     @cached_property
     def outermost(self) -> tuple[ModuleCall, ...]:
         return tuple(call for call in self.calls if self.parent(call) is None)

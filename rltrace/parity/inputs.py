@@ -54,7 +54,10 @@ def open_ranges(a: TraceArgument, b: TraceArgument) -> tuple[CallRange, CallRang
     trace_a = open_trace(a.path)
     if a.path != b.path:
         return _call_range("a", trace_a, a, None, "calls"), _call_range("b", open_trace(b.path), b, None, "calls")
-    return _call_range("a", trace_a, a, _without_gradient, WITHOUT), _call_range("b", trace_a, b, _with_gradient, WITH)
+    return (
+        _call_range("a", trace_a, a, lambda own, call: not own.has_gradient(call), WITHOUT),
+        _call_range("b", trace_a, b, CallRange.has_gradient, WITH),
+    )
 
 
 def open_rerun(b: TraceArgument, path: Path, *, one_trace: bool) -> CallRange:
@@ -62,20 +65,11 @@ def open_rerun(b: TraceArgument, path: Path, *, one_trace: bool) -> CallRange:
 
     ``one_trace``: A and B are of the same trace.
     """
-    selects, what = (_with_gradient, WITH) if one_trace else (None, "calls")
+    selects, what = (CallRange.has_gradient, WITH) if one_trace else (None, "calls")
     return _call_range("b", open_trace(path), replace(b, path=path), selects, what)
 
 
 Selects = Callable[[CallRange, ModuleCall], bool]
-
-
-def _with_gradient(call_range: CallRange, call: ModuleCall) -> bool:
-    """By the outermost call around it: a model may switch gradients off within itself."""
-    return (call, *call_range.around(call))[-1].grad
-
-
-def _without_gradient(call_range: CallRange, call: ModuleCall) -> bool:
-    return not _with_gradient(call_range, call)
 
 
 def _call_range(side: str, trace: Trace, argument: TraceArgument, selects: Selects | None, what: str) -> CallRange:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from rltrace.parity.patching.tally import ModuleRows, PatchCounts, PatchResult, 
 from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.hooks import OpHook, Run
-from rltrace.recorder.core.modules import members, tensors_of
+from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
@@ -307,8 +308,7 @@ class PatchingHook(OpHook[None]):
 
     def __init__(self, stream: OpRecorder, injector: RowInjector) -> None:
         process = stream.process
-        roots = process.module_names.roots
-        paths = lambda: (path for name, root in roots() for path in _paths_in(name, root))  # noqa: E731
+        paths = partial(_paths, process.module_names)
         partners = ModulePartners(injector.table.modules, paths, injector.lines)
         self._process = process
         self._injector = injector
@@ -446,12 +446,13 @@ def _refusal(tensor: Tensor, versions: Mapping[int, int], own: set[int]) -> str:
     return GIVEN if versions.get(address) == _version(tensor) else ""
 
 
-def _paths_in(name: str, root: torch.nn.Module) -> Iterator[str]:
-    """The paths of a module and all below it, without ``modules()``, which may be the program's own."""
-    below, seen = [(name, root)], set[int]()
-    while below:
-        path, module = below.pop()
-        if id(module) not in seen:
-            seen.add(id(module))
-            yield path
-            below += [(f"{path}.{own}", child) for own, child in members(module, "_modules") if child is not None]
+def _paths(names: ModuleNames) -> Iterator[str]:
+    """The paths of all modules of the program, without ``modules()``, which may be the program's own."""
+    for name, root in names.roots():
+        below, seen = [(name, root)], set[int]()
+        while below:
+            path, module = below.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield path
+                below += [(f"{path}.{own}", child) for own, child in members(module, "_modules") if child is not None]

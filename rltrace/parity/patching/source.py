@@ -208,7 +208,7 @@ def _of_calls(
             for tensor in outputs_of(call):
                 place = TensorPlace(call.module, OUTPUT, tracked.nth, tensor.name)
                 keyed = partial(_by_evidence, keying, call, tensor, grid)
-                grad = _with_gradient(call_range, call)
+                grad = call_range.has_gradient(call)
                 yield _Tensor(process, place, tensor, grid, call.step, call.number, grad, keyed)
 
 
@@ -247,13 +247,8 @@ def _of_ops(
         for tensor in call_range.ops[op.row].tensors:
             if tensor.part is Part.OUTPUT and only in (None, tensor.name):
                 place = TensorPlace(op.module, op.name, nth, tensor.name)
-                grad = _with_gradient(call_range, around(call_range, op.row))
+                grad = (call := around(call_range, op.row)) is not None and call_range.has_gradient(call)
                 yield _Tensor(process, place, tensor, grid, op.step, op.row, grad, lambda: None)
-
-
-def _with_gradient(call_range: CallRange, call: ModuleCall | None) -> bool:
-    """Whether the outermost call around a call records gradients."""
-    return call is not None and (call, *call_range.around(call))[-1].grad
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
