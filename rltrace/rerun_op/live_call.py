@@ -90,7 +90,11 @@ def _layout(tensor: torch.Tensor) -> tuple[str, Sequence[int], Sequence[int], st
 def _place(lies: TensorPlacement) -> StoredPlacement:
     bits = lies.bits
     return StoredPlacement(
-        lies.with_, lies.offset, lies.alignment, bool(bits & PlacementBit.CONJUGATED), bool(bits & PlacementBit.NEGATED)
+        lies.shared_with,
+        lies.offset,
+        lies.alignment,
+        bool(bits & PlacementBit.CONJUGATED),
+        bool(bits & PlacementBit.NEGATED),
     )
 
 

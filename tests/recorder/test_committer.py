@@ -78,7 +78,16 @@ def test_values_spread_over_rows() -> None:
 
 # --- interrupts -------------------------------------------------------------------------------------------------------
 
-HOT = ("observe", "_fresh", "_fresh_several", "_input", "_unknown_input", "_written", "_allocated", "_copy_marks")
+HOT = (
+    "observe",
+    "_fresh",
+    "_fresh_several",
+    "_input",
+    "_unknown_input",
+    "_record_written",
+    "_follow_allocated",
+    "_copy_marks",
+)
 CODES = {f.__code__ for name, f in inspect.getmembers(OpRecorder, inspect.isfunction) if name in HOT}
 SOURCE = Path(op_recorder.__file__).read_text().splitlines()
 

@@ -16,7 +16,7 @@ from memory import Memory, in_memory
 from tampering import _spec, load, replace_chunk, rewrite, store, tamper
 
 from rltrace.digest import reference, seed_of
-from rltrace.digest.activation_rows import SHORT, row_digests
+from rltrace.digest.activation_rows import MAX_COPIED_BYTES, row_digests
 from rltrace.errors import RltraceError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
@@ -135,7 +135,7 @@ def test_rows_of_any_tensor(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
     if shape and data.draw(st.booleans()):
-        shape[-1] = data.draw(st.sampled_from([1, 2 * SHORT, 5_000]))
+        shape[-1] = data.draw(st.sampled_from([1, 2 * MAX_COPIED_BYTES, 5_000]))
     axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1)))) if shape else []
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.random.default_rng(size).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)

@@ -29,7 +29,7 @@ from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
-from rltrace.recorder.digests.cuda_graphs import unseen
+from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.recorder.digests.layouts import WORDS, dtype_name, is_compound
 from rltrace.replay.injector import NotInjectedError
 from rltrace.token_keys import NO_KEY, Numbers
@@ -365,7 +365,7 @@ class _CallPatches:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
     ) -> _OpenCall | None:
         try:
-            with unseen():
+            with overrides_disabled():
                 return self._begin(module, args, kwargs, depth)
         except Exception as error:
             self._stream.process.fail(error)
@@ -374,7 +374,7 @@ class _CallPatches:
     def ended(self, call: _OpenCall | None, result: Any) -> None:
         if call is not None:
             try:
-                with unseen():
+                with overrides_disabled():
                     self._end(call, result)
             except Exception as error:
                 self._stream.process.fail(error)

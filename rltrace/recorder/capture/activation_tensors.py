@@ -32,7 +32,7 @@ from rltrace.recorder.capture.values import (
     read_in_place,
 )
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import ActivationRequest, LeftOut, add_up, axes_of
@@ -188,7 +188,7 @@ class RowDigests:
         ``with_value``: its value is requested, too; ``is_key``: it may hold what identifies rows. ``within_op``: called
         by the recorder of an op, where no mode of the program is on.
         """
-        around: AbstractContextManager[None] = nullcontext() if within_op else unseen()
+        around: AbstractContextManager[None] = nullcontext() if within_op else overrides_disabled()
         with around:
             try:
                 if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols

@@ -211,7 +211,7 @@ class _Op:
 def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
     """(argument name, tensor) of an op's inputs, in the order of its row."""
     if args and type(args[0]) is RegionInputs:
-        return list(named_tensors(list(args[0].to_keep()), budget=WalkBudget(OP_BUDGET)))
+        return list(named_tensors(list(args[0].retained()), budget=WalkBudget(OP_BUDGET)))
     found: list[tuple[str, Tensor]] = []
     for name, value in plan.named(args, kwargs).items():
         if type(value) is Tensor or type(value) is torch.nn.Parameter:

@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.digest import digest_buffer
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.selection import Wanted
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
@@ -162,7 +162,7 @@ def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
     address = _address(tensor, layout)
     if address:
         return string_at(address, layout.nbytes)
-    with unasked(), torch.no_grad():
+    with torch_function_disabled(), torch.no_grad():
         found = _of_unusual(tensor, layout)
         return string_at(found.data_ptr(), layout.nbytes) if isinstance(found, torch.Tensor) else found
 
@@ -173,7 +173,7 @@ def read_in_place(tensor: torch.Tensor, layout: Layout) -> Iterator[memoryview]:
     found: torch.Tensor | bytes = tensor
     address = _address(tensor, layout)
     if not address:
-        with unasked(), torch.no_grad():
+        with torch_function_disabled(), torch.no_grad():
             found = _of_unusual(tensor, layout)
             address = found.data_ptr() if isinstance(found, torch.Tensor) else 0
     yield memoryview((c_char * layout.nbytes).from_address(address)) if address else memoryview(bytes(found))
@@ -294,7 +294,7 @@ class ValueCopier:
             if not placement.is_plain(place) and self._queue.has_room(0):  # else the inputs are left out, with a reason
                 bits = placement.alignment << LYING_SHIFT | placement.bits
                 cells = (self._stream.number, self._stream.row, place, bits, b"", placement.offset)
-                self._queue.add(NewValue(ValueKind.LYING, placement.with_, *cells))
+                self._queue.add(NewValue(ValueKind.LYING, placement.shared_with, *cells))
 
     def _output(self, tensor: Tensor, digest: int, place: int) -> None:
         layout = self._layouts.of(tensor)
@@ -350,7 +350,7 @@ class ValueCapture(OpHook[OpInFlight]):
         if not self._wanted.may_find(plan.id, plan.name):
             return None
         if inputs and args and type(args[0]) is RegionInputs:
-            args = (args[0].to_keep(),)
+            args = (args[0].retained(),)
         op = OpInFlight(plan, args, kwargs)
         if plan.draws:
             op.state = state_bytes(args, kwargs)

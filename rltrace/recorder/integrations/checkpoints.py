@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.integrations.environments import IntegrationContext
@@ -28,13 +28,13 @@ _COUNTS: Final = ("tensors", "bytes")
 
 
 class Checkpoints:
-    """Patches of functions that load, from ``watch`` to ``ignore``."""
+    """Patches of functions that load, from ``install`` to ``uninstall``."""
 
     def __init__(self, context: IntegrationContext) -> None:
         self._context = context
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._patch("torch.load", "load", (torch, torch.serialization))
 
     def watch_safetensors(self, module: ModuleType) -> None:
@@ -49,7 +49,7 @@ class Checkpoints:
         def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             loaded = original(*args, **kwargs)
             try:
-                with unasked():
+                with torch_function_disabled():
                     self._write(with_digest, without_digest, loaded, sys._getframe(2))  # below the patch
             except Exception as error:
                 self._context.events.fail(error)
@@ -57,7 +57,7 @@ class Checkpoints:
 
         self._patches.wrap_all(tuple(holders), name, load)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _write(self, with_digest: EventForm, without_digest: EventForm, loaded: Any, frame: FrameType) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rltrace.recorder.base.import_hook import Imported
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.import_hook import ImportHook
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.integrations.checkpoints import Checkpoints
 from rltrace.recorder.integrations.environments import (
@@ -42,7 +42,7 @@ class _PatchedMethods(NamedTuple):
 
 
 class Integrations:
-    """Installed from ``watch`` to ``ignore``."""
+    """Installed from ``install`` to ``uninstall``."""
 
     def __init__(self, events: EventSink, digests: TensorDigests) -> None:
         self.steps = EnvironmentSteps(events.environment_passed)
@@ -80,25 +80,25 @@ class Integrations:
         }
         on_import = {module: self._patch_on_import(*patched) for module, patched in roots.items()}
         on_import["safetensors.torch"] = self._checkpoints.watch_safetensors
-        self._imported = Imported(on_import, self._fail)
+        self._imported = ImportHook(on_import, self._fail)
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._generators.begin()
-        self._checkpoints.watch()
-        self._imported.watch()
+        self._checkpoints.install()
+        self._imported.install()
 
-    def ignore(self) -> None:
-        self._imported.ignore()
-        self._checkpoints.ignore()
+    def uninstall(self) -> None:
+        self._imported.uninstall()
+        self._checkpoints.uninstall()
         while self._patches:
-            self._patches.pop().ignore()
+            self._patches.pop().uninstall()
 
     def _patch_on_import(self, name: str, patched: tuple[_PatchedMethods, ...]) -> Any:
         def patch(module: ModuleType) -> None:
             for methods, depth, max_depth in patched:
                 patches = SubclassPatches(getattr(module, name), methods, self._fail, depth, max_depth)
                 self._patches.append(patches)
-                patches.watch()
+                patches.install()
 
         return patch
 
@@ -107,7 +107,7 @@ def _digest_undispatched(digests: TensorDigests) -> Any:
     """Digests of tensors, whose ops are not recorded as the program's."""
 
     def of_tensor(tensor: torch.Tensor) -> int:
-        with unasked(), torch._C._DisableTorchDispatch():
+        with torch_function_disabled(), torch._C._DisableTorchDispatch():
             return digests.of(tensor)
 
     return of_tensor

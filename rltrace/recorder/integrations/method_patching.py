@@ -101,13 +101,13 @@ class SubclassPatches:
         self._hook: Any = None
         self._original_hook: Any = None
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for cls in _subclasses(self._root):
             self._patch(cls)
         self._hook, self._original_hook = self._make_hook(), vars(self._root).get(HOOK)
         setattr(self._root, HOOK, self._hook)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         while self._patches:
             reference, name, patch = self._patches.pop()
             cls = reference()

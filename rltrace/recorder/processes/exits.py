@@ -35,7 +35,7 @@ def bounded(action: Callable[[], None], seconds: float = EXIT_SECONDS) -> None:
 
 
 class Endings:
-    """Patches ``os._exit`` and ``exec``, from ``watch`` to ``ignore``."""
+    """Patches ``os._exit`` and ``exec``, from ``install`` to ``uninstall``."""
 
     def __init__(self, finish: Callable[[], None], replace: Callable[[str | None], None]) -> None:
         """``finish`` ends the recording; ``replace`` is called with the program of an ``exec``, None: it failed."""
@@ -43,12 +43,12 @@ class Endings:
         self._replace = replace
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         self._patches.wrap(os, "_exit", self._exit)
         for name in ("execv", "execve"):  # the others call these
             self._patches.wrap(os, name, self._exec)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _exit(self, original: Callable[..., NoReturn], *args: Any, **kwargs: Any) -> NoReturn:
@@ -95,17 +95,17 @@ TERMINATION_SECONDS = 2.0
 
 
 class Terminations:
-    """In a parent: has workers commit before it terminates them, from ``watch`` to ``ignore``."""
+    """In a parent: has workers commit before it terminates them, from ``install`` to ``uninstall``."""
 
     def __init__(self, trace: str) -> None:
         self._trace = trace
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if not self._patches and sys.platform == "linux":
             self._patches.wrap(popen_fork.Popen, "terminate", self._terminate)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _terminate(self, original: Callable[[Any], None], popen: Any) -> None:

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Extend
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
@@ -88,7 +88,7 @@ class ForkedChild:
             return None
         self.begun = True
         try:
-            with unasked():
+            with torch_function_disabled():
                 return self._start(self.inheritance, self._token, name)
         except Exception as error:
             self.inheritance.engine.silence()

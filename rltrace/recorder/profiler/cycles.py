@@ -66,13 +66,13 @@ class ProgramProfilers:
         self._on_start = on_start
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in (*BEGIN, *END):
             modules = (sys.modules.get(module) for module in MODULES)
             around = self._before if name in BEGIN else self._after
             self._patches.wrap_all((torch._C._autograd, *modules), name, around)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self.running = False
         self._patches.undo_all()
 
@@ -135,17 +135,17 @@ class LaunchRecorder:
         """A cycle begins."""
         self._rows = []
         self._raised.clear()
-        self._streams.main.raised = self._raised
+        self._streams.main.raised_rows = self._raised
 
     def write(self, events: Sequence[ProfilerEvent], why: str | None) -> None:
         """Commit the rows so far, and the launches of those since ``collect``; ``why``: they are unknown."""
-        self._streams.main.raised = None
+        self._streams.main.raised_rows = None
         self._committer.flush_stream(self._streams.main, lambda: self._new_launched(events, why))
         self._rows = None
 
     def drop(self, why: str) -> None:
         """Drop the cycle: the launches of its rows are unknown."""
-        self._rows = self._streams.main.raised = None
+        self._rows = self._streams.main.raised_rows = None
         self.miss(why)
 
     def miss(self, why: str) -> None:
@@ -165,7 +165,7 @@ class LaunchRecorder:
 
     def abandon(self) -> None:
         self._committer.on_commit = None
-        self._rows = self._streams.main.raised = None
+        self._rows = self._streams.main.raised_rows = None
         self._unknown.clear()
 
     def _add_rows(self, stream: int, rows: Rows) -> None:
@@ -309,17 +309,17 @@ class Cycles:
 
     # --- the window ---------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
+    def install(self) -> None:
         """Rows are written from now on, or still."""
         if not self._is_watching:
             self._is_watching = True
             self._launches.begin()
-            self._program_profilers.watch()
+            self._program_profilers.install()
             self._committer.on_full = self.full
             self._main.modules.on_outermost = self._module_called(self._main.modules.on_outermost)
         self.between_ops()
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         """Rows are no longer written; the launches so far are."""
         if not self._is_watching:
             return
@@ -327,7 +327,7 @@ class Cycles:
             self._kinds, self._why, self._over = None, OTHER_THREAD, True
         self.pause(self._why)
         self._is_watching = False
-        self._program_profilers.ignore()
+        self._program_profilers.uninstall()
         self._committer.on_full = None
         self._main.modules.on_outermost = self._on_outermost
         self._launches.end(self._why if self._ever or kineto.devices() else None)
@@ -335,7 +335,7 @@ class Cycles:
     def abandon(self) -> None:
         """In a forked child: the profiler is the parent's."""
         self._is_watching, self._kinds = False, None
-        self._program_profilers.ignore()
+        self._program_profilers.uninstall()
         self._launches.abandon()
 
     # --- moments ------------------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class Cycles:
 
     def full(self, stream: RowBuffer) -> None:
         """End a cycle that has reached its longest; called while its last row is being written."""
-        if stream is not self._main or self._kinds is None or stream.row < stream.most:
+        if stream is not self._main or self._kinds is None or stream.row < stream.wake_by:
             return
         if torch._C._current_autograd_node() is None and not kineto.is_captured():
             self.pause(NO_MOMENT)
@@ -402,13 +402,13 @@ class Cycles:
         self._launches.miss(self._why)
         kineto.start(kinds)
         self._kinds, self._ever = kinds, True
-        self._main.most = self._main.row + MAX_CYCLES * CYCLE_ROWS
-        self._main.limit = min(self._main.limit, self._main.most)
+        self._main.wake_by = self._main.row + MAX_CYCLES * CYCLE_ROWS
+        self._main.limit = min(self._main.limit, self._main.wake_by)
         self._launches.collect()
 
     def _end(self) -> None:
         kinds, self._kinds = self._kinds or (), None
-        self._main.most = NO_LIMIT
+        self._main.wake_by = NO_LIMIT
         overrun = kineto.is_overrun()
         with _without_collections():
             events, still_open = kineto.stop(kinds)

@@ -80,9 +80,9 @@ class EventWriter:
         process = self._process
         outer = process.phase
         self._streams.set_phase(phase)
-        process.phases.said += 1
+        process.phases.overrides += 1
         try:
             yield
         finally:
-            process.phases.said -= 1
+            process.phases.overrides -= 1
             self._streams.set_phase(outer)

@@ -15,7 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.streams.series import OnDevice, SeriesSampler, number_of
 
 Tensor = torch.Tensor
@@ -69,7 +69,7 @@ class Scalers:
         found: float | OnDevice | None = float(skipped)
         if skipped not in (0, 1):  # the optimizer skips by itself, on its device
             states = getattr(scaler, "_per_optimizer_states", {})
-            with unseen():
+            with overrides_disabled():
                 found = _any_found([states[id(optimizer)]] if id(optimizer) in states else [], None)
         if found is not None:
             self._series.add("scaler", f"scaler:{known.number}/skipped:{ordinal}", found, step)
@@ -105,7 +105,7 @@ class Scalers:
             if not known.updated:
                 known.updated = True
                 self._state(scaler, known)
-            with unseen():
+            with overrides_disabled():
                 return _any_found(scaler._per_optimizer_states.values(), scaler._scale)
         except Exception as error:
             self._fail(error)

@@ -26,7 +26,7 @@ from torch.optim import optimizer as torch_optimizer
 from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.process_state import ProcessState
@@ -61,7 +61,7 @@ class HookListener(Protocol):
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
         """``caller`` is the frame that runs the step."""
 
-    def step_ends(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         """The step that began last has ended."""
 
     def compiled_step_ends(self, optimizer: Any) -> None:
@@ -80,7 +80,7 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if not is_dynamo_compiling():
         for listener in _listeners:
-            listener.step_ends(optimizer)
+            listener.end_step(optimizer)
     elif not goes_into_graph(optimizer):
         _after_compiled_step(optimizer)
 
@@ -195,10 +195,10 @@ class StepCounter:
         self._stop_hooks = add_listener(self)
         self._patches.wrap(grad_scaler.GradScaler, "step", self._around_scaler)
         self._patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
-        self._compiled.watch()
+        self._compiled.install()
 
     def remove(self) -> None:
-        self._compiled.ignore()
+        self._compiled.uninstall()
         self._patches.undo_all()
         self._stop_hooks()
 
@@ -246,18 +246,18 @@ class StepCounter:
             self.step_begins(optimizer, sys._getframe())
         result = run(*args, **kwargs)
         for optimizer in optimizers:
-            self.step_ends(optimizer)
+            self.end_step(optimizer)
         return result
 
     def step_begins(self, optimizer: Any, caller: FrameType) -> None:
-        """Called by torch's hook, as ``step_ends`` is."""
+        """Called by torch's hook, as ``end_step`` is."""
         try:
             self._local.digest = self._digest(p.grad for p in _parameters(optimizer))
             self._listener.before_attempt(caller)
         except Exception as error:
             self._listener.fail(error)
 
-    def step_ends(self, optimizer: Any) -> None:
+    def end_step(self, optimizer: Any) -> None:
         self._finish(optimizer, _skipped_inside(optimizer))
 
     def compiled_step_ends(self, optimizer: Any) -> None:
@@ -298,7 +298,7 @@ class StepCounter:
 
     def _digest(self, tensors: Iterable[torch.Tensor | None]) -> int | None:
         """Digest of all; None where they cannot be read: the attempt is being captured into a graph of their device."""
-        with unasked(), torch._C._DisableTorchDispatch():
+        with torch_function_disabled(), torch._C._DisableTorchDispatch():
             known = list(tensors)
             if any(is_captured(device) for device in {tensor.device for tensor in known if tensor is not None}):
                 return None
@@ -332,7 +332,7 @@ def _skipped_inside(optimizer: Any) -> int:
     found = getattr(optimizer, "found_inf", None)
     if not isinstance(found, torch.Tensor):
         return 0
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         if found.device.type != "cpu":
             return 2  # reading it would make the program wait for its device
         return int(bool(found))
@@ -395,7 +395,7 @@ class StepWriter:
             return
         ended = self._process.step
         try:
-            with unasked():
+            with torch_function_disabled():
                 self._end_step(attempt)
         except Exception as error:
             self.fail(error)
@@ -451,7 +451,7 @@ class StepWriter:
         self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
-        process.storages.step_ends()
+        process.storages.end_step()
         if ended == 0:
             self._session.first_step_ended()
         self._streams.step_began(ended + 1)

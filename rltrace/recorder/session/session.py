@@ -23,10 +23,10 @@ from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.dispatch_mode import DispatchEngine, Engine
-from rltrace.recorder.base.isolation import EagerStance, compiler_kept_out
+from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name
-from rltrace.recorder.base.stack_room import need_room
+from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.capture.captures import Extend, make_captures
 from rltrace.recorder.core.modules import ModuleNames
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -78,7 +78,7 @@ class Session:
         self._trace, self._token = Path(options.trace), token
         self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
-        self._process.missing = self._note_missing
+        self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
         self._captures = make_captures(options, self._process)
         if self._extension is not None:
@@ -112,7 +112,7 @@ class Session:
             self,
         )
         self.steps = StepCounter(self._process.digests, self._step_writer)
-        self._compiler = compiler_kept_out(self.fail)
+        self._compiler = compiler_exclusion(self.fail)
         self._stance = EagerStance(self.fail) if options.compile else None
         self._endings = Endings(self.finish, self._exec)
         self._children = Children(options.trace, token)
@@ -150,7 +150,7 @@ class Session:
 
     def start(self) -> None:
         """Install everything, and begin to record."""
-        self._compiler.watch()
+        self._compiler.install()
         if self._stance is not None:
             self._stance.begin()
         engine = self._engine_name()
@@ -163,20 +163,20 @@ class Session:
         self._streams.open_main()
         self._committer.start()
         self.steps.install()
-        self._integrations.watch()
+        self._integrations.install()
         self._scalers.install()
         if self.options.level == "op" and self.options.first_step == 0 and self.options.end_step != 0:
             self.window.open()
-        self._endings.watch()
-        self._children.watch()
-        self._terminations.watch()
+        self._endings.install()
+        self._children.install()
+        self._terminations.install()
         if is_worker():
             self._commit_server.begin()
         atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
         self.finish()
-        self._terminations.watch()  # multiprocessing ends its daemons after this
+        self._terminations.install()  # multiprocessing ends its daemons after this
         exits.stay_interrupted()
 
     def finish(self) -> None:
@@ -286,12 +286,12 @@ class Session:
         self.steps.remove()
         if self._stance is not None:
             self._stance.end()
-        self._compiler.ignore()
-        self._integrations.ignore()
+        self._compiler.uninstall()
+        self._integrations.uninstall()
         self._patches.remove(but_subclasses=but_subclasses)
-        self._endings.ignore()
-        self._children.ignore()
-        self._terminations.ignore()
+        self._endings.uninstall()
+        self._children.uninstall()
+        self._terminations.uninstall()
 
     def fail(self, error: Exception) -> None:
         """An internal error of the recorder: the recording ends, the program goes on.
@@ -301,7 +301,7 @@ class Session:
         if self._failure is not None:
             return
         try:
-            need_room(error)
+            check_stack_space(error)
         except RecursionError:
             _thread.start_new_thread(self._note_missing, (FULL_STACK, f"after step {self._process.step}"))
             return

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import torch
 
-from rltrace.recorder.base.dispatch_mode import out_of_the_way, recorder_is_next
+from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_next
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
@@ -31,16 +31,16 @@ NAMES: Final = ("_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initia
 
 
 class Composites:
-    """Dispatches these operators whole, from ``watch`` to ``ignore``."""
+    """Dispatches these operators whole, from ``install`` to ``uninstall``."""
 
     def __init__(self) -> None:
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in () if self._patches else NAMES:
             self._patches.wrap(torch, name, _dispatch_whole)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
 
@@ -64,7 +64,7 @@ def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
     if cls is torch.Tensor or not recorder_is_next():
         return _original(cls, *args, **kwargs)
     if args and isinstance(args[0], torch.Tensor):
-        with out_of_the_way():  # an alias of that tensor, which needs no row
+        with recorder_disabled():  # an alias of that tensor, which needs no row
             return _original(cls, *args, **kwargs)
     tensor = _original(torch.Tensor, *args, **kwargs)  # an op, with its row, or outside data
     return torch.Tensor._make_subclass(cls, tensor)
@@ -80,12 +80,12 @@ class _Constructor:
 
 
 class SubclassCalls:
-    """Patches the constructor, from ``watch`` to ``ignore``."""
+    """Patches the constructor, from ``install`` to ``uninstall``."""
 
     def __init__(self) -> None:
         self._is_installed = False
 
-    def watch(self) -> None:
+    def install(self) -> None:
         current = vars(torch.Tensor).get("__new__")
         if isinstance(current, _Constructor):  # of the process that forked this one
             self._is_installed = True
@@ -93,7 +93,7 @@ class SubclassCalls:
             self._is_installed = True
             torch.Tensor.__new__ = _Constructor()  # type: ignore[assignment]
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         if self._is_installed and isinstance(vars(torch.Tensor).get("__new__"), _Constructor):
             self._is_installed = False
             del torch.Tensor.__new__  # TensorBase has the original
@@ -110,14 +110,14 @@ Fail = Callable[[Exception], None]
 
 
 class Aliases:
-    """Records which storages are shared, from ``watch`` to ``ignore``."""
+    """Records which storages are shared, from ``install`` to ``uninstall``."""
 
     def __init__(self, storages: Storages, fail: Fail) -> None:
         self._storages = storages
         self._fail = fail
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         if self._patches:
             return
         self._after(torch.Tensor, "numpy", self._to_array)
@@ -127,7 +127,7 @@ class Aliases:
         for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
             self._after(torch.UntypedStorage, name, self._shared)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _after(self, holder: Any, name: str, note: Callable[..., None]) -> None:
@@ -137,7 +137,7 @@ class Aliases:
         def share(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             try:
-                with unasked():
+                with torch_function_disabled():
                     note(result, *args[:1])
             except Exception as error:
                 fail(error)
@@ -148,14 +148,14 @@ class Aliases:
     def _to_array(self, array: Any, tensor: torch.Tensor) -> None:
         address = address_of(tensor)
         if address and tensor.is_cpu:
-            self._storages.aliased(address, tensor.untyped_storage(), array)
+            self._storages.record_alias(address, tensor.untyped_storage(), array)
 
     def _permanent(self, _capsule: Any, tensor: torch.Tensor) -> None:
         self._to_array(None, tensor)
 
     def _shared(self, _what: Any, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cpu":
-            self._storages.aliased(storage._cdata, storage)
+            self._storages.record_alias(storage._cdata, storage)
 
 
 # --- all patches ------------------------------------------------------------------------------------------------------
@@ -174,31 +174,31 @@ class TorchPatches:
     ) -> None:
         """``with_calls``: hooks of streams see the arguments and results of module calls."""
         self._process = process
-        self.modules = ModuleCalls(process.module_names, modules_here, closely=with_calls)
+        self.modules = ModuleCalls(process.module_names, modules_here, with_hooks=with_calls)
         self._aliases = Aliases(process.storages, fail)
         self._subclasses = SubclassCalls()
         self._composites = Composites()
         self._compiled = CompiledCalls(process)
 
-    def watch(self) -> None:
-        self.modules.watch()
-        self._aliases.watch()
-        self._subclasses.watch()  # until the end: a silenced mode interferes as much as an active one
-        self._composites.watch()
-        self._compiled.watch()
+    def install(self) -> None:
+        self.modules.install()
+        self._aliases.install()
+        self._subclasses.install()  # until the end: a silenced mode interferes as much as an active one
+        self._composites.install()
+        self._compiled.install()
 
-    def ignore(self) -> None:
-        """Until ``watch`` is called again."""
-        self.modules.ignore()
-        self._aliases.ignore()
-        self._composites.ignore()
-        self._compiled.ignore()
+    def uninstall(self) -> None:
+        """Until ``install`` is called again."""
+        self.modules.uninstall()
+        self._aliases.uninstall()
+        self._composites.uninstall()
+        self._compiled.uninstall()
 
     def remove(self, *, but_subclasses: bool = False) -> None:
         """Undo permanently. ``but_subclasses``: the subclass constructor stays patched."""
-        self.ignore()
+        self.uninstall()
         self.modules.remove()
-        self._process.graphs.ignore()
+        self._process.graphs.uninstall()
         self._process.readback.leave_to_parent()
         if not but_subclasses:
-            self._subclasses.ignore()
+            self._subclasses.uninstall()

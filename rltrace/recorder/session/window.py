@@ -14,7 +14,7 @@ import torch
 
 from rltrace.digest import digest_pages
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.base.torch_function import unasked
+from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
@@ -61,7 +61,7 @@ class OpWindow:
     def open(self) -> None:
         """Ops become rows from now on."""
         self.is_open = True
-        self._patches.watch()
+        self._patches.install()
         main, step = self._streams.main, self._process.step
         self._writer.window(main.number, step, self._options.end_step, main.row)
         self._streams.enter()
@@ -74,10 +74,10 @@ class OpWindow:
         if not self.is_open:
             return
         if self._profiler is not None:
-            self._profiler.ignore()
+            self._profiler.uninstall()
         self.is_open = False
         self._streams.leave()
-        self._patches.ignore()
+        self._patches.uninstall()
         self._process.storages.clear()
 
     def move(self, step: int) -> None:
@@ -105,9 +105,9 @@ class OpWindow:
             return
         first, end = steps
         if first <= step and (end is None or step < end):
-            profiler.watch()
+            profiler.install()
         else:
-            profiler.ignore()
+            profiler.uninstall()
 
 
 def write_state(
@@ -118,7 +118,7 @@ def write_state(
 ) -> None:
     """Write rows for parameters, buffers, optimizer state and generators; ``optimizers``: with ordinals."""
     bits = phase_bits(Phase.OTHER, Kind.WINDOW)
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         for owner, name, tensor in _tensors(optimizers, roots):
             stream.write_window_tensor(bits, name, owner, tensor)
         for name, state in states._asdict().items():
@@ -129,7 +129,7 @@ def last_state(
     digests: TensorDigests, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> dict[str, Any]:
     """The journal record ``state``: one digest of all that ``write_state`` would record now, except gradients."""
-    with unasked(), torch._C._DisableTorchDispatch():
+    with torch_function_disabled(), torch._C._DisableTorchDispatch():
         found = digests.several(t for _, name, t in _tensors(optimizers, roots) if not name.endswith(".grad"))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}
 

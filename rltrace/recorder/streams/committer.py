@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, Later, RowBuffer
+from rltrace.recorder.core.row_buffer import FIXED, KIND_SHIFT, PHASE_SHIFT, DeferredDigest, RowBuffer
 from rltrace.recorder.digests.readback import ReadBack
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.trace.format.rows import Rows, StepRecord
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 # the stream only as the recording ends.
 
 
-def settle_digests(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[Later]]:
+def settle_digests(stream: RowBuffer, end: int, readback: ReadBack, *, last: bool) -> tuple[int, list[DeferredDigest]]:
     """The end of the rows before ``end`` whose digests are all known, and their digests that were pending.
 
     ``last``: no call follows; a digest that cannot be read now is unknown.
     """
-    settled: list[Later] = []
+    settled: list[DeferredDigest] = []
     while stream.later and stream.later[0].row < end:
         later = stream.later.popleft()
         if not readback.settle(later.pending, last=last):
@@ -55,7 +56,7 @@ def settle_digests(stream: RowBuffer, end: int, readback: ReadBack, *, last: boo
     return end, settled
 
 
-def write_digests(rows: Rows, settled: list[Later]) -> None:
+def write_digests(rows: Rows, settled: list[DeferredDigest]) -> None:
     """Write the digests that were pending. A row with an unknown one is marked, as it may hold anything."""
     for row, place, pending in settled:
         i = row - rows.first
@@ -127,6 +128,7 @@ class Committer:
         if self.on_full is not None:
             self.on_full(stream)
         self._wake.set()
+        stream.settings = NO_SNAPSHOT  # a program without steps changes them, too
         waiting = stream.row - self._committed[stream.number]
         stream.limit = stream.row + SEGMENT_ROWS // 16
         if waiting > MAX_PENDING_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
@@ -191,7 +193,7 @@ class Committer:
             links, integers, floats, digests = counts.sum(axis=0, dtype=np.int64).tolist()
             del stream.fixed[count * FIXED :], stream.links[links:], stream.integers[integers:]
             del stream.floats[floats:], stream.digests[digests:]
-            stream.drop_later(stream.row)
+            stream.drop_deferred(stream.row)
 
     def _run(self) -> None:
         try:
@@ -272,7 +274,7 @@ class Committer:
         del stream.fixed[: count * FIXED], stream.links[:links], stream.integers[:integers]
         del stream.floats[:floats], stream.digests[:digests]
         self._committed[number] = first + count
-        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.most)
+        stream.limit = min(max(first + count + SEGMENT_ROWS - 1, stream.row), stream.wake_by)
         return rows
 
     def _columns(self, stream: RowBuffer, first: int, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:

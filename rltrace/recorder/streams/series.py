@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.digests.cuda_graphs import is_captured, unseen
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.trace.format.schema import Sample
 
 Tensor = torch.Tensor
@@ -109,7 +109,7 @@ class SeriesSampler:
         with self._lock:
             places, values, later = self._places, self._values, self._later
             self._places, self._values, self._later = array("Q"), array("d"), []
-        with unseen():
+        with overrides_disabled():
             for place, value in later:
                 with suppress(Exception):  # the device has failed; the program will raise
                     values[place] = value.read()
@@ -137,7 +137,10 @@ def number_of(value: object) -> float | OnDevice | None:
     if kind is float or kind is int:
         return _float(value)
     try:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # as ``unseen``, at half its cost
+        with (
+            torch._C._DisableTorchDispatch(),
+            torch._C.DisableTorchFunction(),
+        ):  # ``overrides_disabled`` at half its cost
             return _of_tensor(value) if isinstance(value, Tensor) else _float(_scalar(value))
     except Exception:  # whatever it is, it is not a number, and the program goes on
         return None

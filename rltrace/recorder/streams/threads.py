@@ -16,8 +16,8 @@ from torch._ops import OpOverload
 
 from rltrace.recorder.base.dispatch_mode import Engine, Observer
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.base.process_names import tell_children
-from rltrace.recorder.base.settings import NOT_ASKED
+from rltrace.recorder.base.process_names import mark_children
+from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.capture.captures import MakeHook
 from rltrace.recorder.core.hooks import HookedOps
@@ -25,7 +25,7 @@ from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import phase_bits
-from rltrace.recorder.core.torchscript_threads import runs_beside
+from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import StreamPosition
 from rltrace.trace.format.schema import Phase
@@ -111,11 +111,11 @@ class Callbacks:
         self._run = run
         self._patches = Patches()
 
-    def watch(self) -> None:
+    def install(self) -> None:
         for name in () if self._patches else _CALLBACK_METHODS:
             self._patches.wrap(torch._C.Future, name, self._add)
 
-    def ignore(self) -> None:
+    def uninstall(self) -> None:
         self._patches.undo_all()
 
     def _add(self, original: Callable[..., Any], future: Any, callback: Callable[[Any], Any], *more: Any) -> Any:
@@ -146,7 +146,7 @@ class _FirstOp:
         self._streams = streams
 
     def observe(self, by: Any, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> Any:
-        if runs_beside(2):
+        if is_torchscript_thread(2):
             return func(*args, **kwargs) if kwargs else func(*args)
         return observer_of(self._streams.open_here()).observe(by, func, types, args, kwargs)
 
@@ -190,7 +190,7 @@ class Streams:
 
     def open_main(self) -> None:
         """The first stream, of the thread that starts recording."""
-        tell_children()
+        mark_children()
         self._local.stream = self._open(self._name)
 
     def adopt(self, engine: Engine) -> None:
@@ -244,7 +244,7 @@ class Streams:
         if not self._patches:
             self._patches.wrap(threading.Thread, "start", self._start_named)  # of classes of the program's, too
             self._patches.wrap(threading.Thread, "_bootstrap_inner", self._run_recorded)
-            self._callbacks.watch()
+            self._callbacks.install()
 
     def leave(self) -> None:
         """Ops no longer become rows. The engines of other threads stay, and pass ops through."""
@@ -259,7 +259,7 @@ class Streams:
     def close(self) -> None:
         """Leave permanently."""
         self.leave()
-        self._callbacks.ignore()
+        self._callbacks.uninstall()
         self._patches.undo_all()
 
     def silence(self) -> None:
@@ -274,8 +274,8 @@ class Streams:
                 stream.steps[-1] = (stream.row, step)
             else:
                 stream.steps.append((stream.row, step))
-            if stream.row >= stream.asked_settings + SETTINGS_ROWS:
-                stream.settings = NOT_ASKED
+            if stream.row >= stream.settings_read_at + SETTINGS_ROWS:
+                stream.settings = NO_SNAPSHOT
 
     def set_phase(self, phase: Phase) -> None:
         self._process.phase = phase
@@ -336,7 +336,7 @@ class Streams:
             stream = OpRecorder(self._process, len(self._all), name, self._committer)
             stream.hooks = tuple(make_hook(stream) for make_hook in self._hooks)
             first = Phase.OTHER if self._all or self._process.step else Phase.INIT
-            stream.phase = phase_bits(self._process.phase if self._process.phases.said else first)
+            stream.phase = phase_bits(self._process.phase if self._process.phases.overrides else first)
             stream.modules.on_outermost = functools.partial(self._process.phases.module_called, stream)
             self._all.append(stream)
             self._committer.add(stream)
