@@ -91,30 +91,30 @@ def contribute(
     compared: Compared,
     effects: Effects,
     given: tuple[TraceArgument, TraceArgument],
-    stretches: tuple[CallRange, CallRange],
+    call_ranges: tuple[CallRange, CallRange],
     asked: ParityOptions,
     logprobs: str | None,
     routing: str | None,
 ) -> Contributions:
     """Make the runs. Raises UsageError where there is no gap to divide, or nothing to put in."""
     from rltrace.parity.attribution_runs import contributions
-    from rltrace.parity.call_range import first_of_several
+    from rltrace.parity.call_range import first_shared_step
     from rltrace.parity.impact.summary import gap_between, names_of
-    from rltrace.parity.inputs import open_again
+    from rltrace.parity.inputs import open_rerun
 
     gap = effects.gap
     if isinstance(gap, str):
         raise UsageError(f"--contributions divides a gap, and there is none: {gap}")
-    alone, names = given[0].path == given[1].path, names_of(compared)
-    step = first_of_several(*stretches)
+    one_trace, names = given[0].path == given[1].path, names_of(compared)
+    step = first_shared_step(*call_ranges)
 
     def gap_of(b: CallRange) -> Gap | str:
-        sides = (stretches[0], b) if step is None else (stretches[0].of_step(step), b.of_step(step))
+        sides = (call_ranges[0], b) if step is None else (call_ranges[0].of_step(step), b.of_step(step))
         return gap_between(*sides, asked, logprobs, names)
 
     def measure(trace: Path) -> Gap | str:
         try:
-            return gap_of(open_again(given[1], trace, alone=alone))
+            return gap_of(open_rerun(given[1], trace, one_trace=one_trace))
         except UsageError as error:
             return str(error)
 
@@ -124,7 +124,7 @@ def contribute(
         plan = replace(made, routing=_choices(effects, routing), map_file=map_file)
         runs = 2 * len(plan.modules) + 2 * bool(plan.routing)
         narrate(f"running {' '.join(plan.command)} {runs:,} times, with rows of {len(plan.modules):,} modules injected")
-        recorded = gap if step is None else gap_of(stretches[1])
+        recorded = gap if step is None else gap_of(call_ranges[1])
         if isinstance(recorded, str):
             raise UsageError(f"--contributions divides the gap in step {step}, and there is none: {recorded}")
         return replace(contributions(plan, recorded, measure, narrate), step=step)
@@ -181,15 +181,15 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
     """What is tried, and what differs and is neither tried nor in or around what is."""
     from rltrace.parity.attribution_runs import Module
     from rltrace.parity.call_range import works_itself
-    from rltrace.parity.impact.attribution import chosen, related
+    from rltrace.parity.impact.attribution import choose_modules, related
 
     parity = compared.parity
     paths = {str(one.path.b): str(one.path.a) for one in parity.modules if one.differing}
     if not paths:
         raise UsageError("--contributions divides a gap among the modules that differ, and none does")
     first = None if parity.first is None else parity.first.path.b
-    working = {path for path in paths if works_itself(compared.b.stretch, path)}
-    names = chosen(list(paths), first, most, working)
+    working = {path for path in paths if works_itself(compared.b.call_range, path)}
+    names = choose_modules(list(paths), first, most, working)
     for name in names:
         _check_values(compared, paths[name])
     left_out = [path for path in paths if not any(related(path, name) for name in names)]
@@ -202,11 +202,11 @@ def _modules(compared: Compared, most: int) -> tuple[tuple[Module, ...], tuple[s
 def _check_values(compared: Compared, path: str) -> None:
     from rltrace.parity.call_range import outputs_of
 
-    stretch = compared.a.stretch
-    outputs = [tensor for call in stretch.modules[path] for tensor in outputs_of(call)]
-    if not any(stretch.value(tensor) is not None for tensor in outputs):
+    call_range = compared.a.call_range
+    outputs = [tensor for call in call_range.modules[path] for tensor in outputs_of(call)]
+    if not any(call_range.value(tensor) is not None for tensor in outputs):
         raise UsageError(
-            f"{stretch.path} holds no values of {path}, so they cannot be injected into the other program: record "
+            f"{call_range.path} holds no values of {path}, so they cannot be injected into the other program: record "
             "it with --rows all --values 'module=*'"
         )
 

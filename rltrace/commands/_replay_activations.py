@@ -28,7 +28,7 @@ class PatchArguments:
 
 def replay_rows(command: tuple[str, ...], asked: PatchArguments, *, force: bool, quiet: bool) -> int:
     """Run ``command`` with the rows that were asked for put in; its status."""
-    from rltrace.parity.patching.layout import read_lines
+    from rltrace.parity.module_names import read_map
     from rltrace.parity.patching.source import read_table
     from rltrace.parity.patching.start import options_of
     from rltrace.parity.patching.tally import account_in
@@ -41,7 +41,7 @@ def replay_rows(command: tuple[str, ...], asked: PatchArguments, *, force: bool,
     path, _ = other_trace(trace, a)
     trace_a = open_trace(a)
     if asked.names is not None:
-        read_lines(asked.names)  # what is wrong with it is said before anything runs
+        read_map(asked.names)  # raises before anything runs
     table = read_table(trace_a, parse_selectors(inject), inject, weights=weights)
     options = options_of(trace_a, path, inject, asked.until, weights=weights, names=asked.names)
 

@@ -83,10 +83,10 @@ def _found(judged: ParityResult) -> ParityData:
     from rltrace_tui.parity_data import ParityData
 
     def view(recorded: RecordedStream | None) -> StreamView:
-        assert recorded is not None  # a stretch of a trace has a stream
+        assert recorded is not None  # a call range of a trace has a stream
         return StreamView(recorded.process, recorded.stream)
 
-    both = judged.compared.a.stretch, judged.compared.b.stretch
+    both = judged.compared.a.call_range, judged.compared.b.call_range
     views = view(both[0].recorded), view(both[1].recorded)
     more = tuple(effects_texts(judged.effects))
     report = render_parity(judged.parity, judged.required, more)

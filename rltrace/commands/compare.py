@@ -92,7 +92,7 @@ def command(
     from rltrace.commands._terminal import can_open, show_parity
     from rltrace.parity.compare import compare
     from rltrace.parity.impact.summary import effects_of
-    from rltrace.parity.inputs import open_stretches
+    from rltrace.parity.inputs import open_ranges
     from rltrace.parity.requirements import parse_requirement
 
     wanted = asked_for(ctx, contributing)
@@ -101,13 +101,13 @@ def command(
     asked = _asked(map_file, rows_by, pad)
     if output is not None:
         check_output(output, force)
-    stretches = open_stretches(*given)
+    call_ranges = open_ranges(*given)
 
     def find() -> ParityResult:
-        compared = compare(*stretches, asked)
+        compared = compare(*call_ranges, asked)
         effects = effects_of(compared, logprobs, routing)
         if wanted is not None:
-            parts = contribute(wanted, compared, effects, given, stretches, asked, logprobs, routing)
+            parts = contribute(wanted, compared, effects, given, call_ranges, asked, logprobs, routing)
             effects = replace(effects, contributions=parts)
         return _judged(compared, effects, given, requirements)
 
@@ -135,18 +135,10 @@ def _given(
 def _asked(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
     from rltrace.parity.compare import ParityOptions
     from rltrace.parity.model import RowsBy
-    from rltrace.parity.module_names import parse_map
+    from rltrace.parity.module_names import read_map
 
-    lines = () if map_file is None else parse_map(_text_of(map_file), str(map_file))
+    lines = () if map_file is None else read_map(map_file)
     return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"the map {path} cannot be read: {why}") from None
 
 
 def _judged(
