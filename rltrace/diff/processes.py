@@ -202,7 +202,7 @@ def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[K
 
 
 def _wanted(process: ProcessTrace) -> str:
-    return str(process.start_record.get("wanted") or process.name)
+    return str(process.start_record.get("requested") or process.name)
 
 
 def _came_later(process: ProcessTrace) -> bool:

@@ -141,7 +141,7 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
 
 
 def never_recorded(trace: Trace, other: Trace) -> str | None:
-    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its birth.
+    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its start record.
 
     A pool's is not missed where others of that pool are there: their tasks are compared as one, and some have none.
     """

@@ -78,8 +78,8 @@ def fresh_trace(folder: Path, stem: str) -> Path:
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
-BIRTHS = "RLTRACE_BIRTHS"
-"""Folder for birth records; not among the options, as the bootstrap reads it without parsing."""
+STARTS_VARIABLE = "RLTRACE_STARTS"
+"""Folder for start records; not among the options, as the bootstrap reads it without parsing."""
 
 ORIGIN = "RLTRACE_ORIGIN"
 """The original of the current folder where an experiment runs a command in a copy; recorded in its place."""
@@ -95,7 +95,7 @@ def child_environment(
     child.pop(ORIGIN, None)
     options.to_environment(child)
     child[LAUNCHER_FACTS] = json.dumps(dict(facts))
-    child[BIRTHS] = os.fspath(Path(options.trace) / "births")
+    child[STARTS_VARIABLE] = os.fspath(Path(options.trace) / "starts")
     bootstrap = os.fspath(BOOTSTRAP)
     before = [entry for entry in child.get("PYTHONPATH", "").split(os.pathsep) if entry != bootstrap]
     child["PYTHONPATH"] = os.pathsep.join([bootstrap, *before]) if before != [""] else bootstrap
@@ -106,7 +106,7 @@ def recording_variables(environment: Mapping[str, str] = os.environ) -> dict[str
     """Variables of ``environment`` that a process needs to be recorded too; empty outside of a recording."""
     if VARIABLE not in environment:
         return {}
-    names = (VARIABLE, BIRTHS, LAUNCHER_FACTS, DEPTH, PARENT_RANK, "PYTHONPATH")
+    names = (VARIABLE, STARTS_VARIABLE, LAUNCHER_FACTS, DEPTH, PARENT_RANK, "PYTHONPATH")
     return {name: environment[name] for name in names if name in environment}
 
 

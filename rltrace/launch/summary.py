@@ -1,6 +1,6 @@
 """Summary of a recording: what is in the trace, and what could not be recorded and why.
 
-Owns the reading of failure notes (``births/TOKEN.failed``) and the advice for a command of which nothing was recorded.
+Owns the reading of failure notes (``starts/TOKEN.failed``) and the advice for a command of which nothing was recorded.
 Reads only the trace.
 """
 
@@ -34,7 +34,7 @@ class RecordingSummary:
     """Bytes on disk."""
     states: tuple[str, ...]
     """State of each process."""
-    births: int
+    start_records: int
     """Python processes that started without being recorded."""
     waiting: bool
     """Whether one of those still runs, and may yet be recorded."""
@@ -80,8 +80,8 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         steps=sum(len(process.steps) for process in processes),
         size=_size(path),
         states=tuple(process.state for process in processes),
-        births=len(trace.unrecorded),
-        waiting=any(birth.state == "running" for birth in trace.unrecorded),
+        start_records=len(trace.unrecorded),
+        waiting=any(start_record.state == "running" for start_record in trace.unrecorded),
         failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
         values=sum(map(len, captured)) if any(captured) else None,
         left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
@@ -96,8 +96,8 @@ def advice(found: RecordingSummary, command: Sequence[str]) -> str:
         return "a process of the command is still running, and may yet record: rltrace info shows it"
     if found.processes:
         return "torch was imported, but no op ran in a process that could be recorded"
-    if found.births:
-        return f"Python ran ({found.births} of its processes loaded the recorder), but never imported torch"
+    if found.start_records:
+        return f"Python ran ({found.start_records} of its processes loaded the recorder), but never imported torch"
     flags = [word for word in command if word.startswith("-") and not word.startswith("--") and set("IES") & set(word)]
     if flags and "python" in Path(command[0]).name:
         return f"Python was started with {flags[0]}, which keeps the recorder out; omit that option"

@@ -56,7 +56,9 @@ def describe(trace: Trace) -> dict[str, Any]:
         "ops": ops,
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
-        "births": [{"state": birth.state, "why": birth.why, "process": birth.record} for birth in trace.unrecorded],
+        "unrecorded_processes": [
+            {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
+        ],
         "unrecorded": list(unrecorded(trace)),
         "holes": trace.holes,
     }
@@ -138,7 +140,7 @@ def _series(process: ProcessTrace) -> dict[str, int] | None:
 
 
 def _optimizers(process: ProcessTrace) -> list[dict[str, Any]]:
-    """Attempts by optimizer, in the optimizers' order of birth."""
+    """Attempts by optimizer, in the order of their creation."""
     payloads: list[Any] = process.tables["optimizers"].payloads
     made = Counter(process.steps[:, Step.OPTIMIZER].tolist())
     skipped = Counter(process.steps[process.steps[:, Step.SKIPPED] == 1][:, Step.OPTIMIZER].tolist())
@@ -173,8 +175,8 @@ def head_lines(info: Mapping[str, Any]) -> Iterator[str]:
     for process in info["processes"]:
         yield ""
         yield from _process_lines(process)
-    for birth in info["births"]:
-        yield f"\nprocess   {birth['state']}: {_words(birth['process'].get('argv', '?'))}: {birth['why']}"
+    for one in info["unrecorded_processes"]:
+        yield f"\nprocess   {one['state']}: {_words(one['process'].get('argv', '?'))}: {one['why']}"
     for part in info["unrecorded"]:
         yield f"\nmissing   {part}"
     for hole in info["holes"]:

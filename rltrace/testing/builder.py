@@ -162,10 +162,10 @@ class Process:
         alive: bool = False,
         argv: Sequence[str] = ("train.py",),
     ) -> None:
-        birth: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
+        start_record: dict[str, object] = {"name": name, "argv": list(argv), "executable": "python"}
         if not alive:
-            birth["pid"] = 0
-        self.writer = ProcessWriter.open(trace, {**birth, "token": write_start(trace, birth)})
+            start_record["pid"] = 0
+        self.writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
         self.name = self.writer.name
         self.tables = Interned()
         self.step = 0

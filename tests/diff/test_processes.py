@@ -102,7 +102,7 @@ def test_a_pools_processes_take_tasks_as_timing_has_it(tmp_path: Path, tasks: tu
 @pytest.mark.parametrize(
     ("tasks", "verdict"), [(("abcd",), Verdict.IDENTICAL), (("abc",), Verdict.UNKNOWN), ((), Verdict.UNKNOWN)]
 )
-def test_a_pools_process_that_left_nothing_but_its_birth(
+def test_a_pools_process_that_left_nothing_but_its_start_record(
     tmp_path: Path, tasks: tuple[str, ...], verdict: Verdict
 ) -> None:
     """It was terminated while it still imported torch: not missed where the others took every task."""

@@ -62,7 +62,7 @@ def test_children_are_named_by_what_they_run(cli: Any) -> None:
         "rank0/child:plot.py": ["ones", "cos"],
         "rank1/main": ["ones", "tan"],
     }
-    assert all(process.start_record["wanted"] == process.name for process in trace.processes)
+    assert all(process.start_record["requested"] == process.name for process in trace.processes)
 
 
 KINDS = """
@@ -195,5 +195,5 @@ def test_spawned_workers(run: Any) -> None:
     assert {name: state for name, state in states(trace).items() if name in alike} == {
         name: {"complete"} for name in alike if name != "rank0/pool"
     }
-    helpers = sorted(str(birth.record["argv"][-1]) for birth in trace.unrecorded)
+    helpers = sorted(str(start_record.record["argv"][-1]) for start_record in trace.unrecorded)
     assert helpers == ["multiprocessing.forkserver", "multiprocessing.resource_tracker"]  # without torch

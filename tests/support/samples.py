@@ -9,7 +9,7 @@ from rltrace.trace.format.process_start import write_start
 
 
 def small_trace(path: Path, noise: str = "") -> Path:
-    """Two processes, three streams, segments, tables, steps, series, a window, facts, a birth that came to nothing.
+    """Two processes, three streams, segments, tables, steps, series, a window, facts, a start record without a process.
 
     ``noise`` is what the second step reads from outside: another one makes a program of the same ops diverge there.
     """

@@ -52,7 +52,7 @@ def test_heads_that_make_no_sense(heads: object) -> None:
 
 def test_a_journal_may_have_grown() -> None:
     """What came after the end of the launch is no damage; what has gone, or is other, is."""
-    first, digest = frame(0, {"type": "birth"})
+    first, digest = frame(0, {"type": "start"})
     second, _ = frame(digest, {"type": "end"})
     head = Head(0, len(first), digest)
     assert lost_records(head, parse_journal(first)) is None
@@ -137,7 +137,7 @@ def test_a_process_of_another_launch(tmp_path: Path, ended: bool) -> None:
 
 
 def test_the_journal_of_another_launch(tmp_path: Path) -> None:
-    """Nor is the launch's own journal: it is not believed, and the processes are read, which left their births here."""
+    """Nor is the launch's own journal: it is ignored, and the processes that left start records here are read."""
     path, other = small_trace(tmp_path / "a.zarr"), small_trace(tmp_path / "b.zarr")
     shutil.copy(other / "journal/log", path / "journal/log")
     found = open_trace(path)
@@ -171,7 +171,7 @@ def test_a_name_taken_by_a_process_about_to_begin(trace: Path) -> None:
     alive = write_start(trace, {"argv": ["train.py"]})
     claim_name(trace, "rank0/main")
     assert open_trace(trace).holes == ()
-    (trace / "births" / f"{alive}.json").unlink()
+    (trace / "starts" / f"{alive}.json").unlink()
     assert [hole.why for hole in open_trace(trace).holes] == ["process rank0/main took its name and is missing"]
     end_launch(trace, {"status": 0})
     assert open_trace(trace).holes == ()

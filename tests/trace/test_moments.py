@@ -102,8 +102,8 @@ class Program:
         end_launch(self.path, {"status": 0})
 
     def record(self) -> None:
-        birth = {**self.start_record, "token": write_start(self.path, self.start_record)}
-        writer = ProcessWriter.open(self.path, birth)
+        start_record = {**self.start_record, "token": write_start(self.path, self.start_record)}
+        writer = ProcessWriter.open(self.path, start_record)
         writer.facts("op", "testing", {"cpu": "x"})
         writer.request_values(ValueRequest(("all",), False, 1 << 20))
         stream = writer.stream("rank0/main")

@@ -1,4 +1,4 @@
-"""Birth records are small, checked, and know their process again."""
+"""Start records are small, checked, and know their process again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rltrace.trace.format.process_start import is_alive, parse_start, this_proce
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A folder that can take birth records."""
-    (tmp_path / "births").mkdir()
+    """A folder that can take start records."""
+    (tmp_path / "starts").mkdir()
     return tmp_path
 
 
 def test_round_trip(trace: Path) -> None:
     """What was said comes back, with the process's own marks."""
     token = write_start(trace, {"argv": ["train.py"], "name": "rank0/main"})
-    record = parse_start((trace / "births" / f"{token}.json").read_bytes())
+    record = parse_start((trace / "starts" / f"{token}.json").read_bytes())
     assert record is not None
     assert record["argv"] == ["train.py"]
     assert record["pid"] == os.getpid()
@@ -35,9 +35,9 @@ def test_tokens_are_distinct(trace: Path) -> None:
 
 
 def test_any_flipped_byte_is_noticed_or_changes_nothing(trace: Path) -> None:
-    """A damaged birth record is no birth record."""
+    """A damaged start record is no start record."""
     token = write_start(trace, {"argv": ["train.py"]})
-    data = (trace / "births" / f"{token}.json").read_bytes()
+    data = (trace / "starts" / f"{token}.json").read_bytes()
     whole = parse_start(data)
     for at in range(len(data)):
         flipped = bytearray(data)

@@ -46,21 +46,21 @@ def test_nothing_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["zarr.json", "journal"])
 def test_another_format_is_refused_by_name(sample: Path, where: str) -> None:
     """Another major version is not guessed at, wherever it is named; a newer minor one is read."""
-    for version in ([2, 7], [3, 0], [1, 0]):
+    for version in ([3, 7], [4, 0], [2, 0]):
         if where == "zarr.json":
             document = {"zarr_format": 3, "node_type": "group", "attributes": {"rltrace": {"format": version}}}
             (sample / "zarr.json").write_text(json.dumps(document))
         else:
             rewrite(sample / "journal/log", lambda r, v=version: {**r, "format": v} if r["type"] == "launch" else r)
-        if version == [3, 0]:
-            with pytest.raises(FormatVersionError, match=r"format 3\.0.*install a newer one"):
+        if version == [4, 0]:
+            with pytest.raises(FormatVersionError, match=r"format 4\.0.*install a newer one"):
                 open_trace(sample)
-        elif version == [2, 7]:
-            assert open_trace(sample).format == (2, 7)
+        elif version == [3, 7]:
+            assert open_trace(sample).format == (3, 7)
         else:
-            rewrite(sample / "journal/log", lambda r: {**r, "format": [1, 0]} if r["type"] == "launch" else r)
+            rewrite(sample / "journal/log", lambda r: {**r, "format": [2, 0]} if r["type"] == "launch" else r)
             (sample / "zarr.json").unlink(missing_ok=True)
-            with pytest.raises(FormatVersionError, match=r"format 1\.0.*record again"):
+            with pytest.raises(FormatVersionError, match=r"format 2\.0.*record again"):
                 open_trace(sample)
 
 
@@ -101,7 +101,7 @@ def test_states(tmp_path: Path) -> None:
         "rank3/main": "complete",
     }
     assert [p.after_op for p in trace.processes] == [1, 1, 0, 0]
-    assert sorted((birth.record["argv"][0], birth.state) for birth in trace.unrecorded) == [
+    assert sorted((start_record.record["argv"][0], start_record.state) for start_record in trace.unrecorded) == [
         ("ls", "never-recorded"),
         ("train.py", "running"),
     ]

@@ -132,12 +132,12 @@ def test_all_together_under_a_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["../secret", "births/../../secret", "births/../births/x", "/etc/passwd", "link/secret"]
+    "key", ["../secret", "starts/../../secret", "starts/../starts/x", "/etc/passwd", "link/secret"]
 )
 def test_no_key_leads_out(tmp_path: Path, key: str) -> None:
     """Neither what stands elsewhere nor whether it does can be asked for."""
     (tmp_path / "secret").write_text("x")
-    (tmp_path / "t" / "births").mkdir(parents=True)
+    (tmp_path / "t" / "starts").mkdir(parents=True)
     (tmp_path / "t" / "link").symlink_to(tmp_path)
     folder = Folder(tmp_path / "t")
     assert not folder.holds(key)
@@ -194,7 +194,7 @@ BELL = "\x1b]0;title\x07\x9b31m"
 
 
 def test_no_name_holds_what_a_terminal_acts_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Escape sequences in records, births and tables are shown as marks; a letter with an accent is a letter."""
+    """Escape sequences in records, start_records and tables are shown as marks; a letter with an accent is a letter."""
     builder = TraceBuilder(tmp_path / "t")
     builder.op("aten.mm.default", site=(f"Zoë{BELL}.py", 3, f"run{BELL}", f"loss{BELL}()"), module=f"net{BELL}")
     builder.fact(f"cpu.{BELL}", BELL)

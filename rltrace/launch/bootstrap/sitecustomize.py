@@ -1,6 +1,6 @@
 """Runs in every Python process of a recorded program, before the program: starts the recorder after ``import torch``.
 
-This folder is first on PYTHONPATH, so the interpreter imports this file when it starts. It writes a birth record, waits
+This folder is first on PYTHONPATH, so the interpreter imports this file when it starts. It writes a start record, waits
 for ``import torch`` to finish, and runs the user's sitecustomize, which it hides. Until torch is imported nothing else
 of rltrace is loaded. Errors become a note in the trace: the program never notices.
 """
@@ -20,8 +20,8 @@ FOLDER = os.path.dirname(__file__)  # noqa: PTH120  pathlib is not loaded at thi
 OPTIONS = "RLTRACE_RECORD"
 """Variable with the options (``rltrace.recorder.base.options.VARIABLE``)."""
 
-BIRTHS = "RLTRACE_BIRTHS"
-"""Variable with the folder for birth records (``rltrace.launch.command.BIRTHS``)."""
+STARTS_VARIABLE = "RLTRACE_STARTS"
+"""Variable with the folder for start records (``rltrace.launch.command.STARTS_VARIABLE``)."""
 
 HELPERS = ("resource_tracker", "forkserver", "spawn")
 """Modules of multiprocessing that it starts with ``python -c``."""
@@ -33,8 +33,8 @@ COMPILER = ("torch/_inductor/compile_worker/", '\nfrom ctypes import cdll\ncdll.
 """Texts in the command lines of processes that Inductor starts: workers, probes (``cpu_vec_isa``)."""
 
 
-class Birth:
-    """This process's birth record and failure notes in the trace."""
+class StartRecord:
+    """This process's start record and failure notes in the trace."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -85,8 +85,8 @@ class TorchWatch:
     spec is missed.
     """
 
-    def __init__(self, birth: Birth, options: str) -> None:
-        self.birth = birth
+    def __init__(self, start_record: StartRecord, options: str) -> None:
+        self.start_record = start_record
         self.options = options
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -122,17 +122,17 @@ class TorchWatch:
         try:
             spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, put)})
         except Exception as error:
-            self.birth.note_failure(error)
+            self.start_record.note_failure(error)
 
     def finished(self) -> None:
         """torch has been imported: remove this finder, start the recorder."""
         if self not in sys.meta_path:
             return
         sys.meta_path.remove(self)
-        start_recorder(self.birth, self.options)
+        start_recorder(self.start_record, self.options)
 
 
-def start_recorder(birth: Birth, options: str) -> None:
+def start_recorder(start_record: StartRecord, options: str) -> None:
     """Start the recorder; an error becomes a note, and the program goes on.
 
     Its allocations stay; if they were counted, the garbage collector would traverse all of torch's objects once more at
@@ -143,17 +143,17 @@ def start_recorder(birth: Birth, options: str) -> None:
     enabled = gc.isenabled()
     gc.disable()
     try:
-        _start_recorder(birth, options)
+        _start_recorder(start_record, options)
     finally:
         if enabled:
             gc.enable()
 
 
-def _start_recorder(birth: Birth, options: str) -> None:
+def _start_recorder(start_record: StartRecord, options: str) -> None:
     try:
-        if os.getpid() != birth.pid:  # forked since, by a helper that had not imported torch
-            birth = Birth(birth.folder)
-            birth.write()
+        if os.getpid() != start_record.pid:  # forked since, by a helper that had not imported torch
+            start_record = StartRecord(start_record.folder)
+            start_record.write()
         from rltrace.recorder.base.options import RecordOptions
 
         recording = RecordOptions.from_environment({OPTIONS: options})
@@ -167,26 +167,26 @@ def _start_recorder(birth: Birth, options: str) -> None:
             from rltrace.live_diff.start import start
         else:
             from rltrace.recorder.session.session import start
-        start(recording, birth.token)
+        start(recording, start_record.token)
     except Exception as error:
-        birth.note_failure(error)
+        start_record.note_failure(error)
 
 
 def begin() -> None:
-    """Write the birth record and wait for torch; does nothing outside a recording, or a second time."""
-    options, folder = os.environ.get(OPTIONS), os.environ.get(BIRTHS)
+    """Write the start record and wait for torch; does nothing outside a recording, or a second time."""
+    options, folder = os.environ.get(OPTIONS), os.environ.get(STARTS_VARIABLE)
     if not options or not folder or ALIAS in sys.modules or _serves_compiler():
         return
     sys.modules[ALIAS] = sys.modules[__name__]
-    birth = Birth(folder)
+    start_record = StartRecord(folder)
     try:
-        birth.write()
+        start_record.write()
     except OSError:
         return  # the trace is gone or cannot be written: nothing can be recorded
     if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
-        start_recorder(birth, options)
+        start_recorder(start_record, options)
     else:
-        sys.meta_path.insert(0, TorchWatch(birth, options))
+        sys.meta_path.insert(0, TorchWatch(start_record, options))
 
 
 def _serves_compiler() -> bool:

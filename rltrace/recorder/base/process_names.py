@@ -62,7 +62,7 @@ def ray_role() -> str | None:
 
 
 ENDING = ".children"
-"""Suffix of the list, beside the parent's birth record: a line ``pid start number`` for each child."""
+"""Suffix of the list, beside the parent's start record: a line ``pid start number`` for each child."""
 
 MAX_ANCESTORS = 8
 """Processes above a child that are searched for its parent: past shells, ``env``, ``timeout`` …"""

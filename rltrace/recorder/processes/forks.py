@@ -50,7 +50,7 @@ class Recording(Protocol):
 
 
 Start = Callable[[Inheritance, str, str | None], "Recording"]
-"""Starts to record, with the token of the birth record and the name if there is one."""
+"""Starts to record, with the token of the start record and the name if there is one."""
 
 
 class ForkedChild:
@@ -63,14 +63,14 @@ class ForkedChild:
         self.begun = False
 
     def wait(self) -> None:
-        """Write the birth record; begin at the first op."""
+        """Write the start record; begin at the first op."""
         options = self.inheritance.options
         if _on_the_way_to_exec():
             self.forget()
             return
-        birth = {"parent": os.getppid(), "forked": True, "argv": masked_arguments(sys.argv)}
+        start_record = {"parent": os.getppid(), "forked": True, "argv": masked_arguments(sys.argv)}
         try:
-            self._token = write_start(options.trace, birth)
+            self._token = write_start(options.trace, start_record)
         except OSError:  # the trace is gone: nothing can be recorded
             self.forget()
             return

@@ -76,7 +76,7 @@ class Session:
         self._finished = False
         self._closed = threading.Event()
         self._trace, self._token = Path(options.trace), token
-        self._writer = ProcessWriter.open(self._trace, _birth(token, name or process_name(options.trace)))
+        self._writer = ProcessWriter.open(self._trace, _start_record(token, name or process_name(options.trace)))
         self._process = ProcessState(self.fail, verify_inputs=options.verify_inputs)
         self._process.report_missing = self._note_missing
         self._extension = extend and extend(self._writer.name)
@@ -349,7 +349,7 @@ class Session:
         self._process.module_names.inherit(module_names)
 
 
-def _birth(token: str, name: str) -> dict[str, object]:
+def _start_record(token: str, name: str) -> dict[str, object]:
     return {
         "name": name,
         "token": token,

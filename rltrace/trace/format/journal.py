@@ -276,4 +276,4 @@ def lost_records(head: Head, journal: Journal) -> str | None:
 
 def start_record_of(journal: Journal) -> Record:
     """The first record of a process's journal; empty where it has none."""
-    return next((record for record in journal.records if record["type"] == "birth"), {})
+    return next((record for record in journal.records if record["type"] == "start"), {})

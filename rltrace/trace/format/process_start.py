@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-STARTS = "births"
+STARTS = "starts"
 MAX_START_BYTES = 1 << 20
 
 

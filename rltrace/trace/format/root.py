@@ -87,7 +87,7 @@ def record_error(what: str, error: OSError, reason: str = "") -> RecordError:
 
 
 def name_file(name: bytes) -> str:
-    """File in ``births/`` whose exclusive creation claims the name of a process."""
+    """File in ``starts/`` whose exclusive creation claims the name of a process."""
     return f"{xxh3_64_hexdigest(name)}.name"
 
 

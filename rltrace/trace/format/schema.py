@@ -5,7 +5,7 @@ Owns the names and numbers that the writer, the reader and ``docs/reference/trac
     TRACE.zarr/
       zarr.json                     a zarr v3 group; attributes {"rltrace": {"format": [major, minor]}}
       journal/log                   framed, checksummed records of the launch (see LAUNCH_RECORD_TYPES)
-      births/TOKEN.json             one per process that started; births/KEY.name: one per claimed name
+      starts/TOKEN.json             one per process that started; starts/KEY.name: one per claimed name
       processes/zarr.json
       processes/N/zarr.json         one group per process, N claimed by exclusive mkdir
       processes/N/journal/log       framed records of this process (see RECORD_TYPES)
@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (2, 0)
+FORMAT: Final = (3, 0)
 """(major, minor). Readers refuse another major version, and ignore unknown fields."""
 
 SEGMENT_ROWS: Final = 65_536
@@ -356,7 +356,7 @@ class TensorOwner(IntEnum):
 # --- journal records ------------------------------------------------------------------------------------------------
 #
 # Frame: b"RLJ1" | uint32 length | payload (JSON, UTF-8) | uint64 XXH3 over the previous frame's digest and the payload.
-# Every payload has "type". Of a process "birth" always comes first, of a launch "launch".
+# Every payload has "type". Of a process "start" always comes first, of a launch "launch".
 
 LAUNCH_RECORD_TYPES: Final = {
     "launch": "format, created, and facts of the launch: command, cwd, host, options, …",
@@ -372,8 +372,8 @@ LAUNCH_RECORD_TYPES: Final = {
 """The launch's journal: type to fields."""
 
 RECORD_TYPES: Final = {
-    "birth": "name, wanted, token, launch (digest of the first frame of the launch's journal), pid, parent, host, boot,"
-    " started, time, argv, …",
+    "start": "name, requested, token, launch (digest of the first frame of the launch's journal), pid, parent, host,"
+    " boot, started, time, argv, …",
     "facts": "level, engine, facts: {name: value} of the machine and the process; the later of one name counts",
     "stream": "stream, name",
     "window": "stream, first_step, end_step (null: to the end), row at which recording of ops began",
@@ -410,3 +410,5 @@ RECORD_TYPES: Final = {
 #
 # 1.0  before the first release
 # 2.0  column SETTINGS and table "settings": what torch was set to when an op ran
+# 3.0  folder starts and record type "start" (were births, "birth"), its key requested (was wanted); keys of replay,
+#      patching and against records are those of the JSON reports

@@ -120,7 +120,7 @@ class JournalContent:
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             self._damage.append(f"the journal's record {at} ({record['type']}) is inconsistent: {error}")
 
-    def _read_birth(self, record: Record) -> None:
+    def _read_start(self, record: Record) -> None:
         if self.start_record:
             raise ValueError("a process starts only once")
         check_fields(record, name=str, token=str)

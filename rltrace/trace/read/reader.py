@@ -253,7 +253,7 @@ class Trace:
             record, why = None, str(error)
         if record is None:
             self.other_holes.append(f"{STARTS}/{token}.json {why}")
-            return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its birth record {why}")
+            return UnrecordedProcess(token, {}, NEVER_RECORDED, f"its start record {why}")
         if is_alive(record):
             return UnrecordedProcess(token, record, RUNNING, f"process {record.get('pid')} has not begun to record")
         failure = self._failure(token)

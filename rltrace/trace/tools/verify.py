@@ -322,7 +322,7 @@ class _Work:
 
 
 def _is_own(name: str, data: bytes) -> bool:
-    """Whether the content of a file of ``births/`` matches its name."""
+    """Whether the content of a file of ``starts/`` matches its name."""
     if name.endswith(".name"):
         return name_file(data) == name
     start, token = parse_start(data), name.removesuffix(".json")

@@ -158,9 +158,9 @@ class ProcessWriter:
             for spec in (TABLES, STEPS):
                 make_node(folder / spec.name, spec.document(0))
             launch = first_digest(os.fspath(Path(trace, JOURNAL)))
-            own = {"name": name, "wanted": requested, "launch": None if launch is None else f"{launch:016x}"}
+            own = {"name": name, "requested": requested, "launch": None if launch is None else f"{launch:016x}"}
             journal = JournalWriter(os.fspath(folder / JOURNAL))
-            journal.append([{"type": "birth", **this_process(), **facts, **own}])
+            journal.append([{"type": "start", **this_process(), **facts, **own}])
         except OSError as error:
             raise record_error(f"{trace} cannot be written", error) from error
         return cls(folder, name, journal)
