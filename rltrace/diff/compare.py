@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rltrace.command_lines import line, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
-from rltrace.diff.base.bisect import Watch
+from rltrace.diff.base.bisect import OnProbe
 from rltrace.diff.base.coverage import (
+    coverage_notes,
     is_finished,
+    merge_events,
+    merge_marked,
+    merge_structures,
     recorded_throughout,
     side_of,
-    unrecorded,
-    whole_marked,
-    whole_structure,
-    whole_told,
 )
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import (
@@ -267,7 +267,7 @@ def compare(
     strict: bool = False,
     tolerance: float = TOLERANCE,
     progress: Progress | None = None,
-    watch: Watch | None = None,
+    watch: OnProbe | None = None,
 ) -> Comparison:
     """Compare two traces.
 
@@ -301,7 +301,7 @@ class _Comparing:
     strict: bool
     tolerance: float
     progress: Progress | None
-    watch: Watch | None
+    watch: OnProbe | None
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
     pools: list[PoolResult] = field(default_factory=list)
@@ -403,7 +403,7 @@ class _Comparing:
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += logged_otherwise(drift)
-        self.notes += dict.fromkeys([*unrecorded(self.a), *unrecorded(self.b)])
+        self.notes += dict.fromkeys([*coverage_notes(self.a), *coverage_notes(self.b)])
         others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))
         self.notes += filter(None, [same_bits_note(others, str(self.a.path), str(self.b.path))])
         holes = self._holes()  # what a series lacks is told as well, and decides nothing
@@ -417,11 +417,11 @@ class _Comparing:
             first=first,
             first_value=first_value,
             unordered=tuple(unordered),
-            structure=whole_structure([result.structure for _, result in self.streams]),
+            structure=merge_structures([result.structure for _, result in self.streams]),
             search=self._search(),
             holes=holes,
-            marked=whole_marked([result.marked for _, result in self.streams]),
-            told=whole_told([result.told for _, result in self.streams]),
+            marked=merge_marked([result.marked for _, result in self.streams]),
+            told=merge_events([result.told for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},

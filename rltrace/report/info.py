@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rltrace.diff.base.coverage import unrecorded
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace, TraceHole
@@ -58,7 +58,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "size": {"bytes": size, "files": files, "bytes_per_op": round(size / ops, 2) if ops else None},
         "processes": [_process(process) for process in trace.processes],
         "births": [{"state": birth.state, "why": birth.why, "process": _plain(birth.record)} for birth in trace.births],
-        "unrecorded": list(unrecorded(trace)),
+        "unrecorded": list(coverage_notes(trace)),
         "holes": [_hole(hole) for hole in trace.holes],
     }
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, row_at, writer_of
 from rltrace.diff.base.kernels import (
-    behind_a_name,
-    choosing,
-    chosen_text,
+    choice_text,
+    code_settings,
+    identifies_kernel,
     is_another_grid,
     kernel_differences,
-    seen_alike,
+    same_launches,
+    settings_choosing,
     settings_differences,
     settings_text,
-    tells_what_ran,
 )
 from rltrace.diff.base.model import Cause, InputsMatch, Received
 from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, skeleton_text
@@ -64,22 +64,22 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
 # observation.
 
 
-def was_equal_when_the_window_began(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
+def was_equal_when_the_window_began(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
     """Whether an input that differs now is known to have been equal when the recording of ops began.
 
     ``x`` and ``y`` are the input's links; at least one of them says "outside".
     """
-    held_a, held_b = held_at_opening(scene.a, a, x), held_at_opening(scene.b, b, y)
+    held_a, held_b = held_at_opening(context.a, a, x), held_at_opening(context.b, b, y)
     if x.distance == y.distance == Origin.OUTSIDE:
         return bool({x.digest, y.digest} & held_a & held_b)
     return bool({x.digest, y.digest} & (held_a or written(a, x)) & (held_b or written(b, y)))
 
 
-def held_before_the_window(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
+def held_before_the_window(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
     """Whether one side knows the writer of an input, and for the other it is from before its window."""
     if x.distance == y.distance:
         return False
-    view, digest = (scene.a, x.digest) if x.distance == Origin.OUTSIDE else (scene.b, y.digest)
+    view, digest = (context.a, x.digest) if x.distance == Origin.OUTSIDE else (context.b, y.digest)
     return digest in view.opening_digests
 
 
@@ -138,9 +138,9 @@ class Classification:
     decided: Judgement
 
 
-def judge(scene: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Classification:
+def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Classification:
     """The cause of the first pair that differs."""
-    inputs = match_inputs(scene, a, b)
+    inputs = match_inputs(context, a, b)
     known = combined(inputs)
     if not a.is_op:
         cause, why = event_cause(a)
@@ -150,37 +150,37 @@ def judge(scene: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Cla
     if difference.rng:
         why = "the RNG state already differed before the op drew: another seed, or an earlier extra draw"
         return Classification(a, b, Judgement(Cause.RNG, known, why))
-    marked = _marked_origin(scene, a, b, inputs)
+    marked = _marked_origin(context, a, b, inputs)
     if marked is not None:
         return marked
     unequal = [entered for entered in inputs if entered.match is InputsMatch.DIFFER]
     if unequal:
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
-        return Classification(a, b, _of_input(scene, a, b, (outside or unequal)[0]))
-    strangers = _written_by_strangers(scene, a, b, inputs)
+        return Classification(a, b, _of_input(context, a, b, (outside or unequal)[0]))
+    strangers = _written_by_strangers(context, a, b, inputs)
     if strangers is not None:
         return Classification(a, b, strangers)
     if difference.structure or difference.arguments:
         return Classification(a, b, Judgement(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
-    return Classification(a, b, _noting_region(_noting_memory(_of_kernel(scene, a, b, known), a, b), a))
+    return Classification(a, b, _noting_region(_noting_memory(_of_kernel(context, a, b, known), a, b), a))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _of_input(scene: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgement:
+def _of_input(context: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgement:
     """The cause where an input's bytes differ though every earlier matched op is equal."""
     what = input_text(a, entered.place)
     x, y = entered.a, entered.b
     if Origin.OUTSIDE in (x.distance, y.distance):
-        received = _received(scene, a, x, b, y)
+        received = _received(context, a, x, b, y)
         if received is not None:
             why = f"{what} came from other processes with {received.op} (row {received.a_index:,}) and differs"
             return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
-        if was_equal_when_the_window_began(scene, a, x, b, y):
+        if was_equal_when_the_window_began(context, a, x, b, y):
             why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
             return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
-        if held_before_the_window(scene, a, x, b, y):
+        if held_before_the_window(context, a, x, b, y):
             why = f"{what} dates from before the recording of ops began on one side, and differs"
             return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
         why = f"{what} came from outside (no recorded op wrote it) and differs"
@@ -190,7 +190,7 @@ def _of_input(scene: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgeme
     opening = _from_opening_row(a, x, b, y, what)
     if opening is not None:
         return opening
-    writers = _writers(scene, a, x, b, y)
+    writers = _writers(context, a, x, b, y)
     if writers is not None:
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
     several = _several(x.distance, y.distance)
@@ -205,10 +205,10 @@ def _of_input(scene: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgeme
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
 
 
-def _received(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
+def _received(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
     """The collective with which both sides were sent an input; None where either was not, or it is not one op."""
     with_a, with_b = came_with(a, x), came_with(b, y)
-    if with_a is None or with_b is None or scene.matching.partner(with_a.index) != with_b.index:
+    if with_a is None or with_b is None or context.matching.partner(with_a.index) != with_b.index:
         return None
     return Received(with_a.op, with_a.index, with_b.index, ranks_of(with_a))
 
@@ -233,10 +233,10 @@ def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Judgem
     return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
 
 
-def _writers(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
+def _writers(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
     """Who wrote an input, where that is not the same op on both sides."""
     writer_a, writer_b = writer_of(a, x), writer_of(b, y)
-    if writer_a is None or writer_b is None or scene.matching.partner(writer_a.index) == writer_b.index:
+    if writer_a is None or writer_b is None or context.matching.partner(writer_a.index) == writer_b.index:
         return None
     wrote_a, wrote_b = (writer.rows.outputs(writer.place) for writer in (writer_a, writer_b))
     if wrote_a and wrote_a == wrote_b:  # one of two equal ops: whichever it was, what it wrote is what B's wrote
@@ -244,11 +244,11 @@ def _writers(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> str | 
     return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
 
 
-def _written_by_strangers(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
+def _written_by_strangers(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
     """The cause where nobody read an input on both sides, and ops that are not the same wrote it last."""
     for entered in inputs:
-        if entered.match is InputsMatch.UNKNOWN and not input_is_equal(scene, a, b, entered.place):
-            writers = _writers(scene, a, entered.a, b, entered.b)
+        if entered.match is InputsMatch.UNKNOWN and not input_is_equal(context, a, b, entered.place):
+            writers = _writers(context, a, entered.a, b, entered.b)
             if writers is None:
                 writers = _several(origin_of(a, entered.a), origin_of(b, entered.b))
             if writers is not None:
@@ -257,30 +257,30 @@ def _written_by_strangers(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[I
     return None
 
 
-def _marked_origin(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Classification | None:
+def _marked_origin(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Classification | None:
     """The first op that read unwritten memory, where an input of this unmarked pair goes back to one that differs."""
     if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
         return None
-    found = _marked_producer(scene, a, b, inputs)
+    found = _marked_producer(context, a, b, inputs)
     if found is None:
         return None
     origin = found
     for _ in range(LONGEST_TRAIL):
-        earlier = _marked_producer(scene, *origin, match_inputs(scene, *origin))
+        earlier = _marked_producer(context, *origin, match_inputs(context, *origin))
         if earlier is None:
             break
         origin = earlier
     why = f"it may have read uninitialised memory: its outputs differ, and {a} (row {a.index:,}) computes with them"
-    return Classification(*origin, Judgement(Cause.UNINITIALISED, combined(match_inputs(scene, *origin)), why))
+    return Classification(*origin, Judgement(Cause.UNINITIALISED, combined(match_inputs(context, *origin)), why))
 
 
-def _marked_producer(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
+def _marked_producer(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
     for entered in inputs:
         writer_a, writer_b = writer_of(a, entered.a), writer_of(b, entered.b)
         if entered.match is InputsMatch.READ or writer_a is None or writer_b is None:
             continue
         flags = writer_a.rows.flags(writer_a.place) | writer_b.rows.flags(writer_b.place)
-        matched = scene.matching.partner(writer_a.index) == writer_b.index
+        matched = context.matching.partner(writer_a.index) == writer_b.index
         if matched and flags & RowFlag.MARKED and not same_bytes(writer_a, None, writer_b, None):
             return writer_a, writer_b
     return None
@@ -317,13 +317,13 @@ def _noting_region(decided: Judgement, a: RowAt) -> Judgement:
     return replace(decided, because=f"{decided.because}; {inside}")
 
 
-def _of_kernel(scene: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
+def _of_kernel(context: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
     """The cause where outputs differ and nothing that went in is known to.
 
     That another kernel ran explains a difference only where the inputs match. Where that is not known it is a lead.
     """
     same_state = "; the RNG state is the same" if a.rows.rng(a.place) is not None else ""
-    another = _another_kernel(scene, a, b)
+    another = _another_kernel(context, a, b)
     if known is InputsMatch.UNKNOWN:
         lead = f"; {another}, which explains it if they match" if another else ""
         why = f"its outputs differ, and not all of its inputs could be compared{same_state}{lead}"
@@ -331,7 +331,7 @@ def _of_kernel(scene: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Ju
     start = f"its inputs match and its outputs differ{same_state}"
     if another:
         return Judgement(Cause.KERNEL, known, f"{start}: {another}")
-    known_a, known_b = tells_what_ran(a.kernel), tells_what_ran(b.kernel)
+    known_a, known_b = identifies_kernel(a.kernel), identifies_kernel(b.kernel)
     if known_a and known_b:
         why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_TRIED}"
         return Judgement(Cause.SAME_KERNEL, known, why)
@@ -339,25 +339,25 @@ def _of_kernel(scene: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Ju
     return Judgement(Cause.COMPUTATION, known, f"{start}; the kernel is unknown on {missing}")
 
 
-def _another_kernel(scene: DiffContext, a: RowAt, b: RowAt) -> str | None:
+def _another_kernel(context: DiffContext, a: RowAt, b: RowAt) -> str | None:
     """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
     under = settings_text(a.op, (a.kernel, b.kernel), settings_differences(a.settings, b.settings))
     if differences:
         what = "the same kernel ran on another grid" if is_another_grid(a.kernel, b.kernel) else "another kernel ran"
-        chosen = chosen_text(a.op, a.kernel, b.kernel, scene.settings)
+        chosen = choice_text(a.op, a.kernel, b.kernel, context.settings)
         return f"{what} ({', '.join(differences)}){chosen}" + (f"; {under}" if under else "")
-    if under and not seen_alike(a.kernel, b.kernel):
+    if under and not same_launches(a.kernel, b.kernel):
         return under
-    settings, what = scene.settings, "the settings that select kernels differ"
-    if seen_alike(a.kernel, b.kernel):
+    settings, what = context.settings, "the settings that select kernels differ"
+    if same_launches(a.kernel, b.kernel):
         settings, what = (
-            behind_a_name(settings),
+            code_settings(settings),
             "kernels of the same name ran, but the code behind the name may differ",
         )
     if not settings:
         return None
-    first = choosing(a.op, a.kernel, b.kernel, settings)
+    first = settings_choosing(a.op, a.kernel, b.kernel, settings)
     ranked = [*first, *(setting for setting in settings if setting not in first)]
     names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in ranked[:3])
     more = "" if len(settings) <= 3 else f" and {len(settings) - 3} more"

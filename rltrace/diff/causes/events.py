@@ -119,7 +119,7 @@ def event_at(row: RowAt) -> Event:
 
 
 def events_before(
-    scene: DiffContext,
+    context: DiffContext,
     end: int,
     end_b: int | None,
     is_open: Callable[[], bool],
@@ -130,12 +130,12 @@ def events_before(
     stop = end
     while stop > down_to and end - stop < (FARTHEST if is_open() else FAR):
         start = max(stop - PIECE, down_to)
-        rows = scene.a.read(start, stop).rows
+        rows = context.a.read(start, stop).rows
         for place in np.flatnonzero(np.isin(rows.column(Column.KIND), list(kinds)))[::-1].tolist():
-            partner = scene.matching.partner(start + place)
-            if partner is None or (end_b is not None and partner >= end_b) or partner >= scene.b.rows:
+            partner = context.matching.partner(start + place)
+            if partner is None or (end_b is not None and partner >= end_b) or partner >= context.b.rows:
                 continue
-            a, b = RowAt(scene.a, rows, place), row_at(scene.b, partner)
+            a, b = RowAt(context.a, rows, place), row_at(context.b, partner)
             if a.op == b.op:
                 yield EventPair(a, b, event_at(a), event_at(b))
         stop = start
@@ -258,13 +258,13 @@ MADE = ("environment", "vector environment")
 KINDS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 
-def behind(scene: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
+def behind(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
     """Sentences, without a capital and a full stop. ``about``: the event that is named, which is at ``end``; None: an
     op took in what differs."""
-    if not any(_may_tell(view) for view in (scene.a, scene.b)):
+    if not any(_may_tell(view) for view in (context.a, context.b)):
         return []
     try:
-        return sentences(list(events_before(scene, end, end_b, bool, kinds=KINDS)), about)
+        return sentences(list(events_before(context, end, end_b, bool, kinds=KINDS)), about)
     except HoleError:
         return []
 
@@ -434,7 +434,7 @@ def event_judgement(
     return Judgement(Cause.OUTSIDE, InputsMatch.UNKNOWN, "; ".join(words))
 
 
-def came_in(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> Finding | None:
+def came_in(context: DiffContext, finding: Finding, looked_at: int, first: int | None) -> Finding | None:
     """The finding at the event that ``finding`` goes back to; None where there is none.
 
     ``looked_at``: rows of A up to which the matching is known. ``first``: the first marked row that differs, where the
@@ -443,27 +443,27 @@ def came_in(scene: DiffContext, finding: Finding, looked_at: int, first: int | N
     if finding.cause not in FROM_OUTSIDE:
         return None
     try:
-        found, lasts = _origin(scene, finding, looked_at, first)
-        return None if found is None else _finding(scene, found, finding, lasts=lasts)
+        found, lasts = _origin(context, finding, looked_at, first)
+        return None if found is None else _finding(context, found, finding, lasts=lasts)
     except HoleError:
         return None
 
 
-def with_what_is_behind(scene: DiffContext, finding: Finding) -> Finding:
+def with_what_is_behind(context: DiffContext, finding: Finding) -> Finding:
     """A difference that came in from outside, and through no event: with how the spaces were seeded before it."""
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
         return finding
-    told = behind(scene, finding.a_index, finding.b_index, None)
+    told = behind(context, finding.a_index, finding.b_index, None)
     return replace(finding, because="; ".join([finding.because, *told])) if told else finding
 
 
-def _origin(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> tuple[EventPair | None, bool]:
+def _origin(context: DiffContext, finding: Finding, looked_at: int, first: int | None) -> tuple[EventPair | None, bool]:
     """From a difference back over the events before it: the last that brought in the very bytes, or else which one."""
     a, b = finding.a_index, finding.b_index
-    other_bytes = set() if a is None or b is None else taken_in(row_at(scene.a, a), row_at(scene.b, b))
+    other_bytes = set() if a is None or b is None else taken_in(row_at(context.a, a), row_at(context.b, b))
     end = looked_at if a is None else min(looked_at, a)
     events: EventTracker[EventPair] = EventTracker()
-    for pair in events_before(scene, end, b, lambda: events.is_open):
+    for pair in events_before(context, end, b, lambda: events.is_open):
         differs = pair.differs
         if differs and other_bytes & pair.brought(differs):
             return pair, True
@@ -474,14 +474,14 @@ def _origin(scene: DiffContext, finding: Finding, looked_at: int, first: int | N
     if first >= end - FAR or events.others_alike is False:
         return None, lasts
     # the first row that differs at all, further back than was looked: an event that no seed undid later
-    later = list(events_before(scene, min(first + FAR, end), b, bool, down_to=first))
+    later = list(events_before(context, min(first + FAR, end), b, bool, down_to=first))
     far = next((p for p in later if p.a.index == first), None)
     undone = far is not None and any(p.is_seeded and p.event_a.what == far.event_a.what for p in later)
     return (None, lasts) if undone else (far, False)
 
 
-def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
-    alone = _extra_event(scene, pair) if lasts else None
+def _finding(context: DiffContext, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
+    alone = _extra_event(context, pair) if lasts else None
     count = Pair(_count(pair.event_a), _count(pair.event_b))
     boundary = Boundary(pair.event_a.what, pair.a.module or None, count, (), later)
     if alone is not None:
@@ -489,7 +489,7 @@ def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool
         decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later), lasts=lasts)
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
-    told = behind(scene, pair.a.index, pair.b.index, pair)
+    told = behind(context, pair.a.index, pair.b.index, pair)
     decided = event_judgement(pair, None, told, _first_op(later), lasts=lasts)
     events = pair.event_a, pair.event_b
     cells = tuple((name, Pair(*(_text(event, name) for event in events))) for name in pair.differs)
@@ -502,14 +502,14 @@ def _first_op(later: Finding) -> list[str]:
     return [] if later.op is None or row is None else [because_of_it(later.op, later.site, row)]
 
 
-def _extra_event(scene: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:
+def _extra_event(context: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:
     """An event of this environment that one side alone has, right before the first that differs."""
-    before = next((p for p in events_before(scene, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
+    before = next((p for p in events_before(context, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
     if before is None:
         return None
     for side, view, start, stop in (
-        ("A", scene.a, before.a.index + 1, pair.a.index),
-        ("B", scene.b, before.b.index + 1, pair.b.index),
+        ("A", context.a, before.a.index + 1, pair.a.index),
+        ("B", context.b, before.b.index + 1, pair.b.index),
     ):
         row = _event_between(view, start, stop, pair.event_a.what)
         if row is not None:

@@ -33,7 +33,7 @@ def control_flow(side: str, row: RowAt, other: str, beside: RowAt | None, harm: 
 
 
 def bytes_used_by_matched(
-    scene: DiffContext, a: tuple[RowRange, Indices], b: tuple[RowRange, Indices], lonely: tuple[Indices, Indices]
+    context: DiffContext, a: tuple[RowRange, Indices], b: tuple[RowRange, Indices], lonely: tuple[Indices, Indices]
 ) -> tuple[RowAt, RowAt] | None:
     """(one-sided writer, matched row that computes with its bytes) where those bytes are not proven equal; else None.
 
@@ -42,8 +42,8 @@ def bytes_used_by_matched(
     found: list[tuple[int, RowAt, RowAt]] = []
     for own, other, rows in ((a, b, lonely[0]), (b, a, lonely[1])):
         for use in _uses(own, other, rows):
-            pair = RowAt(scene.a, a[0].rows, int(a[1][use.pair])), RowAt(scene.b, b[0].rows, int(b[1][use.pair]))
-            if input_is_equal(scene, *pair, use.place):
+            pair = RowAt(context.a, a[0].rows, int(a[1][use.pair])), RowAt(context.b, b[0].rows, int(b[1][use.pair]))
+            if input_is_equal(context, *pair, use.place):
                 continue
             writer = use.writer if use.writer is not None else _last_writer_in_place(own[0].view, use.row, rows)
             if writer is not None:

@@ -37,11 +37,11 @@ class Input:
     match: InputsMatch
 
 
-def match_inputs(scene: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
+def match_inputs(context: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
     """Every tensor input that both rows have, and how it is known whether it matched."""
     links_a, links_b = list(a.rows.inputs(a.place)), list(b.rows.inputs(b.place))
     return [
-        Input(place, x, y, _match(scene, a, x, b, y))
+        Input(place, x, y, _match(context, a, x, b, y))
         for place, (x, y) in enumerate(zip(links_a, links_b, strict=False))
         if Origin.OVERWRITTEN not in (x.distance, y.distance)
     ]
@@ -56,7 +56,7 @@ def combined(inputs: list[Input]) -> InputsMatch:
     return InputsMatch.READ
 
 
-def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
+def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
     read_a, read_b = _digest(a, x), _digest(b, y)
     if read_a is not None and read_b is not None:
         if read_a != read_b:
@@ -64,7 +64,7 @@ def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMa
         return InputsMatch.READ if x.digest is not None and y.digest is not None else InputsMatch.INFERRED
     if x.distance <= 0 or y.distance <= 0 or x.known or y.known:
         return InputsMatch.UNKNOWN
-    matched = scene.matching.partner(a.index - x.distance) == b.index - y.distance
+    matched = context.matching.partner(a.index - x.distance) == b.index - y.distance
     target_a, target_b = reach(a, x.distance), reach(b, y.distance)
     if target_a is None or target_b is None:
         return InputsMatch.UNKNOWN
@@ -77,7 +77,7 @@ def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMa
     return InputsMatch.INFERRED if proven and same_step else InputsMatch.UNKNOWN
 
 
-def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
+def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
     """Whether input ``place`` of a matched pair is proven to hold the same bytes on both sides, whoever wrote them."""
     x, y = _link(a, place), _link(b, place)
     if x is None or y is None or Origin.OVERWRITTEN in (x.distance, y.distance):
@@ -86,7 +86,7 @@ def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
     if read_a is not None and read_b is not None:
         return read_a == read_b
     writers_a, writers_b = _writers(a, x), _writers(b, y)
-    if any(_are_matched(scene, one, other) for one in writers_a for other in writers_b):
+    if any(_are_matched(context, one, other) for one in writers_a for other in writers_b):
         return True
     bytes_a = [_as_read(a, place, read_a), *(writer.bytes for writer in writers_a)]
     bytes_b = [_as_read(b, place, read_b), *(writer.bytes for writer in writers_b)]
@@ -181,9 +181,9 @@ def _digest_of(row: RowAt, link: Link) -> int | None:
     return read if source is None else StoredOutput(*source).bytes.digest
 
 
-def _are_matched(scene: DiffContext, a: StoredOutput, b: StoredOutput) -> bool:
+def _are_matched(context: DiffContext, a: StoredOutput, b: StoredOutput) -> bool:
     """Whether one op on both sides wrote the bytes, and the same."""
-    if scene.matching.partner(a.row.index) != b.row.index or a.slot != b.slot:
+    if context.matching.partner(a.row.index) != b.row.index or a.slot != b.slot:
         return False
     return bool(a.row.rows.outputs(a.row.place)) and same_bytes(a.row, a.slot, b.row, b.slot)
 

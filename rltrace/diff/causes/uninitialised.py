@@ -38,7 +38,7 @@ class MarkedRows:
 
     def take(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
         """Pairs of matched rows, places within the stretches."""
-        own = a.unwritten[at_a]
+        own = a.marked_ops[at_a]
         self.ops += int(own.sum())
         unequal = a.hashes.marked[at_a] != b.hashes.marked[at_b]
         if not unequal.any():

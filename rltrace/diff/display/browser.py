@@ -21,8 +21,8 @@ from rltrace.diff.display.row_pairs import (
     Keep,
     Lines,
     Relation,
+    aligned_lines,
     equal_lines,
-    in_step_lines,
     one_sided_lines,
     pair_rows,
     window_end,
@@ -261,8 +261,8 @@ class Browser:
                 return [replace(piece, trouble="the two sides are too different here to be aligned")]
             a, b = a.cut(a.first, a.first + ends[0]), b.cut(b.first, b.first + ends[1])
             rest = [replace(piece, a0=a.end, b0=b.end, part_of=piece)]
-        if piece.in_step:
-            lines = in_step_lines(a, b)
+        if piece.is_aligned:
+            lines = aligned_lines(a, b)
         elif not len(a) or not len(b):
             lines = one_sided_lines(a, b)
         else:
@@ -272,7 +272,7 @@ class Browser:
             Piece(
                 *bounds,
                 equal=equal,
-                in_step=equal,
+                is_aligned=equal,
                 lines=None if equal else part,
                 is_open=not equal,
                 part_of=piece,
@@ -327,7 +327,7 @@ class PartnerLookup(Matching):
 
     def partner(self, row: int) -> int | None:
         piece = self._browser.pieces[self._browser.piece_of("a", row)]
-        if piece.in_step:
+        if piece.is_aligned:
             return row - piece.a0 + piece.b0
         if piece.lines is None:
             return None

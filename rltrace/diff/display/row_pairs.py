@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.rows import Alignment, align, safe_cut, with_fewest_moves
+from rltrace.diff.align.rows import Alignment, align, minimize_moves, safe_cut
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import InputsMatch
@@ -110,7 +110,7 @@ class Lines:
             at_a, at_b = int(end_a), int(end_b)
 
 
-def in_step_lines(a: RowRange, b: RowRange) -> Lines:
+def aligned_lines(a: RowRange, b: RowRange) -> Lines:
     """Rows that stand side by side, position by position."""
     rows = np.arange(len(a))
     return _lines(a, rows, b, rows, np.zeros(len(a), bool), len(a), len(b))
@@ -130,14 +130,14 @@ def one_sided_lines(a: RowRange, b: RowRange) -> Lines:
 
 def pair_rows(a: RowRange, b: RowRange, pins: Collection[Pin] = ()) -> Lines:
     """Align two stretches; ``pins``: rows of the two streams that are pairs (or of one side alone), come what may."""
-    b.view.compared_with(a.view)
+    b.view.use_site_names_of(a.view)
     at_a, at_b, moved = [], [], []
     end_a = end_b = 0
     sure = (len(a), len(b))
     for pin_a, pin_b in _inside(a, b, pins):
         part_a, part_b = a.cut(a.first + end_a, a.first + pin_a), b.cut(b.first + end_b, b.first + pin_b)
         last = (pin_a, pin_b) == (len(a), len(b))
-        found = with_fewest_moves(align(part_a.tokens, part_b.tokens, budget=BUDGET))
+        found = minimize_moves(align(part_a.tokens, part_b.tokens, budget=BUDGET))
         at_a.append(end_a + found.a)
         at_b.append(end_b + found.b)
         moved.append(found.moved)
@@ -158,7 +158,7 @@ def window_end(a: RowRange, b: RowRange) -> tuple[int, int]:
 
     Where no long run of pairs is, any pair of the first half will do that no rows changed places across.
     """
-    b.view.compared_with(a.view)
+    b.view.use_site_names_of(a.view)
     found = align(a.tokens, b.tokens, open_end=True, budget=BUDGET)
     end = safe_cut(found)
     if end == (0, 0):
@@ -225,21 +225,21 @@ def _relations(a: RowRange, at_a: Numbers, b: RowRange, at_b: Numbers) -> Number
     matching = Matching(a.first if a.first == b.first else 0)
     order = np.argsort(at_a)
     matching.add(a.first + at_a[order], b.first + at_b[order])
-    scene = DiffContext(a.view, b.view, matching, ())
-    tells_otherwise = (a.hashes.marked[at_a] != b.hashes.marked[at_b]) & ~a.unwritten[at_a]
-    found[tells_otherwise] = Relation.DIFFERS
-    for k in np.flatnonzero(candidates(a, at_a, b, at_b) & ~tells_otherwise).tolist():
+    context = DiffContext(a.view, b.view, matching, ())
+    events_differ = (a.hashes.marked[at_a] != b.hashes.marked[at_b]) & ~a.marked_ops[at_a]
+    found[events_differ] = Relation.DIFFERS
+    for k in np.flatnonzero(candidates(a, at_a, b, at_b) & ~events_differ).tolist():
         i, j = int(at_a[k]), int(at_b[k])
         seen = difference(a, i, b, j)
         if seen.found:
-            found[k] = _relation(scene, RowAt(a.view, a.rows, i), RowAt(b.view, b.rows, j), seen)
+            found[k] = _relation(context, RowAt(a.view, a.rows, i), RowAt(b.view, b.rows, j), seen)
     return found
 
 
-def _relation(scene: DiffContext, a: RowAt, b: RowAt, seen: Difference) -> Relation:
+def _relation(context: DiffContext, a: RowAt, b: RowAt, seen: Difference) -> Relation:
     if seen.rng:
         return Relation.DIFFERS
-    known = {entered.match for entered in match_inputs(scene, a, b)}
+    known = {entered.match for entered in match_inputs(context, a, b)}
     if InputsMatch.DIFFER in known:
         return Relation.RECEIVES
     return Relation.UNSURE if InputsMatch.UNKNOWN in known else Relation.DIFFERS

@@ -35,7 +35,7 @@ class Piece:
     b1: int
     equal: bool
     """Every row is identical on both sides, position by position."""
-    in_step: bool
+    is_aligned: bool
     """The rows stand side by side, position by position, whatever they computed."""
     lines: Lines | None = None
     """The rows, once they were read; None: not read."""
@@ -56,9 +56,9 @@ def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator
     base, parted = _bounds(a, b, pins)
     first = max(0, base - CONTEXT) if base < max(a.rows, b.rows) else base
     if first >= SHORTEST_FOLD:
-        yield Piece(0, first, 0, first, equal=True, in_step=True)
+        yield Piece(0, first, 0, first, equal=True, is_aligned=True)
         if first < base:
-            yield Piece(first, base, first, base, equal=True, in_step=True, is_open=True)
+            yield Piece(first, base, first, base, equal=True, is_aligned=True, is_open=True)
         first = base
     else:
         first = 0
@@ -69,7 +69,7 @@ def own_pieces(view: StreamView) -> Iterator[Piece]:
     """All pieces of one stream by itself: a fold for every step, one for what follows the last. Reads the steps."""
     ends = sorted({0, view.rows, *(min(end, view.rows) for end in view.steps[:, Step.END_ROW].tolist())})
     for start, stop in pairwise(ends):
-        yield Piece(start, stop, start, stop, equal=True, in_step=True, is_open=len(ends) == 2)
+        yield Piece(start, stop, start, stop, equal=True, is_aligned=True, is_open=len(ends) == 2)
 
 
 def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, int]:
@@ -94,21 +94,21 @@ def _steps(a: StreamView, b: StreamView, first: int, parted: int, pins: Collecti
         a1, b1 = max(block.a1, a0), max(block.b1, b0)
         pinned = any(row is not None and a0 <= row < a1 for row, _ in pins)
         if block.same and not pinned and (a0, b0) == (block.a0, block.b0):
-            yield Piece(a0, a1, b0, b1, equal=True, in_step=True)
+            yield Piece(a0, a1, b0, b1, equal=True, is_aligned=True)
             continue
         beside = min(parted, a1, b1) if a0 == b0 else a0
         if beside > a0 and (a0 + MOST_ROWS < beside or beside == a1 == b1):
             yield from _side_by_side(a0, beside)
             a0 = b0 = beside
         if a0 < a1 or b0 < b1:
-            yield Piece(a0, a1, b0, b1, equal=False, in_step=False)
+            yield Piece(a0, a1, b0, b1, equal=False, is_aligned=False)
 
 
 def _side_by_side(start: int, stop: int) -> Iterator[Piece]:
     """Rows that stand side by side, a readable number at a time."""
     for at in range(start, stop, MOST_ROWS):
         end = min(at + MOST_ROWS, stop)
-        yield Piece(at, end, at, end, equal=False, in_step=True)
+        yield Piece(at, end, at, end, equal=False, is_aligned=True)
 
 
 def _merged(found: Iterable[Piece]) -> Iterator[Piece]:

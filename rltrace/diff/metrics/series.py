@@ -92,7 +92,7 @@ def all_series(
             if not cancelled():
                 view = StreamView(process, stream)
                 if stream.name in others:
-                    view.compared_with(StreamView(*others[stream.name]))
+                    view.use_site_names_of(StreamView(*others[stream.name]))
                 found += item_series(view, chosen_segments(stream, segments), cancelled)
     kinds = list(KINDS)
     chosen = [series for series in found if not names or matches(series, names)]

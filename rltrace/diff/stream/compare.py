@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, Unreadable, Watch
+from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, OnProbe, Unreadable
 from rltrace.diff.base.model import (
     Cause,
     CurvePoint,
@@ -84,10 +84,10 @@ def compare_streams(
     b: StreamView,
     settings: tuple[EnvironmentDifference, ...],
     progress: Progress | None = None,
-    watch: Watch | None = None,
+    watch: OnProbe | None = None,
 ) -> StreamResult:
     """Compare two streams op by op."""
-    b.compared_with(a)
+    b.use_site_names_of(a)
     result = StreamResult(a, b)
     base = 0
     search: Bisection | None = None
@@ -99,7 +99,7 @@ def compare_streams(
             return _with_marked(result, count_marked(search, min(result.looked_at), MarkedRows(whole=True)))
         base = base_or_none
         same_structure = a.rows == b.rows and search.first_structure.row is None
-    walk = StreamWalk(a, b, base, settings, in_step=search is not None, progress=progress).run()
+    walk = StreamWalk(a, b, base, settings, is_aligned=search is not None, progress=progress).run()
     _take_walk(result, walk, same_structure)
     if result.value is None and result.undecided is None:
         _take_tail(result, walk)
@@ -142,12 +142,12 @@ def _go_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -
     decisive = result.decisive
     if decisive is None:
         return
-    in_step = search is not None and search.first_structure.row is None and walk.base > 0
-    first = search.first(MARKED, before=walk.base).row if search is not None and in_step else None
-    no_event = in_step and first is None and decisive.a_index == walk.base  # that differs before it
-    origin = None if no_event else came_in(walk.scene, decisive, walk.done[0], first)
+    is_aligned = search is not None and search.first_structure.row is None and walk.base > 0
+    first = search.first(MARKED, before=walk.base).row if search is not None and is_aligned else None
+    no_event = is_aligned and first is None and decisive.a_index == walk.base  # that differs before it
+    origin = None if no_event else came_in(walk.context, decisive, walk.done[0], first)
     if origin is None:
-        told = with_what_is_behind(walk.scene, decisive)
+        told = with_what_is_behind(walk.context, decisive)
         result.first = told if result.first is decisive else result.first
         result.value = told if result.value is decisive else result.value
         result.harmful = told if result.harmful is decisive else result.harmful

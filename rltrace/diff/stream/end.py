@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.base.coverage import still_open
+from rltrace.diff.base.coverage import unfinished_text
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.sequences import Indices
@@ -52,7 +52,7 @@ def judge_tail(
     side, other = ("A", "B") if shorter_is_a else ("B", "A")
     state = shorter.process.state
     if state != FINISHED:
-        return StreamEnd(open=still_open(side, shorter.process))
+        return StreamEnd(open=unfinished_text(side, shorter.process))
     if is_harmless(shorter, longer, rows, one_sided, draws):
         return StreamEnd(harmless=rows)
     try:

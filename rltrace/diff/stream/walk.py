@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.blocks import Block, portions, same_in_any_order
+from rltrace.diff.align.blocks import Block, batches, same_in_any_order
 from rltrace.diff.align.reorder import partners_of, reordered_rows
-from rltrace.diff.align.rows import Alignment, before, beside_of, one_sided, row_or_none
-from rltrace.diff.align.window import context_before, first_unequal, goes_on, passage
+from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sided, row_or_none
+from rltrace.diff.align.window import context_before, first_unequal, has_more, read_window
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding
@@ -108,7 +108,7 @@ class StreamWalk:
     base: int
     """Rows before it are equal, position by position."""
     settings: tuple[EnvironmentDifference, ...]
-    in_step: bool = False
+    is_aligned: bool = False
     """The rows of both sides stand at the same places up to ``base``; False: they were recorded in other windows."""
     progress: Progress | None = None
     first: Finding | None = None
@@ -134,11 +134,11 @@ class StreamWalk:
     """Rows at the very end that only one side has; 0 where neither or both have some."""
 
     def __post_init__(self) -> None:
-        if self.in_step:
+        if self.is_aligned:
             self.base -= context_before(self.a, self.b, self.base)
         self.hunks = HunkCounter(self.a, self.b)
         self.matching = Matching(self.base, lambda a, b, count: partners_of(self.a, self.b, (a, b, count)))
-        self.scene = DiffContext(self.a, self.b, self.matching, self.settings)
+        self.context = DiffContext(self.a, self.b, self.matching, self.settings)
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
         self.draws = Draws(self.a, self.b)
@@ -156,14 +156,14 @@ class StreamWalk:
         return self
 
     def _run(self) -> None:
-        for portion in portions(self.a, self.b, self.base, in_step=self.in_step):
-            if not self._at_once(portion):
-                for block in portion:
+        for batch in batches(self.a, self.b, self.base, is_aligned=self.is_aligned):
+            if not self._at_once(batch):
+                for block in batch:
                     self._one(block)
                     if self.value is not None or self.undecided is not None:
                         return
             if self.progress:
-                self.progress(self.a.name, portion[-1].a1, self.a.rows)
+                self.progress(self.a.name, batch[-1].a1, self.a.rows)
 
     def _one(self, block: Block) -> None:
         if not block.recorded:
@@ -202,21 +202,21 @@ class StreamWalk:
     def _chunks(self) -> int:
         return self.a.stream.chunks_read + self.b.stream.chunks_read
 
-    def _at_once(self, portion: list[Block]) -> bool:
+    def _at_once(self, batch: list[Block]) -> bool:
         """Take several steps together, where the one difference between them is rows that one side lacks throughout."""
-        first, last = portion[0], portion[-1]
-        if len(portion) == 1:
+        first, last = batch[0], batch[-1]
+        if len(batch) == 1:
             return False
         try:
             a, b = self.a.read(first.a0, last.a1), self.b.read(first.b0, last.b1)
         except HoleError:
             return False
-        ends_a, ends_b = np.array([p.a1 for p in portion]) - a.first, np.array([p.b1 for p in portion]) - b.first
+        ends_a, ends_b = np.array([p.a1 for p in batch]) - a.first, np.array([p.b1 for p in batch]) - b.first
         found = without_extra_rows(a, b, ends_a, ends_b)
         crosses = found and (crosses_steps(a, found.only_a, ends_a) or crosses_steps(b, found.only_b, ends_b))
         if found is None or crosses or first_unequal(a, found.a, b, found.b) is not None:
-            self.a.hold(a)
-            self.b.hold(b)
+            self.a.cache(a)
+            self.b.cache(b)
             return False
         self._lonely = ([], [])
         self._take(a, b, found, (len(a), len(b)), final=False)
@@ -230,10 +230,10 @@ class StreamWalk:
         while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
             if not block.ended and self._has_ended(at):
                 self.trailing = self.a.rows - at[0], self.b.rows - at[1]
-                if not goes_on(self.scene, block):
+                if not has_more(self.context, block):
                     self._look(*self.trailing)
                 return
-            part = passage(self.scene, block, at)
+            part = read_window(self.context, block, at)
             if part.hole is not None and at == (block.a0, block.b0) and same_in_any_order(self.a, self.b, block):
                 self.matching.add_reordered(*at, block.a1 - block.a0)
                 self.hunks.reordered_steps += 1
@@ -274,7 +274,7 @@ class StreamWalk:
 
     def _found_value(self, a: RowRange, i: int, b: RowRange, j: int) -> None:
         row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
-        judged = judge(self.scene, row_a, row_b, difference(a, i, b, j))
+        judged = judge(self.context, row_a, row_b, difference(a, i, b, j))
         decided = judged.decided
         if decided.cause is Cause.RNG:
             drew = self.draws.behind(row_a, row_b)
@@ -297,8 +297,8 @@ class StreamWalk:
     ) -> None:
         at_a, at_b, moved = pairs
         only_a, only_b = only
-        beside_a = b.first + beside_of(only_a, at_a[~moved], at_b[~moved])
-        beside_b = a.first + beside_of(only_b, at_b[~moved], at_a[~moved])
+        beside_a = b.first + insertion_places(only_a, at_a[~moved], at_b[~moved])
+        beside_b = a.first + insertion_places(only_b, at_b[~moved], at_a[~moved])
         self.hunks.one_sided("only-a", a.first + only_a, beside_a)
         self.hunks.one_sided("only-b", b.first + only_b, beside_b)
         self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
@@ -363,7 +363,7 @@ class StreamWalk:
         if self.harmful is not None:
             return
         lonely = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in one_sided_rows)
-        used = bytes_used_by_matched(self.scene, (a, at_a), (b, at_b), (lonely[0], lonely[1]))
+        used = bytes_used_by_matched(self.context, (a, at_a), (b, at_b), (lonely[0], lonely[1]))
         if used is not None:
             writer, user = used
             on_a = writer.view is self.a
