@@ -40,7 +40,7 @@ from rltrace.diff.base.model import (
 )
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.nondeterminism import advice_text
-from rltrace.diff.causes.rng import left_elsewhere
+from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, both, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
@@ -139,7 +139,7 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
             f"all matched ones of {extent} are equal, but one side made attempts that the other did not",
         )
     moved = any(r.structure.reordered or r.structure.reordered_steps or r.elsewhere for r in evidence.streams)
-    if not evidence.one_sided and not moved and any(r.told.differing for r in evidence.streams):
+    if not evidence.one_sided and not moved and any(r.events.differing for r in evidence.streams):
         return Verdict.SAME_VALUES, (
             f"all {extent} are equal; data from outside torch differs, but no op computed with it"
         )
@@ -149,7 +149,7 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
             "from another site"
         )
     drew = "unmatched ops drew from no generator"
-    if any(r.drew_alone for r in evidence.streams):
+    if any(r.drew_one_sided for r in evidence.streams):
         drew = "unmatched ops left all generators of both sides in the same state"
     return Verdict.SAME_VALUES, (
         f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no matched op depends "
@@ -399,7 +399,7 @@ class _Comparing:
         self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
         so_far, _ = decide(as_if_complete(evidence))
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
-            self.notes += filter(None, (left_elsewhere(a, b) for a, b in self.pairs))
+            self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
             self.notes += logged_otherwise(drift)
@@ -421,7 +421,7 @@ class _Comparing:
             search=self._search(),
             holes=holes,
             marked=merge_marked([result.marked for _, result in self.streams]),
-            told=merge_events([result.told for _, result in self.streams]),
+            told=merge_events([result.events for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.collectives import CollectiveLog, first_row, met, own_rank
+from rltrace.diff.causes.collectives import CollectiveLog, collectives_between, first_row, own_rank
 from rltrace.trace.read.reader import Trace
 
 
@@ -30,7 +30,7 @@ class Order:
 
     def __init__(self, a: Trace, b: Trace) -> None:
         self._traces = a, b
-        self._met: dict[tuple[str, int, int], CollectiveLog | None] = {}
+        self._logs: dict[tuple[str, int, int], CollectiveLog | None] = {}
         self._ranks: dict[str, int | None] = {}
 
     def earliest(self, found: Sequence[OrderedFinding]) -> list[Finding]:
@@ -40,7 +40,7 @@ class Order:
     def later(self, found: Sequence[OrderedFinding]) -> tuple[Finding, ...]:
         """The others, of processes that have none of the earliest; what is received says from which streams."""
         before = self._before(found)
-        first = [k for k, those in enumerate(before) if not those]
+        first = [k for k, earlier in enumerate(before) if not earlier]
         processes = {found[k].process for k in first}
         return tuple(
             _received_from(y.finding, [found[k].finding.stream for k in first if k in _reached(n, before)])
@@ -59,18 +59,18 @@ class Order:
         if x.process == y.process:
             steps = x.finding.step, y.finding.step
             return steps[0] is not None and steps[1] is not None and steps[0] < steps[1]
-        given, taken = self._collectives(x.finding, step), self._collectives(y.finding, step)
+        sent, received_by = self._collectives(x.finding, step), self._collectives(y.finding, step)
         rank = self._rank(x.process)
-        if given is None or taken is None or rank is None:
+        if sent is None or received_by is None or rank is None:
             return False
-        for key, meetings in taken.done.items():
-            count = given.counts[key]
-            if given.ops.get(key, []) != taken.ops[key][:count]:  # other collectives: the count means nothing
+        for key, calls in received_by.completed.items():
+            count = sent.counts[key]
+            if sent.ops.get(key, []) != received_by.ops[key][:count]:  # other collectives: the count means nothing
                 continue
-            for number, meeting in reversed(meetings):
+            for number, call in reversed(calls):
                 if number < count:
                     break
-                if rank in meeting.senders and meeting.own in meeting.receivers and rank != meeting.own:
+                if rank in call.senders and call.own in call.receivers and rank != call.own:
                     return True
         return False
 
@@ -80,10 +80,10 @@ class Order:
         if view is None or row is None:
             return None
         known = finding.stream, row, step
-        if known not in self._met:
+        if known not in self._logs:
             start = first_row(view, step)
-            self._met[known] = None if start is None or start > row else met(view, start, row)
-        return self._met[known]
+            self._logs[known] = None if start is None or start > row else collectives_between(view, start, row)
+        return self._logs[known]
 
     def _common_step(self, found: Sequence[OrderedFinding]) -> int:
         """The latest step in which, or after whose start, all of them are; 0 where a stream does not tell."""

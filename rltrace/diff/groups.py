@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace.diff.base.model import Cause, Comparison, Finding
-from rltrace.diff.causes.classify import NOT_TRIED
+from rltrace.diff.causes.classify import NOT_RERUN
 from rltrace.diff.compare import compare
 
 Compare = Callable[[Path, Path], Comparison]
@@ -89,7 +89,7 @@ def seen_not_to_repeat(node: Node) -> Node:
         return node
     finding = node.finding
     if finding.cause is Cause.SAME_KERNEL:
-        why = finding.because.replace(NOT_TRIED, "it is nondeterministic from run to run")
+        why = finding.because.replace(NOT_RERUN, "it is nondeterministic from run to run")
         finding = replace(finding, repeats=False, because=why)
     return GroupSplit(finding, tuple(seen_not_to_repeat(branch) for branch in node.branches))
 

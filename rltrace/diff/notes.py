@@ -18,7 +18,7 @@ from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
-from rltrace.diff.causes.classify import NOT_TRIED, tried_text
+from rltrace.diff.causes.classify import NOT_RERUN, rerun_text
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding
 from rltrace.errors import HoleError
@@ -149,7 +149,7 @@ def seen_while_recorded(result: StreamResult) -> StreamResult:
 
 def _with(finding: Finding, again: Mapping[str, Any]) -> Finding:
     times, repeats = int(again["times"]), bool(again["repeats"])
-    because = finding.because.replace(NOT_TRIED, tried_text(times, repeats))
+    because = finding.because.replace(NOT_RERUN, rerun_text(times, repeats))
     return replace(finding, repeats=repeats, because=because)
 
 

@@ -15,7 +15,7 @@ from rltrace.diff.base.coverage import THREADS_BESIDE, recorded_throughout
 from rltrace.diff.base.findings import Judgement, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.causes.rng import draws_from, ends_alike
+from rltrace.diff.causes.rng import draws_from, rng_ends_equal
 from rltrace.diff.processes import LIMIT, PoolResult, UnorderedRows, compare_heaps, is_pool, pool_of, results
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.errors import HoleError
@@ -171,7 +171,7 @@ def _draws(view: StreamView, partner: ProcessTrace) -> str:
         drawn.update(rows.rows.generators[rows.flags(RowFlag.RNG)].tolist())
     for number in drawn:
         own = number >= Generator.OWN and not any(_draws_too(s, number) for s in others)
-        if not own and not ends_alike(view.process, partner, number):
+        if not own and not rng_ends_equal(view.process, partner, number):
             return "it draws from a generator"
     return ""
 

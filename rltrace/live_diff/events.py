@@ -13,15 +13,15 @@ from itertools import chain
 
 from rltrace.diff.base.model import Cause, Pair
 from rltrace.diff.causes.events import (
-    FAR,
     FROM_OUTSIDE,
-    KINDS,
-    TOLD,
+    INPUT_EVENTS,
+    MAX_ROWS_BACK,
+    SEEDING_EVENTS,
     EventTracker,
     MatchedEvent,
-    because_of_it,
     event_judgement,
-    sentences,
+    first_op_text,
+    seeding_texts,
 )
 from rltrace.live_diff.reference_trace import Ids, StepRows
 from rltrace.live_diff.result import LiveFinding
@@ -38,7 +38,7 @@ MOST_TOLD = 1 << 14
 MOST_BEHIND = 256
 """Events of seeds, of environments made and reset that are remembered."""
 
-HELD = (*TOLD, Kind.SEED, Kind.ENVIRONMENT_MADE)
+HELD = (*INPUT_EVENTS, Kind.SEED, Kind.ENVIRONMENT_MADE)
 """Events that are compared with A's."""
 
 LETTERS = (COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT)
@@ -137,9 +137,9 @@ class EventComparer:
         return found.row
 
     def _add(self, pair: EventMatch) -> None:
-        if pair.kind in KINDS:
+        if pair.kind in SEEDING_EVENTS:
             self._behind.appendleft(pair)
-        if pair.kind not in TOLD:
+        if pair.kind not in INPUT_EVENTS:
             return
         self._extra.pop(pair.event_b.what, None)
         differs = pair.differs
@@ -147,31 +147,36 @@ class EventComparer:
         if differs:
             if len(self._brought) > MOST_TOLD:
                 self._brought.clear()
-            self._brought.update(dict.fromkeys(pair.brought(differs), pair))
+            self._brought.update(dict.fromkeys(pair.differing_digests(differs), pair))
 
     def first(
-        self, stream: str, cause: Cause, taken_in: Iterable[tuple[int, int]], row: int, op: tuple[str, Site | None, int]
+        self,
+        stream: str,
+        cause: Cause,
+        outside_digests: Iterable[tuple[int, int]],
+        row: int,
+        op: tuple[str, Site | None, int],
     ) -> LiveFinding | None:
         """The finding at the event that brought in what differs at ``row`` of the program; None: none did.
 
-        ``taken_in``: digests, of A and here, of what the op took in from outside and what differs; ``op``: the op, its
+        ``outside_digests``: digests, of A and here, of what the op took in from outside and what differs; ``op``: the op, its
         site and A's row.
         """
         if cause not in FROM_OUTSIDE:
             return None
-        told = [self._brought[pair] for pair in taken_in if pair in self._brought]
-        pair, lasts = max(told, key=lambda pair: pair.row, default=None), True
+        told = [self._brought[pair] for pair in outside_digests if pair in self._brought]
+        pair, persists = max(told, key=lambda pair: pair.row, default=None), True
         if pair is None:
-            pair, lasts = self._tracker.origin(cause, row - FAR + 1)
+            pair, persists = self._tracker.origin(cause, row - MAX_ROWS_BACK + 1)
         if pair is None:
             return None
-        extra = pair.extra if lasts else None
+        extra = pair.extra if persists else None
         at, kind, owner, row_a = pair.at, pair.kind, pair.owner, None if extra else pair.row_a
         if extra is not None:
             at, kind, owner = extra.at, extra.kind, extra.owner
-        behind = [] if extra else self.seeds(pair)
+        seeding_notes = [] if extra else self.seeds(pair)
         one = None if extra is None else ("B", extra.event)
-        decided = event_judgement(pair, one, behind, [because_of_it(*op)], lasts=lasts)
+        decided = event_judgement(pair, one, seeding_notes, [first_op_text(*op)], persists=persists)
         return LiveFinding(
             stream,
             at.row,
@@ -191,7 +196,7 @@ class EventComparer:
 
     def seeds(self, about: EventMatch | None = None) -> list[str]:
         """What is known of how spaces were seeded and environments made, before ``about`` or at all."""
-        return sentences([pair for pair in self._behind if about is None or pair.row < about.row], about)
+        return seeding_texts([pair for pair in self._behind if about is None or pair.row < about.row], about)
 
 
 def _event(form: EventForm, cells: Sequence[Sequence[float]]) -> Event:

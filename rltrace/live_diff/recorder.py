@@ -20,8 +20,8 @@ from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.diff.base.row_diff import Difference, compared_digests, difference, is_generator_event
 from rltrace.diff.base.view import RowRange
-from rltrace.diff.causes.classify import NOT_TRIED, event_cause, judge, tried_text
-from rltrace.diff.causes.events import taken_in
+from rltrace.diff.causes.classify import NOT_RERUN, event_cause, judge, rerun_text
+from rltrace.diff.causes.events import outside_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
@@ -128,8 +128,8 @@ def call_again(call: LiveCall, results_a: ResultDigests, results_here: ResultDig
 def with_what_was_tried(because: str, again: Repetition) -> str:
     """The sentence on the cause, with what the calls on the spot say of it."""
     whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
-    tried = f"{tried_text(again.times, again.repeats)}, and {whose}"
-    return because.replace(NOT_TRIED, tried) if NOT_TRIED in because else f"{because}; {tried}"
+    tried = f"{rerun_text(again.times, again.repeats)}, and {whose}"
+    return because.replace(NOT_RERUN, tried) if NOT_RERUN in because else f"{because}; {tried}"
 
 
 def paired(a: ResultDigests, b: ResultDigests) -> tuple[Pair[str], ...]:
@@ -404,9 +404,9 @@ class LiveDiffHook(OpHook[OpInFlight]):
         kernel = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
         a, b = self._pair(found, here, kernel, self._stream.settings.number)
         judged = judge(DiffContext(a.view, b.view, self._partners, ()), a, b, differs)
-        cause, inputs, because = judged.decided.cause, judged.decided.inputs_match, judged.decided.because
+        cause, inputs, because = judged.judgement.cause, judged.judgement.inputs_match, judged.judgement.because
         site = b.stack[0] if b.stack else None
-        event = self._events.first(self._stream.name, cause, taken_in(a, b), b.index, (b.op, site, a.index))
+        event = self._events.first(self._stream.name, cause, outside_digests(a, b), b.index, (b.op, site, a.index))
         if event is not None:
             self._state.differs(event)
             return

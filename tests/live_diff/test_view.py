@@ -105,11 +105,11 @@ def agree(path_a: Path, path_b: Path) -> Finding | None:
     assert (found is None) == (other is None)
     if found is None or other is None:
         return None
-    decided = found.decided
+    judgement = found.judgement
     assert (found.a.index, found.b.index, found.b.op) == (other.a_index, other.b_index, other.op)
-    assert (decided.cause, decided.inputs_match) == (other.cause, other.inputs_match)
-    assert other.because.startswith(decided.because)
-    assert decided.cause in KNOWN_OF_TRACES or other.because == decided.because
+    assert (judgement.cause, judgement.inputs_match) == (other.cause, other.inputs_match)
+    assert other.because.startswith(judgement.because)
+    assert judgement.cause in KNOWN_OF_TRACES or other.because == judgement.because
     return other
 
 

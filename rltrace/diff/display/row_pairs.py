@@ -239,7 +239,7 @@ def _relations(a: RowRange, at_a: Numbers, b: RowRange, at_b: Numbers) -> Number
 def _relation(context: DiffContext, a: RowAt, b: RowAt, seen: Difference) -> Relation:
     if seen.rng:
         return Relation.DIFFERS
-    known = {entered.match for entered in match_inputs(context, a, b)}
+    known = {operand.match for operand in match_inputs(context, a, b)}
     if InputsMatch.DIFFER in known:
         return Relation.RECEIVES
     return Relation.UNSURE if InputsMatch.UNKNOWN in known else Relation.DIFFERS

@@ -21,7 +21,7 @@ from rltrace.diff.base.model import (
     UninitialisedCount,
 )
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.events import came_in, with_what_is_behind
+from rltrace.diff.causes.events import add_seeding_causes, trace_to_event
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
 from rltrace.diff.stream.end import harmless_tail, judge_tail
@@ -49,12 +49,12 @@ class StreamResult:
     elsewhere: int = 0
     """Matched ops that are called from another place in the code, or in another module."""
     matched: int = 0
-    drew_alone: bool = False
+    drew_one_sided: bool = False
     """One side alone drew from a generator."""
     looked_at: tuple[int, int] = (0, 0)
     """Rows of both sides that were compared or proven equal."""
     marked: UninitialisedCount = field(default_factory=lambda: UninitialisedCount(0, 0, None))
-    told: EventSummary = field(default_factory=EventSummary)
+    events: EventSummary = field(default_factory=EventSummary)
     probes: tuple[Probe, ...] = ()
     curves: tuple[CurvePoint, ...] = ()
 
@@ -68,7 +68,7 @@ class StreamResult:
         """Every op that both sides recorded is the same op at the same place, and nothing was added."""
         counts = self.structure
         extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.elsewhere
-        if self.told.differing:
+        if self.events.differing:
             return False
         return self.same_rows or (self.first is None and self.undecided is None and not extra)
 
@@ -103,7 +103,7 @@ def compare_streams(
     _take_walk(result, walk, same_structure)
     if result.value is None and result.undecided is None:
         _take_tail(result, walk)
-    result.drew_alone = walk.draws.any_alone
+    result.drew_one_sided = walk.draws.any_one_sided
     _go_back(result, walk, search)
     _with_marked(result, walk.marked if search is None else count_marked(search, walk.base, walk.marked))
     if search is not None:
@@ -145,9 +145,9 @@ def _go_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -
     is_aligned = search is not None and search.first_structure.row is None and walk.base > 0
     first = search.first(MARKED, before=walk.base).row if search is not None and is_aligned else None
     no_event = is_aligned and first is None and decisive.a_index == walk.base  # that differs before it
-    origin = None if no_event else came_in(walk.context, decisive, walk.done[0], first)
+    origin = None if no_event else trace_to_event(walk.context, decisive, walk.done[0], first)
     if origin is None:
-        told = with_what_is_behind(walk.context, decisive)
+        told = add_seeding_causes(walk.context, decisive)
         result.first = told if result.first is decisive else result.first
         result.value = told if result.value is decisive else result.value
         result.harmful = told if result.harmful is decisive else result.harmful
@@ -158,7 +158,7 @@ def _go_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -
 
 
 def _with_marked(result: StreamResult, rows: MarkedRows) -> StreamResult:
-    result.marked, result.told = rows.marked, rows.told
+    result.marked, result.events = rows.marked, rows.events
     return result
 
 

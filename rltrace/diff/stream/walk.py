@@ -275,19 +275,19 @@ class StreamWalk:
     def _found_value(self, a: RowRange, i: int, b: RowRange, j: int) -> None:
         row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
         judged = judge(self.context, row_a, row_b, difference(a, i, b, j))
-        decided = judged.decided
-        if decided.cause is Cause.RNG:
-            drew = self.draws.behind(row_a, row_b)
+        judgement = judged.judgement
+        if judgement.cause is Cause.RNG:
+            drew = self.draws.causing_draw(row_a, row_b)
             if drew is not None:
-                because = f"{decided.because}; {drew.op} before it ran on one side only"
-                decided = Judgement(decided.cause, decided.inputs_match, because)
+                because = f"{judgement.because}; {drew.op} before it ran on one side only"
+                judgement = Judgement(judgement.cause, judgement.inputs_match, because)
                 self._is_harmful(drew)
         before = self.equal
         if judged.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, judged.a.index)
-        if decided.cause is Cause.CONTROL_FLOW:  # it computes with what one side alone wrote: that op is the harm
+        if judgement.cause is Cause.CONTROL_FLOW:  # it computes with what one side alone wrote: that op is the harm
             self._check_use(a, np.array([i]), b, np.array([j]), self._all_lonely)
-        self.value = make_finding(judged.a, judged.b, decided, before)
+        self.value = make_finding(judged.a, judged.b, judgement, before)
         self.first = self.first or self.value
 
     # --- rows of one side -------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class StreamWalk:
             beside = beside_a[here[0]], beside_b[here[1]]
             return self._one_sided_finding(a, b, (only_a[here[0]], only_b[here[1]]), beside, at_a, DRAWS)
 
-        self.draws.take((a, at_a, only_a), (b, at_b, only_b), drawing)
+        self.draws.add((a, at_a, only_a), (b, at_b, only_b), drawing)
 
     def _one_sided_finding(
         self,
@@ -368,10 +368,10 @@ class StreamWalk:
             writer, user = used
             on_a = writer.view is self.a
             harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
-            decided = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
+            judgement = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
             row_a, row_b = (writer, None) if on_a else (None, writer)
             before = min(self.equal, self.first.identical_before) if self.first else self.equal
-            self.harmful = make_finding(row_a, row_b, decided, before)
+            self.harmful = make_finding(row_a, row_b, judgement, before)
             self._share_harm()
 
     def _without_trailing(
@@ -396,7 +396,7 @@ class StreamWalk:
         self.matched += len(at_a)
         self.equal += len(at_a)
         self.elsewhere += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
-        self.marked.take(a, at_a, b, at_b)
+        self.marked.add(a, at_a, b, at_b)
 
     def _stop(self, why: str, hole: Unreadable | None) -> None:
         if self.value is None:
