@@ -255,7 +255,7 @@ SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 
 def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
-    """Clauses on seeding before row ``end``; ``about``: the event at ``end`` that differs, None: an op read the data."""
+    """Clauses on seeding before row ``end``; ``about``: the event at ``end`` that differs; None: it is an op."""
     if not any(_has_seeding(view) for view in (context.a, context.b)):
         return []
     try:
@@ -440,8 +440,8 @@ def event_judgement(
 def trace_to_event(context: DiffContext, finding: Finding, matched_rows: int, first: int | None) -> Finding | None:
     """The finding at the event that ``finding`` goes back to; None: there is none.
 
-    ``matched_rows``: rows of A that are matched. ``first``: the first marked row that differs, where all rows before the
-    finding match position by position.
+    ``matched_rows``: rows of A that are matched. ``first``: the first marked row that differs, where all rows before
+    the finding match position by position.
     """
     if finding.cause not in FROM_OUTSIDE:
         return None
