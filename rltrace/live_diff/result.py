@@ -1,6 +1,6 @@
-"""What a recording against A has found, as its journal holds it and as everyone else reads it.
+"""The result of a live comparison with A, in the journal and in memory.
 
-Owns the record ``against`` that each process leaves, and what those of all processes say together. No torch.
+Owns the record ``against`` that each process writes, and the outcome of all processes. No torch.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ TYPE = "against"
 
 
 class LiveOutcome(StrEnum):
-    """What is to be said of a whole run."""
+    """The outcome of a whole run."""
 
     DIFFERS = "differs"
     EQUAL = "equal"
-    ONE_SIDED = "one-sided"  # every op that both ran gave the same; some were run by one side alone
+    ONE_SIDED = "one-sided"  # all matched ops are equal; some ops are on one side only
     NOTHING = "nothing-compared"
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """The op that differs, called again on the spot, on the inputs it had."""
+    """The results of calling the op that differs again, on its inputs."""
 
     times: int
     repeats: bool
-    """Every call gave the same."""
+    """Every call gave the same result."""
     gave: tuple[tuple[tuple[str, ...], int], ...]
     """(results, how often), in the order in which they were first seen."""
     of_a: int
@@ -44,13 +44,13 @@ class Repetition:
 
 @dataclass(frozen=True)
 class LiveFinding:
-    """The first op that gave something else than in A."""
+    """The first difference from A."""
 
     stream: str
     row: int
-    """Here."""
+    """In the recording."""
     row_a: int | None
-    """None: it is of an event that A does not have."""
+    """None: it is an event that A does not have."""
     step: int
     op: str
     module: str
@@ -61,28 +61,28 @@ class LiveFinding:
     kernel: Pair[str]
     outputs: tuple[Pair[str], ...]
     again: Repetition | None = None
-    """None: it was not called again; ``why_not`` says why."""
+    """None: it was not called again, for the reason ``why_not``."""
     why_not: str = ""
 
 
 @dataclass
 class LiveCounts:
-    """How one process compares with A so far."""
+    """Counts of the ops of one process."""
 
     matched: int = 0
-    """Ops that A has, and that gave the same."""
+    """Ops that A has, with equal results."""
     only_here: int = 0
     only_a: int = 0
-    """Ops of A that the program did not come by in the steps that have ended."""
+    """Ops of A that the program did not run, in steps that have ended."""
     marked: int = 0
-    """Ops that may have read memory that nobody wrote, and differ."""
+    """Ops that differ and may have read uninitialised memory."""
     unchecked: int = 0
     """Ops of steps that A does not have."""
 
 
 @dataclass(frozen=True)
 class LiveResult:
-    """Of one process."""
+    """The result of one process."""
 
     process: str
     tally: LiveCounts = field(default_factory=LiveCounts)
@@ -97,18 +97,18 @@ class LiveResult:
         return LiveOutcome.ONE_SIDED if self.tally.only_here or self.tally.only_a else LiveOutcome.EQUAL
 
 
-def record_of(found: LiveResult) -> Record:
+def to_record(found: LiveResult) -> Record:
     return {"type": TYPE, **asdict(found)}
 
 
-def found_in(trace: Trace) -> list[LiveResult]:
-    """Of every process that left its record, in the order of the trace's processes."""
+def read_results(trace: Trace) -> list[LiveResult]:
+    """The results of all processes with a record, in the order of the trace's processes."""
     records = ((p.name, r) for p in trace.processes for r in p.journal.records if r["type"] == TYPE)
     return [found for found in (_parse(name, record) for name, record in records) if found is not None]
 
 
 def word_of(found: list[LiveResult]) -> LiveOutcome:
-    """Of all processes together."""
+    """The outcome of all processes together."""
     words = {one.word for one in found}
     return next(
         (word for word in (LiveOutcome.DIFFERS, LiveOutcome.ONE_SIDED, LiveOutcome.EQUAL) if word in words),
