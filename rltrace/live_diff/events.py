@@ -89,8 +89,8 @@ class EventMatch(MatchedEvent):
     @property
     def cells(self) -> tuple[Pair[str], ...]:
         """The cells that differ."""
-        told_a, told_b = self.event_a.told, self.event_b.told
-        return tuple(Pair(told_a[name].text, told_b[name].text) for name in self.differs)
+        cells_a, cells_b = self.event_a.told, self.event_b.told
+        return tuple(Pair(cells_a[name].text, cells_b[name].text) for name in self.differs)
 
 
 @dataclass(frozen=True)

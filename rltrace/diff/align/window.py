@@ -89,9 +89,9 @@ def _equal_at_other_sites(a: RowRange, b: RowRange, found: Alignment) -> Indices
 
 def _equal_prefix(a: RowRange, b: RowRange, found: Alignment) -> int:
     """Number of pairs at the start that are equal, position by position: no side has an extra draw there."""
-    apart = (found.a != np.arange(len(found.a))) | (found.b != np.arange(len(found.b)))
-    apart |= found.moved | candidates(a, found.a, b, found.b)
-    return int(apart.argmax()) if apart.any() else len(apart)
+    unequal = (found.a != np.arange(len(found.a))) | (found.b != np.arange(len(found.b)))
+    unequal |= found.moved | candidates(a, found.a, b, found.b)
+    return int(unequal.argmax()) if unequal.any() else len(unequal)
 
 
 # --- extra and moved ops only -----------------------------------------------------------------------------------------

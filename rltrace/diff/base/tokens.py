@@ -67,7 +67,7 @@ class RowTokens:
         return cell_sums(sources, self.link_offsets, DIGESTS)
 
     def with_values_only(self, tokens: Tokens, side: int) -> Tokens:
-        """``tokens`` where a row has values of its own that identify it; elsewhere tokens that equal no other."""
+        """``tokens`` where the values of a row identify it; elsewhere tokens that equal no other."""
         unlike = mix(np.arange(len(self), dtype=np.uint64), np.full(len(self), side, np.uint64))
         return np.where(self.has_values & ~self.draws, tokens, unlike)
 

@@ -24,7 +24,7 @@ MAX_TRIED = 256
 
 
 def control_flow(side: str, row: RowAt, other: str, other_stretch: RowAt | None, harm: str) -> Judgement:
-    """The cause of an op that only ``side`` runs; ``beside``: the other side's op at this place; ``harm``: why it
+    """The cause of an op that only ``side`` runs; ``opposite``: the other side's op at this place; ``harm``: why it
     matters, "" where it does not."""
     continues = f"; there {other} continues with {other_stretch}" if other_stretch is not None else ""
     why = f"only {side} runs it{continues}"

@@ -199,8 +199,8 @@ def _lines(
     only_b = np.setdiff1d(np.arange(len(b)), at_b)
     kept_a, kept_b = at_a[~moved], at_b[~moved]
     # an unmatched row of B has the place of the next pair of B
-    beside = np.concatenate([kept_a, [len(a)]])[np.searchsorted(kept_b, only_b)]
-    place = np.concatenate([at_a, only_a, beside]).astype(np.float64)
+    next_pair = np.concatenate([kept_a, [len(a)]])[np.searchsorted(kept_b, only_b)]
+    place = np.concatenate([at_a, only_a, next_pair]).astype(np.float64)
     turn = np.concatenate([np.ones(len(at_a)), np.zeros(len(only_a)), np.zeros(len(only_b))])
     tie = np.concatenate([at_b, np.zeros(len(only_a)), only_b])
     order = np.lexsort((tie, turn, place))

@@ -93,10 +93,10 @@ def _steps(a: StreamView, b: StreamView, first: int, diverged: int, pins: Collec
         if block.same and not pinned and (a0, b0) == (block.a0, block.b0):
             yield Piece(a0, a1, b0, b1, equal=True, is_aligned=True)
             continue
-        beside = min(diverged, a1, b1) if a0 == b0 else a0
-        if beside > a0 and (a0 + MAX_ROWS < beside or beside == a1 == b1):
-            yield from _side_by_side(a0, beside)
-            a0 = b0 = beside
+        paired_end = min(diverged, a1, b1) if a0 == b0 else a0
+        if paired_end > a0 and (a0 + MAX_ROWS < paired_end or paired_end == a1 == b1):
+            yield from _side_by_side(a0, paired_end)
+            a0 = b0 = paired_end
         if a0 < a1 or b0 < b1:
             yield Piece(a0, a1, b0, b1, equal=False, is_aligned=False)
 

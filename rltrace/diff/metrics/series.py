@@ -103,7 +103,7 @@ def matches(series: Series, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatch(word.lower(), glob.lower()) for glob in globs for word in words if word)
 
 
-# --- recorded beside the ops ------------------------------------------------------------------------------------------
+# --- recorded series --------------------------------------------------------------------------------------------------
 
 
 def recorded_series(process: ProcessTrace) -> Iterator[Series]:

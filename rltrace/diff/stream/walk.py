@@ -295,21 +295,21 @@ class StreamWalk:
     ) -> None:
         at_a, at_b, moved = pairs
         only_a, only_b = only
-        beside_a = b.first + insertion_places(only_a, at_a[~moved], at_b[~moved])
-        beside_b = a.first + insertion_places(only_b, at_b[~moved], at_a[~moved])
-        self.hunks.one_sided("only-a", a.first + only_a, beside_a)
-        self.hunks.one_sided("only-b", b.first + only_b, beside_b)
+        opposite_a = b.first + insertion_places(only_a, at_a[~moved], at_b[~moved])
+        opposite_b = a.first + insertion_places(only_b, at_b[~moved], at_a[~moved])
+        self.hunks.one_sided("only-a", a.first + only_a, opposite_a)
+        self.hunks.one_sided("only-b", b.first + only_b, opposite_b)
         self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
         for one_sided_places in (self._block_one_sided, self._all_one_sided):
             one_sided_places[0].append(a.first + only_a)
             one_sided_places[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
-            self.first = self._one_sided_finding(a, b, (only_a, only_b), (beside_a, beside_b), at_a, "")
+            self.first = self._one_sided_finding(a, b, (only_a, only_b), (opposite_a, opposite_b), at_a, "")
 
         def drawing(of_a: bool, row: int) -> Finding:
             places = (only_a == row) & of_a, (only_b == row) & (not of_a)
-            beside = beside_a[places[0]], beside_b[places[1]]
-            return self._one_sided_finding(a, b, (only_a[places[0]], only_b[places[1]]), beside, at_a, DRAWS)
+            opposite = opposite_a[places[0]], opposite_b[places[1]]
+            return self._one_sided_finding(a, b, (only_a[places[0]], only_b[places[1]]), opposite, at_a, DRAWS)
 
         self.draws.add((a, at_a, only_a), (b, at_b, only_b), drawing)
 
@@ -318,19 +318,19 @@ class StreamWalk:
         a: RowRange,
         b: RowRange,
         only: tuple[Indices, Indices],
-        beside: tuple[Indices, Indices],
+        opposite: tuple[Indices, Indices],
         at_a: Indices,
         harm: str,
     ) -> Finding:
         """The finding at the first one-sided row, of A or of B."""
         only_a, only_b = only
-        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(beside[1][0]))
+        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(opposite[1][0]))
         if a_is_first:
-            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(beside[0][0]))
+            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(opposite[0][0]))
             before = self.equal + int(np.searchsorted(at_a, only_a[0]))
             return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), harm), before)
-        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(beside[1][0]))
-        before = self.equal + int(np.searchsorted(a.first + at_a, beside[1][0]))
+        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(opposite[1][0]))
+        before = self.equal + int(np.searchsorted(a.first + at_a, opposite[1][0]))
         return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
 
     def one_sided_rows(self, of_a: bool) -> Indices:

@@ -59,18 +59,18 @@ def identity_of(trace: Trace) -> str:
 
 def write_capture(file: Path, about: CaptureInfo, trace: Path) -> None:
     """Write the file atomically, readable by its owner only. Raises CaptureError where that fails."""
-    beside = file.with_name(file.name + ".new")
+    temporary = file.with_name(file.name + ".new")
     try:
-        beside.unlink(missing_ok=True)
-        beside.touch(mode=0o600, exist_ok=False)
-        with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
+        temporary.unlink(missing_ok=True)
+        temporary.touch(mode=0o600, exist_ok=False)
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(ABOUT, json.dumps({"schema": SCHEMA, **asdict(about)}, indent=1))
             for path in _files(trace):
                 archive.write(path, str(PurePosixPath(TRACE, *path.relative_to(trace).parts)))
-        beside.replace(file)
+        temporary.replace(file)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise CaptureError(f"{file} cannot be written: {error.strerror}") from error
 
 

@@ -56,8 +56,8 @@ def divergence_of(comparison: Comparison, until: int | None = None) -> Divergenc
     found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
     finding = next((f.at_op for f in found if f is not None), None)
     if finding is None or finding.cause is Cause.ENDED:
-        told = finding.because if finding is not None else comparison.why
-        raise UsageError(f"there is nothing to confirm: {a} and {b} diverge at no op ({told})")
+        reason = finding.because if finding is not None else comparison.why
+        raise UsageError(f"there is nothing to confirm: {a} and {b} diverge at no op ({reason})")
     if finding.cause is Cause.BEFORE_WINDOW:
         raise UsageError(
             f"{a} and {b} already differ where their recording of ops begins (step {finding.step}): record both "
