@@ -28,11 +28,11 @@ def teller(a: Path, trace: Path, result: Path | None, *, quiet: bool) -> Callabl
     """What says, when the run is over, how it compared; a difference is no failure."""
 
     def tell() -> bool:
-        from rltrace.live_diff.result import found_in
+        from rltrace.live_diff.result import read_results
         from rltrace.report.live_diff import against_json, against_lines, commands
         from rltrace.trace.read.reader import open_trace
 
-        found = found_in(open_trace(trace))
+        found = read_results(open_trace(trace))
         if not quiet:
             lines = "\n".join(against_lines(found, str(a), str(trace)))
             narrate(lines, hint="\n        ".join(commands(found, str(a), str(trace))))

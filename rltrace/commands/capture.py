@@ -132,7 +132,7 @@ def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, 
     """The steps of the experiment. Raises UsageError where they are not told, or the trace has none of them."""
     from rltrace.commands._option_types import parse_steps
     from rltrace.diff.compare import compare
-    from rltrace.experiment.confirm.steps_covered import StepsCovered, parting_of
+    from rltrace.experiment.confirm.steps_covered import StepsCovered, divergence_of
     from rltrace.trace.read.reader import open_trace
 
     if (steps is None) == (other is None):
@@ -143,7 +143,7 @@ def _horizon(opened: Trace, trace: Path, steps: str | None, other: Path | None, 
     if until is not None and other is None:
         raise UsageError("--until goes with --for; --steps A:B sets the end")
     if other is not None:
-        return parting_of(compare(opened, open_trace(other)), until).horizon
+        return divergence_of(compare(opened, open_trace(other)), until).covered
     first, end = parse_steps(steps or "")
     if end is None:
         raise UsageError(

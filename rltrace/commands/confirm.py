@@ -20,7 +20,7 @@ from rltrace.errors import UsageError
 
 if TYPE_CHECKING:
     from rltrace.experiment.confirm.run_cache import Side
-    from rltrace.experiment.confirm.setup import ByHand, ConfirmOptions, Prepared
+    from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, CommandOverrides
     from rltrace.experiment.outcome import ExperimentResult
 
 
@@ -126,7 +126,7 @@ def command(
         from rltrace.selectors import parse_selectors
 
         parse_selectors(inject)
-        sides: dict[Side, ByHand] = {
+        sides: dict[Side, CommandOverrides] = {
             "a": by_hand(cmd_a, folder_a, (*env, *env_a)),
             "b": by_hand(cmd_b, folder_b, (*env, *env_b)),
         }
@@ -134,7 +134,7 @@ def command(
             a=a,
             b=b,
             sides=BOTH if arms is None else frozenset([_side(arms)]),
-            by_hand=sides,
+            overrides=sides,
             until=until,
             selectors=inject,
             samples=samples,
@@ -178,7 +178,7 @@ def _run(
     yes: bool,
     quiet: bool,
 ) -> ExperimentResult:
-    from rltrace.experiment.confirm.arms import Experiment, broken_off, not_begun
+    from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
     from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
     from rltrace.experiment.confirm.setup import check_folders, prepare
     from rltrace.experiment.confirm.suggested_commands import advice_of
@@ -187,7 +187,7 @@ def _run(
     from rltrace.report.confirm import plan_lines
 
     prepared = prepare(asked)
-    horizon = prepared.question.parting.horizon
+    horizon = prepared.question.divergence.covered
     if not in_place:
         check_folders(prepared.recipes, share, folder)
     told = plan_lines(
@@ -201,7 +201,7 @@ def _run(
     setting = RunSetting(
         folder=folder,
         recipes=prepared.recipes,
-        horizon=horizon,
+        covered=horizon,
         shared=share,
         in_place=in_place,
         values_limit=values_limit * 1_000_000,
@@ -216,13 +216,13 @@ def _run(
         bench = RunCache(setting, _subject(prepared, asked), runner)
         captured = {}
         if prepared.captured is not None:
-            captured[prepared.captured_as] = bench.place(prepared.captured_as, prepared.captured)
-        start = not_begun(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject), captured)
+            captured[prepared.capture_name] = bench.add_capture(prepared.capture_name, prepared.captured)
+        start = initial_outcome(prepared.question, (str(asked.a), str(asked.b)), dict(prepared.subject), captured)
         experiment = Experiment(prepared.question, bench, start, tell)
         try:
             outcome = experiment.run()
         except BaseException:
-            write_outcome(target, broken_off(experiment.outcome))
+            write_outcome(target, interrupted_outcome(experiment.outcome))
             narrate(f"interrupted; the same command resumes it, with the runs in {folder}")
             raise
     outcome = replace(outcome, advice=advice_of(outcome, asked, prepared, target, folder))
@@ -232,11 +232,11 @@ def _run(
     return outcome
 
 
-def _subject(prepared: Prepared, asked: ConfirmOptions) -> Mapping[str, object]:
+def _subject(prepared: ExperimentSetup, asked: ConfirmOptions) -> Mapping[str, object]:
     """What must be the same for runs that are there already to count."""
     return {
         **prepared.subject,
-        "horizon": [prepared.question.parting.horizon.first, prepared.question.parting.horizon.end],
+        "horizon": [prepared.question.divergence.covered.first, prepared.question.divergence.covered.end],
         "commands": {str(side): recipe.shown for side, recipe in prepared.recipes.items()},
         "inject": list(asked.selectors),
     }
@@ -284,9 +284,9 @@ def _join(one: Path, other: Path, output: Path | None) -> ExperimentResult:
     return outcome
 
 
-def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> ByHand:
+def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> CommandOverrides:
     """What was given in place of what a trace tells. Raises UsageError."""
-    from rltrace.experiment.confirm.setup import ByHand
+    from rltrace.experiment.confirm.setup import CommandOverrides
 
     pairs = []
     for text in variables:
@@ -302,7 +302,7 @@ def by_hand(cmd: str | None, folder: Path | None, variables: Sequence[str]) -> B
         raise UsageError("an empty command cannot be run")
     if folder is not None and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
-    return ByHand(words, None if folder is None else folder.absolute(), tuple(pairs))
+    return CommandOverrides(words, None if folder is None else folder.absolute(), tuple(pairs))
 
 
 def _side(text: str) -> Side:

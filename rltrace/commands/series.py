@@ -58,7 +58,7 @@ def command(
       rltrace series a.zarr
       rltrace series a.zarr b.zarr --name 'return*' --svg returns.svg
     """
-    from rltrace.diff.metrics.series import MOST_SEGMENTS
+    from rltrace.diff.metrics.series import MAX_SEGMENTS
     from rltrace.trace.read.reader import open_trace
 
     if svg is not None:
@@ -66,7 +66,7 @@ def command(
             raise UsageError("--svg draws one trace, or two: give only those")
         check_output(svg, force)
     opened = [open_trace(path) for path in traces]
-    segments = 1 << 40 if every else MOST_SEGMENTS
+    segments = 1 << 40 if every else MAX_SEGMENTS
     told = [_of_trace(path, trace, opened[0], names, segments) for path, trace in zip(traces, opened, strict=True)]
     if names and not any(one.series for one in told):
         narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
@@ -85,18 +85,18 @@ def command(
 
 
 def _of_trace(path: Path, trace: Trace, first: Trace, names: tuple[str, ...], segments: int) -> TraceSeries:
-    from rltrace.diff.metrics.scalers import partings, scalers_of
+    from rltrace.diff.metrics.scalers import scaler_divergences, scalers_of
     from rltrace.diff.metrics.series import all_series, matches
     from rltrace.report.series import TraceSeries
 
-    series = all_series(trace, segments=segments, beside=None if trace is first else first)
+    series = all_series(trace, segments=segments, renames_of=None if trace is first else first)
     chosen = tuple(one for one in series if not names or matches(one, names))
     scalers: list[Scaler] = []
     parted: list[ScalerDivergence] = []
     for process in trace.processes:
         if any(one.kind == "scaler" for one in chosen):
             scalers += scalers_of(process, series)
-            parted += partings(process.name, series)
+            parted += scaler_divergences(process.name, series)
     return TraceSeries(str(path), chosen, tuple(scalers), tuple(parted), tuple(hole.why for hole in trace.holes))
 
 

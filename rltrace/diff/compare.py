@@ -1,7 +1,7 @@
-"""The comparison of two traces as wholes: what can be compared, each pair of streams, one verdict.
+"""Comparison of two traces: every pair of streams, processes step by step, one verdict.
 
-Owns the verdict and the sentence it rests on. Raises only for what cannot be compared at all; whatever is missing,
-damaged or unfinished becomes part of the answer.
+Owns the verdict and its reason. Raises only where the traces cannot be compared at all; missing, damaged or unfinished
+parts become part of the result.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rltrace.command_lines import line, record_both
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
-from rltrace.diff.base.bisect import Watch
+from rltrace.diff.base.bisect import OnProbe
 from rltrace.diff.base.coverage import (
+    coverage_notes,
     is_finished,
+    merge_events,
+    merge_marked,
+    merge_structures,
     recorded_throughout,
     side_of,
-    unrecorded,
-    whole_marked,
-    whole_structure,
-    whole_told,
 )
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import (
@@ -40,17 +40,22 @@ from rltrace.diff.base.model import (
 )
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.nondeterminism import advice_text
-from rltrace.diff.causes.rng import left_elsewhere
+from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.finding_order import Order, OrderedFinding
-from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, both, compare_series, drift_of, ordered
+from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
-from rltrace.diff.notes import equal_in, last_parameters, other_kernels, same_bits_note, seen_while_recorded
+from rltrace.diff.notes import add_repeat_evidence, equal_in, last_parameters, other_kernels, same_bits_note
 from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
 from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels
-from rltrace.diff.unpaired_streams import believed, find_crews, lonely_streams, never_recorded
+from rltrace.diff.unpaired_streams import (
+    downgrade_for_torchscript,
+    find_one_sided_streams,
+    find_worker_groups,
+    missing_process,
+)
 from rltrace.errors import UsageError
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
@@ -59,26 +64,24 @@ from rltrace.trace.read.stream import StreamTrace
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
 #
-# From everything that was found to one word and the sentence it rests on.
-#
-# Owns the conditions of ``identical`` and ``same-values``. A false difference is the worst mistake this can make, a
-# false agreement the second worst: what is not known is ``unknown``.
+# The verdict from all results, with its reason. A false difference would be the worst error, a false agreement the
+# second worst: where facts are missing, the verdict is ``unknown``.
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that the verdict may rest on."""
+    """All results that the verdict may rest on."""
 
     level: str
     streams: tuple[StreamResult, ...]
     steps: tuple[StepResult, ...]
     pools: tuple[PoolResult, ...]
     """Ops of pool threads, which have no order."""
-    lonely: tuple[Finding, ...]
-    """Streams that one side alone has."""
+    one_sided_streams: tuple[Finding, ...]
+    """Findings at streams that only one side has."""
     decisive: Finding | None
     unfinished: tuple[tuple[str, str], ...]
-    """(side, in which way) of every side that is not complete."""
+    """(side, reason) of every side that is not complete."""
 
     @property
     def matched(self) -> int:
@@ -87,7 +90,7 @@ class Evidence:
     @property
     def one_sided(self) -> bool:
         """Whether a side ran anything that the other did not."""
-        return bool(self.lonely) or any(r.structure.only_a or r.structure.only_b for r in self.streams)
+        return bool(self.one_sided_streams) or any(r.structure.only_a or r.structure.only_b for r in self.streams)
 
     @property
     def looked_at(self) -> tuple[int, int]:
@@ -95,15 +98,15 @@ class Evidence:
         return sum(a for a, _ in extents), sum(b for _, b in extents)
 
 
-def as_if_complete(evidence: Evidence) -> Evidence:
-    """What there would be to decide if what there is of both traces were all of it."""
+def assume_complete(evidence: Evidence) -> Evidence:
+    """The evidence if both traces were complete as they are."""
     streams = tuple(replace(result, open=None) for result in evidence.streams)
     steps = tuple(replace(result, open=None) for result in evidence.steps)
     return replace(evidence, streams=streams, steps=steps, unfinished=())
 
 
 def decide(evidence: Evidence) -> tuple[Verdict, str]:
-    """The verdict and what it rests on."""
+    """The verdict and its reason."""
     if _nothing_in_common(evidence):
         return Verdict.UNKNOWN, "nothing that could be compared was recorded on both sides"
     if _different_programs(evidence):
@@ -130,16 +133,16 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
 
 def _equal(evidence: Evidence) -> tuple[Verdict, str]:
     extent = _extent(evidence)
-    lonely_steps = any(any(r.lonely) for r in evidence.steps)
-    if not evidence.lonely and not lonely_steps and all(r.is_identical for r in evidence.streams):
+    one_sided_steps = any(any(r.one_sided) for r in evidence.steps)
+    if not evidence.one_sided_streams and not one_sided_steps and all(r.is_identical for r in evidence.streams):
         return Verdict.IDENTICAL, f"all {extent} are equal"
     if evidence.level == "step":
         return (
             Verdict.SAME_VALUES,
             f"all matched ones of {extent} are equal, but one side made attempts that the other did not",
         )
-    moved = any(r.structure.reordered or r.structure.reordered_steps or r.elsewhere for r in evidence.streams)
-    if not evidence.one_sided and not moved and any(r.told.differing for r in evidence.streams):
+    moved = any(r.structure.reordered or r.structure.reordered_steps or r.moved_calls for r in evidence.streams)
+    if not evidence.one_sided and not moved and any(r.events.differing for r in evidence.streams):
         return Verdict.SAME_VALUES, (
             f"all {extent} are equal; data from outside torch differs, but no op computed with it"
         )
@@ -149,7 +152,7 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
             "from another site"
         )
     drew = "unmatched ops drew from no generator"
-    if any(r.drew_alone for r in evidence.streams):
+    if any(r.drew_one_sided for r in evidence.streams):
         drew = "unmatched ops left all generators of both sides in the same state"
     return Verdict.SAME_VALUES, (
         f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no matched op depends "
@@ -185,48 +188,46 @@ def _different_programs(evidence: Evidence) -> bool:
     if decisive is not None:
         return any(r.different_programs for r in evidence.streams if r.decisive is decisive)
     if 0 in evidence.looked_at:
-        return False  # a side has nothing, which is told as what it is
+        return False  # a side has no rows, which has its own reason
     return any(2 * evidence.matched < rows for rows in evidence.looked_at)
 
 
-# --- apart ------------------------------------------------------------------------------------------------------------
+# --- curves -----------------------------------------------------------------------------------------------------------
 #
-# Which curves of two compared traces come apart, and how: what ``diff`` adds to its finding.
-#
-# Owns how much is read for it: what was recorded as a series in full, rows from a first difference on in places only,
-# so that a search stays a search.
+# Curves that diverge. Recorded series are read in full; the rows of logged scalars are sampled from the first
+# difference on, so that the comparison reads a bounded number of rows.
 
 
-MOST_SEGMENTS = 8
-"""Segments of a stream that are read beside those right after its first difference."""
+MAX_SEGMENTS = 8
+"""Segments of a stream that are sampled, besides those right after its first difference."""
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
-MOST = 50
-"""Curves that are told of."""
+MAX_CURVES = 50
+"""Curves that are reported."""
 
 
 def drifts(
     pairs: Sequence[tuple[ProcessTrace, ProcessTrace]], results: Iterable[StreamResult], tolerance: float
 ) -> tuple[Drift, ...]:
-    """The curves that differ, in the order in which one sees them part."""
+    """The curves that differ, in the order in which they visibly diverge."""
     found: list[Drift] = []
     for a, b in pairs:
         found += compare_series(recorded_series(a), recorded_series(b), [(a, b)], tolerance)[0]
     for result in results:
         if result.value is not None:
-            found += _read_out(result, tolerance)
-    return ordered(drift for drift in found if drift.first is not None)[:MOST]
+            found += _logged_drifts(result, tolerance)
+    return ordered(drift for drift in found if drift.first is not None)[:MAX_CURVES]
 
 
-def _read_out(result: StreamResult, tolerance: float) -> Iterable[Drift]:
-    """Of the numbers that a stream read out. Those before its first difference in values are equal, and not read."""
+def _logged_drifts(result: StreamResult, tolerance: float) -> Iterable[Drift]:
+    """Drifts of the logged scalars of a stream. Those before its first difference in values are equal and not read."""
     value = result.value
     if value is None or value.a_index is None or value.b_index is None:
         return
     own = _items(result.a, value.a_index)
     others = _items(result.b, value.b_index)
-    attempts = both(result.a.process, result.b.process)
+    attempts = attempt_tables(result.a.process, result.b.process)
     for key, series in own.items():
         if key in others and series.kind == ITEM:
             yield drift_of(series, others[key], attempts, tolerance)
@@ -235,20 +236,20 @@ def _read_out(result: StreamResult, tolerance: float) -> Iterable[Drift]:
 def _items(view: StreamView, start: int) -> dict[object, Series]:
     stream = view.stream
     near = [n for n, s in enumerate(stream.segments) if s.stop > start and s.first < start + LOOK_AHEAD]
-    chosen = sorted({*near, *chosen_segments(stream, MOST_SEGMENTS, start)})
-    wanted = [n for n, segment in enumerate(stream.segments) if segment.stop > start]
-    found = item_series(view, chosen, start=start, whole=chosen == wanted)
+    chosen = sorted({*near, *chosen_segments(stream, MAX_SEGMENTS, start)})
+    all_segments = [n for n, segment in enumerate(stream.segments) if segment.stop > start]
+    found = item_series(view, chosen, start=start, whole=chosen == all_segments)
     return {series.key: series for series in found}
 
 
-def logged_otherwise(found: Iterable[Drift]) -> list[str]:
-    """A note where numbers that a program logged differ, and nothing that it computed."""
+def logged_scalar_notes(found: Iterable[Drift]) -> list[str]:
+    """A note where recorded series differ though no op does."""
     names = [f"{drift.name} from step {drift.first.step:,}" for drift in found if drift.first is not None]
     if not names:
         return []
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return [
-        f"numbers that were logged beside the ops differ ({', '.join(names[:MOST_NAMED])}{more}), but no op does: "
+        f"numbers that were logged beside the ops differ ({', '.join(names[:MAX_NAMED])}{more}), but no op does: "
         "they come from outside the ops, and do not decide the verdict"
     ]
 
@@ -257,7 +258,7 @@ def logged_otherwise(found: Iterable[Drift]) -> list[str]:
 
 
 DIGEST_FACT = "digest"
-"""Fact that names the digest's algorithm; digests of two algorithms are never compared."""
+"""Fact that names the digest algorithm; digests of two algorithms are never compared."""
 
 
 def compare(
@@ -267,7 +268,7 @@ def compare(
     strict: bool = False,
     tolerance: float = TOLERANCE,
     progress: Progress | None = None,
-    watch: Watch | None = None,
+    watch: OnProbe | None = None,
 ) -> Comparison:
     """Compare two traces.
 
@@ -279,7 +280,7 @@ def compare(
     trace_a = a if isinstance(a, Trace) else open_trace(a)
     trace_b = b if isinstance(b, Trace) else open_trace(b)
     _check(trace_a, trace_b)
-    return _Comparing(trace_a, trace_b, strict, tolerance, progress, watch).run()
+    return _Comparer(trace_a, trace_b, strict, tolerance, progress, watch).run()
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -295,22 +296,22 @@ def _check(a: Trace, b: Trace) -> None:
 
 
 @dataclass
-class _Comparing:
+class _Comparer:
     a: Trace
     b: Trace
     strict: bool
     tolerance: float
     progress: Progress | None
-    watch: Watch | None
+    watch: OnProbe | None
     streams: list[tuple[ProcessTrace, StreamResult]] = field(default_factory=list)
     steps: list[tuple[ProcessTrace, StepResult]] = field(default_factory=list)
     pools: list[PoolResult] = field(default_factory=list)
-    shared_out: frozenset[str] = frozenset()
-    """Names of threads that take tasks from a queue of the program's own, which are in ``pools``."""
+    task_threads: frozenset[str] = frozenset()
+    """Names of threads that take tasks from a queue of the program; they are in ``pools``."""
     pairs: list[tuple[ProcessTrace, ProcessTrace]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     hidden: tuple[int, int] | None = None
-    """Numbers, on both sides, of the first step that differs, where its ops cannot be read."""
+    """Numbers, in A and B, of the first step that differs, where its ops cannot be read."""
 
     def __post_init__(self) -> None:
         self.order = Order(self.a, self.b)
@@ -325,13 +326,13 @@ class _Comparing:
             else:
                 self.steps.append((a, compare_steps(a, b)))
         self._compare_pools()
-        lonely = lonely_streams(self.a, self.b) if level == "op" else []
-        lonely = [each for each in lonely if each[1].stream not in self.shared_out]
+        one_sided_streams = find_one_sided_streams(self.a, self.b) if level == "op" else []
+        one_sided_streams = [each for each in one_sided_streams if each[1].stream not in self.task_threads]
         if level == "op" and self.steps and not any(any(r.looked_at) for _, r in self.streams):
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
-        return self._assemble(level, system, lonely)
+        return self._assemble(level, system, one_sided_streams)
 
     def _level(self) -> str:
         a, b = self.a, self.b
@@ -354,18 +355,18 @@ class _Comparing:
             other = others.get(stream.name.removeprefix(a.name))
             if other is not None and not is_pool(stream.name):
                 view_a, view_b = StreamView(a, stream), StreamView(b, other)
-                found = believed(compare_streams(view_a, view_b, settings, self.progress, self.watch))
-                compared.append(seen_while_recorded(found))
-        crews = find_crews(a, b, compared)
-        self.shared_out = self.shared_out.union(*(crew.streams for crew in crews))
-        self.streams += [(a, result) for result in compared if result.a.name not in self.shared_out]
-        for pool in filter(None, [compare_pools(a, b), *(crew.result for crew in crews)]):
+                found = downgrade_for_torchscript(compare_streams(view_a, view_b, settings, self.progress, self.watch))
+                compared.append(add_repeat_evidence(found))
+        groups = find_worker_groups(a, b, compared)
+        self.task_threads = self.task_threads.union(*(group.streams for group in groups))
+        self.streams += [(a, result) for result in compared if result.a.name not in self.task_threads]
+        for pool in filter(None, [compare_pools(a, b), *(group.result for group in groups)]):
             self._take_pool(pool)
         if not (recorded_throughout(a) and recorded_throughout(b)):
-            self.steps.append((a, compare_steps(a, b, without=_recorded_on_both(a, b))))
+            self.steps.append((a, compare_steps(a, b, exclude=_recorded_on_both(a, b))))
 
     def _compare_pools(self) -> None:
-        """The processes that take tasks as timing has it, of each pool that both sides have."""
+        """Compare the processes of each pool that both sides have."""
         pools_a, pools_b = pooled(self.a), pooled(self.b)
         for name in [name for name in pools_a if name in pools_b]:
             self._take_pool(compare_processes(name, pools_a[name], pools_b[name]))
@@ -377,13 +378,16 @@ class _Comparing:
     # --- the whole ----------------------------------------------------------------------------------------------------
 
     def _assemble(
-        self, level: str, system: tuple[NamedDifference, ...], lonely: list[tuple[str, Finding, bool]]
+        self,
+        level: str,
+        system: tuple[NamedDifference, ...],
+        one_sided_streams: list[tuple[str, Finding, bool]],
     ) -> Comparison:
         self._name_hidden_steps()
-        firsts = self._firsts(lonely)
-        first, unordered = self._one_or_several(firsts)
-        first_value, _ = self._one_or_several([OrderedFinding(p.name, r.value) for p, r in self.streams if r.value])
-        decisive = self._decisive(lonely) or self._last_parameters()
+        firsts = self._firsts(one_sided_streams)
+        first, unordered = self._earliest(firsts)
+        first_value, _ = self._earliest([OrderedFinding(p.name, r.value) for p, r in self.streams if r.value])
+        decisive = self._decisive(one_sided_streams) or self._last_parameters()
         if first is None and not unordered:
             first = decisive
         evidence = Evidence(
@@ -391,22 +395,22 @@ class _Comparing:
             streams=tuple(result for _, result in self.streams),
             steps=tuple(result for _, result in self.steps),
             pools=tuple(self.pools),
-            lonely=tuple(finding for _, finding, _ in lonely),
+            one_sided_streams=tuple(finding for _, finding, _ in one_sided_streams),
             decisive=decisive,
             unfinished=self._unfinished(level),
         )
         verdict, why = decide(evidence)
         self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
-        so_far, _ = decide(as_if_complete(evidence))
+        so_far, _ = decide(assume_complete(evidence))
         if level == "op" and verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
-            self.notes += filter(None, (left_elsewhere(a, b) for a, b in self.pairs))
+            self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
-            self.notes += logged_otherwise(drift)
-        self.notes += dict.fromkeys([*unrecorded(self.a), *unrecorded(self.b)])
+            self.notes += logged_scalar_notes(drift)
+        self.notes += dict.fromkeys([*coverage_notes(self.a), *coverage_notes(self.b)])
         others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))
         self.notes += filter(None, [same_bits_note(others, str(self.a.path), str(self.b.path))])
-        holes = self._holes()  # what a series lacks is told as well, and decides nothing
+        holes = self._holes()  # holes of series as well, which decide nothing
         return Comparison(
             verdict=verdict,
             why=why,
@@ -417,11 +421,11 @@ class _Comparing:
             first=first,
             first_value=first_value,
             unordered=tuple(unordered),
-            structure=whole_structure([result.structure for _, result in self.streams]),
+            structure=merge_structures([result.structure for _, result in self.streams]),
             search=self._search(),
             holes=holes,
-            marked=whole_marked([result.marked for _, result in self.streams]),
-            events=whole_told([result.told for _, result in self.streams]),
+            marked=merge_marked([result.marked for _, result in self.streams]),
+            events=merge_events([result.events for _, result in self.streams]),
             curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},
@@ -437,7 +441,7 @@ class _Comparing:
         )
 
     def _name_hidden_steps(self) -> None:
-        """Where rows that cannot be read hide the answer, the digests of steps still tell the step."""
+        """Find the first step that differs by its digests, where a hole hides the first difference."""
         for _, result in self.streams:
             steps = first_unequal_step(result.a, result.b) if result.hole is not None else None
             if steps is not None and self.hidden is None:
@@ -447,9 +451,9 @@ class _Comparing:
                     f"{result.a.name} differ in any way, by its digests"
                 )
 
-    def _firsts(self, lonely: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
-        """The earliest finding of each pair of streams, or of the steps before it."""
-        found = [OrderedFinding(process, finding) for process, finding, _ in lonely]
+    def _firsts(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
+        """The earliest finding of each pair of streams, or of earlier steps."""
+        found = [OrderedFinding(process, finding) for process, finding, _ in one_sided_streams]
         for process, result in self.streams:
             early = self._step_finding(process, result.first)
             if early is None and result.first is not None:
@@ -457,8 +461,8 @@ class _Comparing:
         found += [OrderedFinding(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
         return found
 
-    def _decisive(self, lonely: list[tuple[str, Finding, bool]]) -> Finding | None:
-        found = [OrderedFinding(process, finding) for process, finding, harmful in lonely if harmful]
+    def _decisive(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> Finding | None:
+        found = [OrderedFinding(process, finding) for process, finding, harmful in one_sided_streams if harmful]
         for process, result in self.streams:
             decisive = result.decisive
             if decisive is not None and self._step_finding(process, decisive) is None:
@@ -467,15 +471,15 @@ class _Comparing:
         candidates = self.order.earliest(found)
         return candidates[0] if candidates else None
 
-    def _one_or_several(self, found: list[OrderedFinding]) -> tuple[Finding | None, list[Finding]]:
-        """(the earliest finding, none unordered), or (None, all of those that nothing orders)."""
+    def _earliest(self, found: list[OrderedFinding]) -> tuple[Finding | None, list[Finding]]:
+        """(the earliest finding, []), or (None, all findings that cannot be ordered)."""
         candidates = self.order.earliest(found)
         if len(candidates) == 1:
             return candidates[0], []
         return None, candidates
 
     def _last_parameters(self) -> Finding | None:
-        """What only shows at the end: parameters that were written after their last use. Not past a hole."""
+        """The finding where only the final parameters differ, written after their last use. None past a hole."""
         if self._holes() or any(r.undecided for _, r in self.streams):
             return None
         if not self.streams:
@@ -488,7 +492,7 @@ class _Comparing:
         return next(filter(None, found), None)
 
     def _earliest_step_finding(self, process: ProcessTrace) -> Finding | None:
-        """What the step digests of a process found, unless an op of that step or an earlier one was found."""
+        """The finding of the step digests of a process, unless there is one at an op of that step or before."""
         result = next((r for p, r in self.steps if p is process), None)
         finding = (result.finding or result.ended) if result else None
         if finding is None or finding.step is None:
@@ -497,7 +501,7 @@ class _Comparing:
         return None if any(f.step is not None and f.step <= finding.step for f in own) else finding
 
     def _step_finding(self, process: ProcessTrace, finding: Finding | None) -> Finding | None:
-        """A finding of the step digests that is earlier than ``finding`` of the same process."""
+        """The finding of the step digests, if it is earlier than ``finding`` of the same process."""
         early = self._earliest_step_finding(process)
         if early is None or finding is None or finding.step is None or early.step is None:
             return None
@@ -511,8 +515,8 @@ class _Comparing:
                 found.append((side, f"{bad[0].name} is {bad[0].state} after op {bad[0].after_op:,}"))
             elif trace.lost or not trace.processes:
                 found.append((side, next(iter(trace.lost), "nothing was recorded")))
-            elif (gone := never_recorded(trace, other)) is not None:
-                found.append((side, f"{gone} is missing, and one of its processes recorded nothing"))
+            elif (missing := missing_process(trace, other)) is not None:
+                found.append((side, f"{missing} is missing, and one of its processes recorded nothing"))
         return tuple(found)
 
     def _holes(self) -> tuple[Hole, ...]:
@@ -543,19 +547,21 @@ class _Comparing:
                 return ()
             if not decisive.op:
                 return ()
-            closer = suggested_commands.confirm(self.a, self.b, decisive) + suggested_commands.explain(
+            experiments = suggested_commands.confirm(self.a, self.b, decisive) + suggested_commands.explain(
                 self.a, self.b, decisive
             )
-            return self._settle_inputs(decisive) + closer + suggested_commands.look_closer(self.a, self.b, decisive)
+            return (
+                self._settle_inputs(decisive) + experiments + suggested_commands.look_closer(self.a, self.b, decisive)
+            )
         if holes:
-            again = record_both(self.a, self.b, *self.hidden, "window") if self.hidden else ()
-            return suggested_commands.verify(self.a, self.b, holes) + again
+            record_again = record_both(self.a, self.b, *self.hidden, "window") if self.hidden else ()
+            return suggested_commands.verify(self.a, self.b, holes) + record_again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
             return (line("diff", self.a.path, self.b.path),)  # still being written
         return ()
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:
-        """What would settle a verdict for which not every input was read on both sides, or no kernel was seen."""
+        """Commands that record inputs or kernels which the decisive finding lacks."""
         rests = {InputsMatch.INFERRED: FROM_INPUTS, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(decisive.inputs_match, ())
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
         if result is None or decisive.a_index is None or decisive.b_index is None:
@@ -566,11 +572,11 @@ class _Comparing:
 
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
-"""Causes that say of an op that its inputs match and its outputs differ."""
+"""Causes where the inputs of an op match and its outputs differ."""
 
 
 def _recorded_on_both(a: ProcessTrace, b: ProcessTrace) -> NDArray[np.uint64]:
-    """Numbers of A's steps whose ops are rows on both sides: there the ops themselves are compared."""
+    """Numbers of A's steps whose ops were recorded on both sides, and so are compared op by op."""
     at_a, at_b = match_steps(a, a.steps, b, b.steps)
     flag = np.uint64(StepFlag.RECORDED)
     recorded = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & flag) != 0

@@ -1,9 +1,8 @@
-"""Which process of B is which process of A, and which processes of both have no partner, for they share tasks out.
+"""Pairs of processes of A and B, and processes that share tasks and so are compared together.
 
-Owns the pairing. A name tells, as a rule: it is the same in every run. Two kinds of process are not known by it. Those
-of a pool take tasks as timing has it. And those that were told apart by who came first (``wanted`` one name, got
-another): of these, one that was started alike and computed the same is the partner; what is left stands in the order of
-the names.
+Names are usually the same in every run. Two kinds of processes have no such name. Processes of a pool take tasks as
+timing permits. Processes that requested the same name were numbered in order of arrival: of these, those with the same
+command that computed the same are paired, the rest by name.
 """
 
 from __future__ import annotations
@@ -22,24 +21,22 @@ from rltrace.trace.read.reader import Trace
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 #
-# A pool's threads, or processes: which of them takes a task is a matter of timing, so their ops have no order.
-#
-# Owns the comparison of all pool threads of one process, and of all processes of a pool, as a heap of rows. Equal heaps
-# are no difference; unequal ones are not explained, and leave the verdict open: whose task differs cannot be told from
-# rows without an order.
+# Threads or processes of a pool: which of them takes a task depends on timing, so their ops have no order. All rows of
+# a pool are compared as a multiset. Unequal multisets leave the verdict open: without an order, rows do not show which
+# task differs.
 
 
-LIMIT = 1 << 23
+MAX_ROWS = 1 << 23
 """Rows of a side that are compared at most."""
-_AT_ONCE = 1 << 16
+CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class PoolResult:
-    """What became of the pool threads of one process, or of the processes of a pool."""
+    """The comparison of the pool threads of one process, or of the processes of a pool."""
 
     name: str
-    """``rank0/main/pool``; ``rank0/main/thread:worker`` of threads that a program shares tasks out to by itself."""
+    """``rank0/main/pool``; ``rank0/main/thread:worker`` for threads that take tasks from a queue of the program."""
     matched: int
     """Ops of A that have an equal one in B."""
     rows: tuple[int, int]
@@ -51,7 +48,7 @@ class PoolResult:
 
     @property
     def note(self) -> str:
-        """What has to be known of them to read a verdict right."""
+        """A sentence that is needed to read the verdict right."""
         a, b = self.threads
         workers = f"{a:,}" if a == b else f"{a:,} and {b:,}"
         if a == b == 1:
@@ -66,12 +63,12 @@ class PoolResult:
 
 
 def is_pool(name: str) -> bool:
-    """Whether a stream is that of a pool's thread, or a process one of a pool's."""
+    """Whether this is the name of a thread or process of a pool."""
     return "/pool:" in name
 
 
 def pool_of(process: str) -> str:
-    """``rank0/pool`` of ``rank0/pool:3``; of a process that is no pool's its own name."""
+    """``rank0/pool`` for ``rank0/pool:3``; for other processes their own name."""
     return process.partition("/pool:")[0] + "/pool" if is_pool(process) else process
 
 
@@ -80,13 +77,13 @@ def compare_pools(a: ProcessTrace, b: ProcessTrace) -> PoolResult | None:
     views = [[StreamView(p, s) for s in p.streams if is_pool(s.name) and s.rows] for p in (a, b)]
     if not any(views):
         return None
-    return compare_heaps(f"{a.name}/pool", *views)
+    return compare_unordered(f"{a.name}/pool", *views)
 
 
 def compare_processes(name: str, a: Sequence[ProcessTrace], b: Sequence[ProcessTrace]) -> PoolResult:
-    """Compare the processes of a pool; where their ops are no rows, the steps that they made."""
+    """Compare the processes of a pool; where their ops were not recorded, their steps."""
     views = [[StreamView(p, s) for p in side for s in p.streams if s.rows] for side in (a, b)]
-    result = replace(compare_heaps(name, *views), workers="processes", threads=(len(a), len(b)))
+    result = replace(compare_unordered(name, *views), workers="processes", threads=(len(a), len(b)))
     if result.undecided is None and not any(result.rows) and not np.array_equal(_steps(a), _steps(b)):
         open_ = f"the steps of {name} differ, and without an order it is unknown whether that matters"
         result = replace(result, undecided=open_)
@@ -94,17 +91,17 @@ def compare_processes(name: str, a: Sequence[ProcessTrace], b: Sequence[ProcessT
 
 
 def _steps(processes: Sequence[ProcessTrace]) -> NDArray[np.uint64]:
-    """What each step of some processes came to, sorted."""
+    """Parameter and gradient digests of all steps of some processes, sorted."""
     parts = [process.steps[:, [Step.PARAMETERS, Step.GRADIENTS]] for process in processes]
     steps: NDArray[np.uint64] = np.concatenate(parts)
     return steps[np.lexsort(steps.T)]
 
 
-def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -> PoolResult:
-    """Compare the ops of some threads without their order; ``name`` is what they are called together."""
+def compare_unordered(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -> PoolResult:
+    """Compare the ops of some threads without their order; ``name`` is their common name."""
     rows = (sum(v.rows for v in a), sum(v.rows for v in b))
     matched, undecided = 0, None
-    if max(rows) > LIMIT:
+    if max(rows) > MAX_ROWS:
         undecided = f"{name} ran {max(rows):,} ops: too many to compare without their order"
     else:
         try:
@@ -122,7 +119,7 @@ def compare_heaps(name: str, a: Sequence[StreamView], b: Sequence[StreamView]) -
 
 @dataclass(frozen=True, eq=False)
 class UnorderedRows:
-    """What the rows of some streams are and computed, without an order."""
+    """Multiset of the rows of some streams, by what they are and computed."""
 
     results: NDArray[np.uint64]
     """Ascending, each once."""
@@ -131,23 +128,23 @@ class UnorderedRows:
     @staticmethod
     def of(views: Sequence[StreamView]) -> UnorderedRows:
         """Raises HoleError where rows cannot be read."""
-        spans = [(view, at) for view in views for at in range(0, view.rows, _AT_ONCE)]
-        parts = [results(view, at, min(at + _AT_ONCE, view.rows)) for view, at in spans]
+        spans = [(view, at) for view in views for at in range(0, view.rows, CHUNK_ROWS)]
+        parts = [results(view, at, min(at + CHUNK_ROWS, view.rows)) for view, at in spans]
         return UnorderedRows(*np.unique(np.concatenate(parts or [np.empty(0, np.uint64)]), return_counts=True))
 
     def count(self, result: int) -> int:
-        """How many rows are and computed this, of ``results``."""
+        """Number of rows with this hash."""
         at = int(np.searchsorted(self.results, np.uint64(result)))
         return int(self.counts[at]) if at < len(self.results) and int(self.results[at]) == result else 0
 
     def common(self, other: UnorderedRows) -> int:
-        """Size of what two heaps share, repeated entries counted as often as both have them."""
+        """Size of the intersection of two multisets."""
         _, own, others = np.intersect1d(self.results, other.results, assume_unique=True, return_indices=True)
         return int(np.minimum(self.counts[own], other.counts[others]).sum())
 
 
 def results(view: StreamView, start: int, stop: int) -> NDArray[np.uint64]:
-    """What rows ``start`` to ``stop`` are and computed, whoever was the first to read their inputs."""
+    """Hashes of what rows ``start`` to ``stop`` are and computed, whatever row read their inputs first."""
     return view.read(start, stop).hashes.results
 
 
@@ -163,15 +160,15 @@ def process_pairs(a: Trace, b: Trace) -> list[Pair]:
     sides = [[process for process in trace.processes if not is_pool(process.name)] for trace in (a, b)]
     families = [_families(processes) for processes in sides]
     paired: dict[str, ProcessTrace] = {}
-    for wanted in families[0].keys() & families[1].keys():
-        of_a, of_b = families[0][wanted], families[1][wanted]
-        by_arrival = any(_came_later(process) for process in (*of_a, *of_b))
-        paired |= _pair(of_a, of_b, (_started_and_computed, _computed, _started, _name) if by_arrival else (_name,))
+    for name in families[0].keys() & families[1].keys():
+        of_a, of_b = families[0][name], families[1][name]
+        renamed = any(_was_renamed(process) for process in (*of_a, *of_b))
+        paired |= _pair(of_a, of_b, (_started_and_computed, _computed, _started, _name) if renamed else (_name,))
     return [(process, paired[process.name]) for process in sides[0] if process.name in paired]
 
 
 def pooled(trace: Trace) -> dict[str, list[ProcessTrace]]:
-    """The processes of each pool, by the pool's name: ``rank0/pool`` of ``rank0/pool:3``."""
+    """The processes of each pool, by the pool's name: ``rank0/pool`` for ``rank0/pool:3``."""
     found: dict[str, list[ProcessTrace]] = {}
     for process in trace.processes:
         if is_pool(process.name):
@@ -180,15 +177,15 @@ def pooled(trace: Trace) -> dict[str, list[ProcessTrace]]:
 
 
 def _families(processes: Sequence[ProcessTrace]) -> dict[str, list[ProcessTrace]]:
-    """Processes by the name that they wanted."""
+    """Processes by the name that they requested."""
     found: dict[str, list[ProcessTrace]] = {}
     for process in processes:
-        found.setdefault(_wanted(process), []).append(process)
+        found.setdefault(_requested_name(process), []).append(process)
     return found
 
 
 def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[Key]) -> dict[str, ProcessTrace]:
-    """Partners by the first key under which both sides have one that is free, in the order of their names."""
+    """Partners by the first key under which both sides have an unpaired process, in the order of their names."""
     paired: dict[str, ProcessTrace] = {}
     free_a, free_b = sorted(a, key=_order), sorted(b, key=_order)
     for key in keys:
@@ -201,12 +198,12 @@ def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[K
     return paired
 
 
-def _wanted(process: ProcessTrace) -> str:
+def _requested_name(process: ProcessTrace) -> str:
     return str(process.start_record.get("requested") or process.name)
 
 
-def _came_later(process: ProcessTrace) -> bool:
-    return process.name != _wanted(process)
+def _was_renamed(process: ProcessTrace) -> bool:
+    return process.name != _requested_name(process)
 
 
 def _order(process: ProcessTrace) -> tuple[int, str]:
@@ -218,13 +215,13 @@ def _name(process: ProcessTrace) -> Hashable:
 
 
 def _started(process: ProcessTrace) -> Hashable:
-    """How it was started, as far as that is recorded."""
+    """Its command line; None: not recorded."""
     argv = process.start_record.get("argv")
     return tuple(map(str, argv)) if isinstance(argv, list) else None
 
 
 def _computed(process: ProcessTrace) -> Hashable:
-    """What its rows and steps came to."""
+    """Digests of its rows and steps."""
     rows = tuple(
         (stream.rows, *(stream.marks[-1, 1:3].tolist() if len(stream.marks) else ())) for stream in process.streams
     )

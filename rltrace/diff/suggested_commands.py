@@ -9,13 +9,13 @@ from rltrace.trace.read.reader import Trace
 OF_COMPUTING = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
 
 ON_A_GPU = "cuda"
-"""What is known of the kernel of an op on a GPU where no profiler looked."""
+"""The kernel text of an op on a GPU without a profile."""
 
 OF_VALUES = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION, Cause.OUTSIDE, Cause.RNG}
 
 
 def settle_inputs(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
-    """Record a step with every input read: what a verdict that rests on links, or on inputs not compared, needs."""
+    """Record a step with every input read, for a finding that rests on links or on inputs that were not compared."""
     if all(_verified(trace) for trace in (a, b)):
         return ()
     return record_both(a, b, step_a, step_b, "verified", "--verify-inputs")
@@ -27,12 +27,12 @@ def _verified(trace: Trace) -> bool:
 
 
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
-    """Find out whether a finding is the cause, where it is of values that can be put in."""
+    """Test whether a finding is the cause, where its values can be injected."""
     return (line("confirm", a.path, b.path),) if finding.cause in OF_VALUES else ()
 
 
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
-    """Run the op of a finding under other settings, where a trace holds what it read."""
+    """Run the op of a finding under other settings, where a trace holds its inputs."""
     if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
@@ -48,7 +48,7 @@ def _holds_inputs(trace: Trace, name: str, row: int) -> bool:
 
 
 def name_kernels(a: Trace, b: Trace, finding: Finding, step_a: int, step_b: int) -> tuple[str, ...]:
-    """Record the step with the kernels of the GPU, where none of its are known."""
+    """Record the step with its GPU kernels, where they are not known."""
     if finding.cause is not Cause.COMPUTATION or Pair(ON_A_GPU, ON_A_GPU) != finding.kernel:
         return ()
     return record_both(a, b, step_a, step_b, "kernels", "--kernels", "window")
@@ -62,7 +62,7 @@ def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 
 
 def verify(a: Trace, b: Trace, holes: tuple[Hole, ...]) -> tuple[str, ...]:
-    """Look at the damage."""
+    """Verify the damaged traces."""
     sides = {hole.side for hole in holes}
     damaged = [t for side, t in (("a", a), ("b", b)) if side in sides and t.slice is None]
     return tuple(line("verify", trace.path) for trace in damaged)

@@ -1,7 +1,7 @@
-"""Facts of machine, process and source that differ between two traces, the likeliest to change numerics first.
+"""Facts of machine, process and source that differ between two traces, the likeliest to change results first.
 
-Owns the order, and which facts select kernels. Facts are flat names (see ``rltrace.fingerprint``); one that this list
-does not know is still shown, after those it knows.
+Owns the order, and which facts select kernels. Facts have flat names (see ``rltrace.fingerprint``); facts that are not
+listed here come last.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SELECTS_KERNELS = (
     "package.torch",
     "package.triton",
 )
-"""Starts of names of facts that can make another kernel run."""
+"""Prefixes of facts that can select another kernel."""
 
 NO_KERNEL = (
     "flag.default_dtype",
@@ -61,7 +61,7 @@ NO_KERNEL = (
 )
 
 NO_ENVIRONMENT = frozenset({THREADS_BESIDE, MODULES_UNKNOWN, STACK_FULL, "digest.device"})
-"""Facts of the recording: what is not in it, and how the recorder came by digests, equal either way."""
+"""Facts of the recording: what it lacks, and how digests were computed, which does not change them."""
 
 ORDER = (
     *SELECTS_KERNELS,
@@ -74,18 +74,18 @@ ORDER = (
     "git.",
     "host.",
 )
-"""Starts of names, the likeliest to change numerics first."""
+"""Prefixes of facts, the likeliest to change results first."""
 
 
 def selects_kernels(name: str) -> bool:
-    """Whether a fact can make another kernel run."""
+    """Whether a fact can select another kernel."""
     return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL
 
 
 def environment_differences(
     pairs: Iterable[tuple[ProcessTrace, ProcessTrace]],
 ) -> tuple[NamedDifference, ...]:
-    """Every fact that differs in a pair of processes; what holds for several is said once, of the first."""
+    """Every fact that differs in a pair of processes; a difference of several pairs is listed once, for the first."""
     found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):
         for name in sorted({*a.facts, *b.facts} - NO_ENVIRONMENT):
@@ -97,7 +97,7 @@ def environment_differences(
 
 
 def fact_text(facts: Mapping[str, object], name: str) -> str | None:
-    """A fact as it is shown; None: not there."""
+    """A fact as text; None: not recorded."""
     value = facts.get(name)
     return None if value is None else str(value)
 

@@ -1,8 +1,8 @@
-"""Threads of one name that take tasks from a queue of the program's own, as timing has it.
+"""Streams that cannot be paired by name: worker threads that share tasks, and streams that only one side has.
 
-Owns whether they do. The recorder cannot tell them from actors that each do work of their own: both are threads that
-run one function. The rows can: a task that another thread took stands, whole and equal, in another stream of the other
-side. Actors stay streams by themselves, so that a difference in one of them is found there.
+The recorder cannot distinguish worker threads from actors with separate work: both are threads that run one function.
+The rows can: a task that another worker took is, unchanged, in another stream of the other side. Actors stay separate
+streams, so that a difference in one of them is found there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rltrace.diff.base.coverage import THREADS_BESIDE, recorded_throughout
 from rltrace.diff.base.findings import Judgement, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.causes.rng import draws_from, ends_alike
-from rltrace.diff.processes import LIMIT, PoolResult, UnorderedRows, compare_heaps, is_pool, pool_of, results
+from rltrace.diff.causes.rng import draws_from, rng_ends_equal
+from rltrace.diff.processes import MAX_ROWS, PoolResult, UnorderedRows, compare_unordered, is_pool, pool_of, results
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Generator, RowFlag
@@ -29,22 +29,22 @@ _NUMBERS = re.compile(r"#\d+|[-_. ]?\d+")
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Threads of one process that run one kind of task, and what became of them when compared without order."""
+    """Threads of one process that share tasks, compared without their order."""
 
     streams: frozenset[str]
     """Their names on both sides."""
     result: PoolResult
 
 
-def crew_name(stream: str) -> str | None:
-    """``rank0/main/thread:actor`` of ``rank0/main/thread:actor-3#2``; None for a stream that is no thread's."""
+def worker_group_name(stream: str) -> str | None:
+    """``rank0/main/thread:actor`` for ``rank0/main/thread:actor-3#2``; None for a stream that is not a thread."""
     process, is_thread, thread = stream.partition("/thread:")
     return f"{process}{is_thread}{_NUMBERS.sub('', thread)}" if is_thread else None
 
 
-def find_crews(a: ProcessTrace, b: ProcessTrace, compared: Sequence[StreamResult]) -> list[WorkerGroup]:
-    """The crews among the threads of two processes, of which those of one name are ``compared`` already."""
-    sides = [_by_crew(process) for process in (a, b)]
+def find_worker_groups(a: ProcessTrace, b: ProcessTrace, compared: Sequence[StreamResult]) -> list[WorkerGroup]:
+    """Worker groups among the threads of two processes; ``compared``: results for the pairs of equal names."""
+    sides = [_by_group(process) for process in (a, b)]
     found = []
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         threads = [side.get(name, []) for side in sides]
@@ -52,19 +52,19 @@ def find_crews(a: ProcessTrace, b: ProcessTrace, compared: Sequence[StreamResult
         own = [result for result in compared if result.a.name in names]
         if len(names) < 2 or not all(threads) or _is_settled(own, names):
             continue
-        if any(sum(view.rows for view in side) > LIMIT for side in threads):
+        if any(sum(view.rows for view in side) > MAX_ROWS for side in threads):
             continue
-        result = compare_heaps(name, *threads)
+        result = compare_unordered(name, *threads)
         if result.undecided is None or _any_has_moved(own, *threads):
             found.append(WorkerGroup(names, result))
     return found
 
 
-def _by_crew(process: ProcessTrace) -> dict[str, list[StreamView]]:
-    """Threads with ops by the name of their crew; those that train have an order of their own."""
+def _by_group(process: ProcessTrace) -> dict[str, list[StreamView]]:
+    """Threads with ops by the name of their group, except for threads that make optimizer steps."""
     found: dict[str, list[StreamView]] = {}
     for stream in process.streams:
-        name = crew_name(stream.name)
+        name = worker_group_name(stream.name)
         view = StreamView(process, stream)
         if name is not None and stream.rows and not len(view.steps):
             found.setdefault(name, []).append(view)
@@ -72,7 +72,7 @@ def _by_crew(process: ProcessTrace) -> dict[str, list[StreamView]]:
 
 
 def _is_settled(compared: Sequence[StreamResult], names: frozenset[str]) -> bool:
-    """Whether each thread by itself came out equal to the one of its name."""
+    """Whether each thread is equal to the one of the same name."""
     if {result.a.name for result in compared} != names:
         return False
     return all(
@@ -87,7 +87,7 @@ def _is_settled(compared: Sequence[StreamResult], names: frozenset[str]) -> bool
 def _any_has_moved(
     compared: Sequence[StreamResult], threads_a: Sequence[StreamView], threads_b: Sequence[StreamView]
 ) -> bool:
-    """Whether what one side ran where two threads of one name part was run by another thread of the other side."""
+    """Whether another thread of the other side ran the op at which two threads of one name diverge."""
     try:
         a, b = UnorderedRows.of(threads_a), UnorderedRows.of(threads_b)
         return any(_has_moved(result, a, b) for result in compared)
@@ -96,7 +96,7 @@ def _any_has_moved(
 
 
 def _has_moved(result: StreamResult, a: UnorderedRows, b: UnorderedRows) -> bool:
-    """``a`` and ``b``: what all threads ran, those of the pair that was compared among them."""
+    """The same for one pair of threads; ``a`` and ``b``: rows of all threads, those of the pair included."""
     finding = result.first
     if finding is None:
         return False
@@ -110,26 +110,24 @@ def _has_moved(result: StreamResult, a: UnorderedRows, b: UnorderedRows) -> bool
     return False
 
 
-# --- lonely -----------------------------------------------------------------------------------------------------------
+# --- one-sided streams ------------------------------------------------------------------------------------------------
 #
-# Streams that one trace alone has: a thread or process that only one of the runs started.
-#
-# Owns whether that matters: an extra thread that logs does not, nor one that draws from a generator of its own or puts
-# back what it drew; one that draws from what others draw from, or that trains, does. A process that only one run
-# started has generators that nobody else can draw from.
+# Threads or processes that only one run started. An extra thread is harmless if it only logs, draws from a separate
+# generator, or restores the RNG state; it matters if it draws from a shared generator, or trains. The generators of an
+# extra process are its own.
 
 
-def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
-    """(process, finding, whether the rest of the program may depend on it) of every stream that one side alone has.
+def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
+    """(process, finding, whether the rest of the program may depend on it) for every stream that only one side has.
 
-    None where a journal has lost records: the other side's stream may be there under no name, or its process gone.
+    Empty where a journal has lost records, which may have named the stream or process of the other side.
     """
     found: list[tuple[str, Finding, bool]] = []
     if a.lost or b.lost:
         return found
     for side, trace, other in (("A", a, b), ("B", b, a)):
         names = {stream.name for process in other.processes for stream in process.streams if stream.rows}
-        finished = all(p.state == "complete" for p in other.processes) and never_recorded(other, trace) is None
+        finished = all(p.state == "complete" for p in other.processes) and missing_process(other, trace) is None
         for process in trace.processes:
             for stream in process.streams:
                 if is_pool(stream.name) or stream.name in names or not stream.rows:
@@ -140,14 +138,14 @@ def lonely_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]]:
     return found
 
 
-def never_recorded(trace: Trace, other: Trace) -> str | None:
-    """The process that ``other`` alone has, where it may be one that left ``trace`` nothing but its start record.
+def missing_process(trace: Trace, other: Trace) -> str | None:
+    """The process that only ``other`` has, where it may have left no more in ``trace`` than that it started.
 
-    A pool's is not missed where others of that pool are there: their tasks are compared as one, and some have none.
+    A process of a pool is not missing while others of that pool were recorded, as their tasks are compared together.
     """
     names = {pool_of(process.name) for process in trace.processes}
-    gone = next((process.name for process in other.processes if pool_of(process.name) not in names), None)
-    return gone if len(trace.unrecorded) > len(other.unrecorded) else None
+    missing = next((process.name for process in other.processes if pool_of(process.name) not in names), None)
+    return missing if len(trace.unrecorded) > len(other.unrecorded) else None
 
 
 def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[tuple[str, Finding, bool]]:
@@ -163,45 +161,46 @@ def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[
 
 
 def _draws(view: StreamView, partner: ProcessTrace) -> str:
-    """What is harmful about the draws of a thread: a generator that other threads use is not known to be put back."""
+    """Why the draws of a thread are harmful, or "": whether it leaves a shared generator in another state."""
     others = [stream for stream in view.process.streams if stream.index != view.stream.index]
-    drawn: set[int] = set()
+    generators: set[int] = set()
     for segment in view.stream.segments:
         rows = RowRange(view, view.stream.read_segment(segment))
-        drawn.update(rows.rows.generators[rows.flags(RowFlag.RNG)].tolist())
-    for number in drawn:
+        generators.update(rows.rows.generators[rows.flags(RowFlag.RNG)].tolist())
+    for number in generators:
         own = number >= Generator.OWN and not any(_draws_too(s, number) for s in others)
-        if not own and not ends_alike(view.process, partner, number):
+        if not own and not rng_ends_equal(view.process, partner, number):
             return "it draws from a generator"
     return ""
 
 
 def _draws_too(stream: StreamTrace, number: int) -> bool:
-    """Whether a stream draws from that generator, as far as is known."""
+    """Whether a stream draws from that generator, or that is not known."""
     rows = draws_from(stream, number)
     return rows is None or bool(len(rows))
 
 
-# --- beside -----------------------------------------------------------------------------------------------------------
+# --- TorchScript threads ----------------------------------------------------------------------------------------------
 #
-# Streams beside which TorchScript ran ops that are no rows: a difference in what follows decides nothing.
-#
-# ``torch.jit.fork`` runs a function's ops on threads of its own, and what waits for one of them may go on there, too.
-# Which ops are rows is then timing's to say, and so is which of two gradients is added first. Owns the fact that tells
-# of such streams (``rltrace.recorder.core.torchscript_threads`` writes it), and what of a stream's result is believed
-# because of it.
+# ``torch.jit.fork`` runs ops on separate threads that cannot be recorded, and code that waits for one may continue
+# there. Which ops are recorded then depends on timing, and so does the order of gradient sums: a later difference
+# decides nothing. ``rltrace.recorder.core.torchscript_threads`` writes the fact that names such streams.
 
 
-def believed(result: StreamResult) -> StreamResult:
-    """``result``, left open where its difference lies behind ops that ran beside the stream."""
+def downgrade_for_torchscript(result: StreamResult) -> StreamResult:
+    """``result``, undecided where its difference is after ops that TorchScript ran on separate threads."""
     decisive = result.decisive
-    if decisive is None or not (_is_behind(result.a, decisive.a_index) or _is_behind(result.b, decisive.b_index)):
+    if decisive is None or not (
+        _is_after_fork(result.a, decisive.a_index) or _is_after_fork(result.b, decisive.b_index)
+    ):
         return result
-    return replace(result, first=result.first or decisive, value=None, harmful=None, undecided=_why(result, decisive))
+    return replace(
+        result, first=result.first or decisive, value=None, harmful=None, undecided=_reason(result, decisive)
+    )
 
 
-def _why(result: StreamResult, decisive: Finding) -> str:
-    rows = (first_beside(result.a), first_beside(result.b))
+def _reason(result: StreamResult, decisive: Finding) -> str:
+    rows = (first_torchscript_row(result.a), first_torchscript_row(result.b))
     first = min(row for row in rows if row is not None)
     return (
         f"TorchScript ran ops on separate threads beside {result.a.name} from row {first:,} on (torch.jit.fork): "
@@ -210,13 +209,13 @@ def _why(result: StreamResult, decisive: Finding) -> str:
     )
 
 
-def _is_behind(view: StreamView, row: int | None) -> bool:
-    first = first_beside(view)
+def _is_after_fork(view: StreamView, row: int | None) -> bool:
+    first = first_torchscript_row(view)
     return first is not None and row is not None and row >= first
 
 
-def first_beside(view: StreamView) -> int | None:
-    """The row that a stream was at when the first op ran beside it; None: none did."""
-    told = str(view.process.facts.get(THREADS_BESIDE) or "")  # STREAM from row N, several with commas between
-    parts = (part.rpartition(" from row ") for part in told.split(", "))
+def first_torchscript_row(view: StreamView) -> int | None:
+    """Row of a stream at which TorchScript first ran an op on a separate thread; None: it never did."""
+    fact = str(view.process.facts.get(THREADS_BESIDE) or "")  # STREAM from row N, several with commas between
+    parts = (part.rpartition(" from row ") for part in fact.split(", "))
     return next((int(row) for name, _, row in parts if name == view.name and row.isdecimal()), None)

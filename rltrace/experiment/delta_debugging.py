@@ -1,10 +1,10 @@
-"""The smallest set of origin classes that repairs a run, found by running it with fewer and fewer of them.
+"""Delta debugging: the smallest set of origin classes that repairs a run.
 
-Owns the search and its order, knows nothing of what a class or a trial is. The method: leave out one class at a time
-first, which finds every class that matters by itself in as many trials as there are classes. Where those do not do,
-others matter together, and recursive delta debugging finds which (rddmin: Févotte and Lathuilière, "Debugging and
-optimization of HPC programs with the Verrou tool", 2019; ddmin: Zeller and Hildebrandt, "Simplifying and isolating
-failure-inducing input", 2002). What comes out is one-minimal: each class of it was seen to be needed.
+Independent of what a class or a trial is. First, one class at a time is left out, which finds every individually needed
+class in as many trials as there are classes. If those do not suffice, recursive delta debugging finds classes that are
+needed jointly (rddmin: Févotte and Lathuilière, "Debugging and optimization of HPC programs with the Verrou tool",
+2019; ddmin: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002). The result is
+one-minimal: without any one of its classes the run is not repaired.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ Repairs = Callable[[frozenset[C]], bool]
 
 
 class NothingToSearchError(RltraceError):
-    """A search would prove nothing: all classes together do not repair the run, or it needs none of them."""
+    """All classes together do not repair the run, or it needs none of them."""
 
 
 @dataclass(frozen=True)
 class Minimal(Generic[C]):
-    """What a search found. Classes are in the order in which they were given."""
+    """The result of a search. Classes keep the order of the arguments."""
 
     classes: tuple[C, ...]
-    """Repair the run; without any one of them they do not."""
-    alone: tuple[C, ...]
-    """Of these, the ones without which nothing else repairs it."""
-    together: tuple[tuple[C, ...], ...]
-    """Sets of which one member at least is needed: without a whole set the rest does not repair the run, and each set
-    is as small as that allows."""
+    """They repair the run; without any one of them they do not."""
+    individually_needed: tuple[C, ...]
+    """Those of them without which all other classes do not repair it."""
+    jointly_needed: tuple[tuple[C, ...], ...]
+    """Smallest sets of which at least one member is needed: without a whole set, the rest does not repair the run."""
 
 
 def minimise(classes: Sequence[C], repairs: Repairs[C]) -> Minimal[C]:
-    """Search ``classes`` (distinct, in any order). ``repairs`` is asked for each set at most once.
+    """Search ``classes`` (distinct, in any order). ``repairs`` is called at most once for each set.
 
     Raises NothingToSearchError where all of them do not repair the run, or none of them does.
     """
@@ -49,7 +48,7 @@ def minimise(classes: Sequence[C], repairs: Repairs[C]) -> Minimal[C]:
 class _Search(Generic[C]):
     def __init__(self, classes: Sequence[C], repairs: Repairs[C]) -> None:
         self._classes = tuple(dict.fromkeys(classes))
-        self._ask = repairs
+        self._test = repairs
         self._known: dict[frozenset[C], bool] = {}
 
     def run(self) -> Minimal[C]:
@@ -58,19 +57,23 @@ class _Search(Generic[C]):
             raise NothingToSearchError("all classes together do not repair the run")
         if self._repairs(frozenset()):
             raise NothingToSearchError("the run needs none of the classes: it is repaired without any")
-        alone = frozenset(c for c in self._classes if not self._repairs(everything - {c}))
-        together = self._sets_that_matter(alone)
-        enough = alone.union(*together)
-        kept = self._one_minimal(enough if self._repairs(enough) else everything)
-        return Minimal(self._ordered(kept), self._ordered(alone), tuple(self._ordered(found) for found in together))
+        individually_needed = frozenset(c for c in self._classes if not self._repairs(everything - {c}))
+        jointly_needed = self._sets_that_matter(individually_needed)
+        enough = individually_needed.union(*jointly_needed)
+        minimal = self._one_minimal(enough if self._repairs(enough) else everything)
+        return Minimal(
+            self._ordered(minimal),
+            self._ordered(individually_needed),
+            tuple(self._ordered(found) for found in jointly_needed),
+        )
 
-    def _sets_that_matter(self, alone: frozenset[C]) -> list[frozenset[C]]:
-        """Smallest sets, apart from each other, that must not be left out as a whole."""
+    def _sets_that_matter(self, individually_needed: frozenset[C]) -> list[frozenset[C]]:
+        """Smallest disjoint sets that must not be left out as a whole."""
         found: list[frozenset[C]] = []
-        while not self._repairs(alone.union(*found)):
-            rest = self._ordered(frozenset(self._classes) - alone.union(*found))
+        while not self._repairs(individually_needed.union(*found)):
+            rest = self._ordered(frozenset(self._classes) - individually_needed.union(*found))
             if not rest:
-                break  # more classes repair less: no set to blame
+                break  # more classes repair less: there is no such set
             found.append(self._breaking(rest))
         return found
 
@@ -94,24 +97,24 @@ class _Search(Generic[C]):
                 break
         return frozenset(rest)
 
-    def _one_minimal(self, kept: frozenset[C]) -> frozenset[C]:
+    def _one_minimal(self, minimal: frozenset[C]) -> frozenset[C]:
         """Leave out classes, the last ones first, until each one left is needed."""
         changed = True
         while changed:
             changed = False
-            for c in reversed(self._ordered(kept)):
-                if self._repairs(kept - {c}):
-                    kept, changed = kept - {c}, True
-        return kept
+            for c in reversed(self._ordered(minimal)):
+                if self._repairs(minimal - {c}):
+                    minimal, changed = minimal - {c}, True
+        return minimal
 
     def _repairs(self, classes: frozenset[C]) -> bool:
         if classes not in self._known:
-            self._known[classes] = self._ask(classes)
+            self._known[classes] = self._test(classes)
         return self._known[classes]
 
     def _ordered(self, classes: Iterable[C]) -> tuple[C, ...]:
-        wanted = frozenset(classes)
-        return tuple(c for c in self._classes if c in wanted)
+        chosen = frozenset(classes)
+        return tuple(c for c in self._classes if c in chosen)
 
 
 def _split(items: tuple[C, ...], parts: int) -> list[tuple[C, ...]]:

@@ -1,8 +1,7 @@
-"""One op under every setting that can change its kernel on this machine: which of them gives whose bits.
+"""Runs one op under every setting that can change its kernel on this machine, and compares the bits with A's and B's.
 
-Owns running the op under each (one at a time, then two where no single one will do), in a process of its own, since
-most of them act when a process starts. The process is the script that ``rltrace repro`` writes; which settings there
-are is for ``settings`` to say.
+Each setting (then pairs, if no single one suffices) gets a separate process, as most settings take effect when a
+process starts: the script that ``rltrace repro`` writes. ``kernel_settings`` lists the settings.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from rltrace.json import from_json
 from rltrace.rerun_op.library_output import parse
 
 SAME_THING = (frozenset({"threads", "OMP_NUM_THREADS"}), frozenset({"tf32", "NVIDIA_TF32_OVERRIDE"}))
-"""Names of one setting."""
+"""Different names of one setting."""
 
-MOST_PAIRS = 24
-"""Pairs that are tried: each takes the start of a process."""
+MAX_PAIRS = 24
+"""Pairs that are tried at most; each starts a process."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class TriedResult:
 
 @dataclass(frozen=True)
 class Tried:
-    """What came out under one setting."""
+    """The results under one setting."""
 
     COMPUTED: ClassVar = ("repeats",)
 
@@ -47,9 +46,9 @@ class Tried:
     times: int
     results: tuple[TriedResult, ...]
     trouble: str = ""
-    """Why nothing did."""
+    """Why there are no results."""
     kernels: tuple[str, ...] = ()
-    """What oneDNN and MKL said that they ran, or whole names of what was launched on a GPU."""
+    """Kernels that oneDNN and MKL reported, or full names of those launched on a GPU."""
 
     @property
     def outcomes(self) -> frozenset[tuple[str, ...]]:
@@ -71,56 +70,56 @@ class Tried:
 
 
 def is_missing(side: str, tried: Sequence[Tried]) -> bool:
-    """Whether nothing that was tried gave that side's result, not even now and then."""
+    """Whether no call under any setting gave that side's result."""
     return not any(one.reaches(side) for one in tried)
 
 
 def pairs(tried: Sequence[Tried]) -> list[KernelSetting]:
-    """Two settings at a time, where no single one gives what is looked for: at most MOST_PAIRS, the likeliest first.
+    """Pairs of settings to try if no single one suffices: at most MAX_PAIRS, the likeliest first.
 
-    Likeliest are two that each changed the result. Of values of one setting that came to the same result the first
-    stands for all.
+    Likeliest are two that each changed the result. Among values of one setting with equal results, only the first is
+    used.
     """
-    here = next((one for one in tried if not one.setting.name), None)
-    alone: dict[tuple[object, ...], Tried] = {}
+    unchanged = next((one for one in tried if not one.setting.name), None)
+    by_result: dict[tuple[object, ...], Tried] = {}
     for one in tried:
         if one.setting.name not in ("", OF) and not one.setting.more and not one.trouble:
-            alone.setdefault((one.setting.name, one.outcomes), one)
-    changed = {str(one.setting): here is None or one.outcomes != here.outcomes for one in alone.values()}
+            by_result.setdefault((one.setting.name, one.outcomes), one)
+    changed = {str(one.setting): unchanged is None or one.outcomes != unchanged.outcomes for one in by_result.values()}
     found = [
         (one.setting, other.setting)
-        for one, other in combinations(alone.values(), 2)
+        for one, other in combinations(by_result.values(), 2)
         if one.setting.name != other.setting.name
         and not any({one.setting.name, other.setting.name} <= same for same in SAME_THING)
     ]
     found.sort(key=lambda two: -sum(changed[str(setting)] for setting in two))
     likely = [two for two in found if any(changed[str(setting)] for setting in two)]
-    return [replace(one, more=(other,)) for one, other in likely[:MOST_PAIRS]]
+    return [replace(one, more=(other,)) for one, other in likely[:MAX_PAIRS]]
 
 
 def explain(
     script: Path,
     tries: Sequence[KernelSetting],
     times: int,
-    tell: Callable[[KernelSetting], None] = lambda setting: None,
+    on_setting: Callable[[KernelSetting], None] = lambda setting: None,
 ) -> Iterator[Tried]:
-    """Run a ``repro.py`` under each setting, one after the other; ``tell`` is called before each."""
+    """Run a ``repro.py`` under each setting, one after the other; ``on_setting`` is called before each."""
     for setting in tries:
-        tell(setting)
-        yield _run(script, setting, times)
+        on_setting(setting)
+        yield _run_setting(script, setting, times)
 
 
-def _run(script: Path, setting: KernelSetting, times: int) -> Tried:
+def _run_setting(script: Path, setting: KernelSetting, times: int) -> Tried:
     command = [sys.executable, str(script), "--json", "--kernels", "--times", str(times), *setting.options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said, brace, answer = (
-        done.stdout.rpartition("\n{") if not done.stdout.startswith("{") else ("", "{", done.stdout[1:])
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    output, brace, answer = (
+        process.stdout.rpartition("\n{") if not process.stdout.startswith("{") else ("", "{", process.stdout[1:])
     )
     try:
-        told: Any = json.loads(brace.strip() + answer)
-        results = from_json(tuple[TriedResult, ...], told["results"])
-        launched = tuple(map(str, told["here"].get("kernels", ())))
-        return Tried(setting, int(told["times"]), results, kernels=launched or parse(said.splitlines()).names)
+        reply: Any = json.loads(brace.strip() + answer)
+        results = from_json(tuple[TriedResult, ...], reply["results"])
+        launched = tuple(map(str, reply["here"].get("kernels", ())))
+        return Tried(setting, int(reply["times"]), results, kernels=launched or parse(output.splitlines()).names)
     except (ValueError, KeyError, TypeError):
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return Tried(setting, 0, (), lines[-1] if lines else f"it ended with status {done.returncode}")
+        lines = [line for line in process.stderr.splitlines() if line.strip()]
+        return Tried(setting, 0, (), lines[-1] if lines else f"it ended with status {process.returncode}")

@@ -1,8 +1,8 @@
-"""Settings that can change the kernel of an op on this machine: what one is, how it is written, which are worth a try.
+"""Settings that can change the kernel of an op on this machine: their syntax, and which are worth a try.
 
-Owns the grid. On a CPU all of them are tried for every op. On a GPU there are many, so rules say which are linked with
-which operators and dtypes (PyTorch's notes on CUDA semantics and on reproducibility, the documentation of cuBLAS); what
-they leave out is told, and of an operator that they do not know everything is tried.
+Owns the grid. On a CPU all of them are tried for every op. On a GPU there are many, so rules link them with operators
+and dtypes (PyTorch's notes on CUDA semantics and on reproducibility, the documentation of cuBLAS). Settings that are
+left out are reported; for unknown operators all are tried.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ OPTIONS: Mapping[str, str] = {
     "tf32": "--tf32",
     "alignment": "--alignment",
 }
-"""What can be set to a value, and the script's option for it; the others go by ``--set``."""
+"""Settings with a value, and the script's options for them; others use ``--set``."""
 
 COUNTS = ("threads", "OMP_NUM_THREADS", "alignment")
-"""Those whose value is a number from 1 on."""
+"""Settings whose value is a number from 1 on."""
 
 SWITCHES = frozenset(
     """
@@ -37,31 +37,31 @@ SWITCHES = frozenset(
     grad_mode inference_mode flush_denormal default_dtype deterministic_warn_only
     """.split()  # noqa: SIM905  twenty lines are not clearer
 )
-"""Of torch, by the names of ``rltrace.rerun_op.torch_flags``, which needs torch."""
+"""Settings of torch, by their names in ``rltrace.rerun_op.torch_flags``, which needs torch."""
 
 DETERMINISTIC = "deterministic"
 OF = "the settings of "
-"""How the setting is called that is all that a side was run under."""
+"""Name of the setting that stands for all recorded settings of a side."""
 
 INSTRUCTIONS: Mapping[str, Sequence[tuple[str, str]]] = {
     "ATEN_CPU_CAPABILITY": (("default", ""), ("avx2", "avx2"), ("avx512", "avx512f")),
     "MKL_CBWR": (("COMPATIBLE", ""), ("AVX2", "avx2"), ("AVX512", "avx512f")),
     "ONEDNN_MAX_CPU_ISA": (("SSE41", ""), ("AVX2", "avx2"), ("AVX512_CORE", "avx512f")),
 }
-"""Values of each variable, and what the processor must have for one to be worth a try."""
+"""Values of each variable, with the processor feature that each needs."""
 
 ALIGNMENTS = ("16", "4")
-"""Kernels ask whether 16 bytes can be read at once, and by how much an address is off that."""
+"""In bytes. Kernels check whether 16 bytes can be read at once, and the offset of an address from that."""
 
 
 @dataclass(frozen=True)
 class KernelSetting:
-    """One way to run the op; a name without a value stands for a switch. Empty: as it is here."""
+    """One way to run the op; a name without a value is a switch. Empty: unchanged."""
 
     name: str = ""
     value: str = ""
     more: tuple[KernelSetting, ...] = ()
-    """What is set as well."""
+    """Further settings."""
 
     def __str__(self) -> str:
         if self.name == OF:
@@ -72,7 +72,7 @@ class KernelSetting:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of the script."""
+        """Options of the script."""
         more = tuple(option for other in self.more for option in other.options)
         if not self.name:
             return more
@@ -130,14 +130,14 @@ ANY: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class Rule:
-    """One setting of a GPU, and which operators it is linked with."""
+    """A setting for GPUs, and the operators that it is linked with."""
 
     name: str
     values: tuple[str, ...]
     operators: tuple[str, ...]
-    """How their names begin."""
+    """Prefixes of their names."""
     dtypes: tuple[str, ...] = ANY
-    """Of which one must be among the inputs; empty: whatever they are."""
+    """One of which must be among the inputs; empty: any."""
 
     def concerns(self, operator: str, dtypes: Iterable[str]) -> bool:
         return operator.startswith(self.operators) and (not self.dtypes or not {*self.dtypes}.isdisjoint(dtypes))
@@ -166,25 +166,25 @@ RULES = (
 
 @dataclass(frozen=True)
 class OpProfile:
-    """What the rules ask of an op."""
+    """The facts of an op that select settings."""
 
     name: str = ""
     """``aten.addmm.default``."""
     dtypes: frozenset[str] = frozenset()
-    """Of its inputs."""
+    """dtypes of its inputs."""
     on_gpu: bool = False
     has_inputs: bool = True
-    """That have bytes."""
+    """It has an input that is not empty."""
     aligned: bool = True
-    """They lie as an allocator aligns them."""
+    """Its inputs are aligned as an allocator aligns them."""
     grad_mode: bool = True
     flush_denormal: bool = False
-    """How these stood when it was recorded."""
+    """As recorded, like ``grad_mode``."""
 
 
 @dataclass
 class SettingsGrid:
-    """What is tried, the op as it is here first."""
+    """The settings to try, the unchanged op first."""
 
     tries: list[KernelSetting] = field(default_factory=lambda: [KernelSetting()])
     left_out: list[str] = field(default_factory=list)
@@ -199,8 +199,8 @@ def settings(
     other: str = "",
     everything: bool = False,
 ) -> SettingsGrid:
-    """Everything worth a try: ``processor`` names what it has (``avx2``), ``threads`` what was recorded; ``other`` is a
-    side that was run under other settings than the first.
+    """Every setting worth a try. ``processor``: its features (``avx2``); ``threads``: recorded numbers of threads;
+    ``other``: a side that ran under other settings than the first.
     """
     grid = SettingsGrid()
     if other:

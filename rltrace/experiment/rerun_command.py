@@ -1,7 +1,6 @@
-"""How a recorded command is run again: its words, its folder, the variables it ran under, from its trace.
+"""How to run a recorded command again: its arguments, folder and environment variables, from its trace.
 
-Owns what of that a trace can tell, and says so where it cannot: a masked word, a variable that is recorded by name
-only. Nothing is run here.
+Raises where the trace lacks one of them, as with masked arguments. Runs nothing.
 """
 
 from __future__ import annotations
@@ -20,33 +19,33 @@ from rltrace.replay.plan import compile_of
 from rltrace.trace.read.reader import Trace
 
 MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
-"""Facts that an arm's machine must share with the machine of its trace."""
+"""Facts that the machine of an arm must share with that of its trace."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that is needed to run a recorded command again."""
+    """What is needed to run a recorded command again."""
 
     command: tuple[str, ...]
     folder: Path
     variables: Mapping[str, str]
-    """The recorded ones: they are set, and every other variable of the kinds that are recorded is unset."""
+    """The recorded variables: they are set, and all others of the recorded kinds are unset."""
     options: tuple[str, ...] = ()
-    """Of ``rltrace record``: those that change what the program runs."""
+    """Options of ``rltrace record`` that change what the program runs."""
 
     @property
     def shown(self) -> str:
         """One line to paste: ``cd FOLDER && NAME=value python train.py``."""
-        return self.told()
+        return self.line_with()
 
-    def told(self, *before: str) -> str:
-        """The same with words before the command: ``rltrace check --``."""
+    def line_with(self, *before: str) -> str:
+        """The same with arguments before the command: ``rltrace check --``."""
         return in_folder(os.fspath(self.folder), self.variables, shlex.join([*before, *self.command]))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """``base`` with the recorded variables as they were."""
-        kept = {name: value for name, value in base.items() if not is_recorded(name) or name in FILE_LISTS}
-        return kept | dict(self.variables)
+        """``base`` with the recorded variables set as they were."""
+        others = {name: value for name, value in base.items() if not is_recorded(name) or name in FILE_LISTS}
+        return others | dict(self.variables)
 
 
 def recipe_of(
@@ -57,9 +56,9 @@ def recipe_of(
     variables: Mapping[str, str] | None = None,
     option: str = "--cmd",
 ) -> Recipe:
-    """What ``trace`` says, with ``command`` and ``folder`` in place of its own and ``variables`` on top of its own.
+    """The recipe of ``trace``, with ``command`` and ``folder`` in place of its own, and ``variables`` added.
 
-    Raises UsageError where something is missing or hidden; ``option`` is what gives the command by hand.
+    Raises UsageError where something is missing or masked; ``option`` is the option that sets the command.
     """
     words = tuple(command) or _command(trace, option)
     return Recipe(words, folder or _folder(trace), {**_variables(trace), **(variables or {})}, _options(trace))
@@ -96,17 +95,17 @@ def _folder(trace: Trace) -> Path:
 
 
 def _variables(trace: Trace) -> dict[str, str]:
-    facts = trace.processes[0].facts if trace.processes else {}
-    names = [name.removeprefix("env.") for name in facts if name.startswith("env.")]
-    found = {name: facts[f"env.{name}"] for name in names if name not in FILE_LISTS}
+    recorded_facts = trace.processes[0].facts if trace.processes else {}
+    names = [name.removeprefix("env.") for name in recorded_facts if name.startswith("env.")]
+    found = {name: recorded_facts[f"env.{name}"] for name in names if name not in FILE_LISTS}
     return {name: str(value) for name, value in found.items() if value is not None and MASK not in str(value)}
 
 
-def other_machine(trace: Trace, here: Mapping[str, object]) -> str | None:
-    """In which way this machine (``here``: its facts) is not the trace's; None: in none that is known."""
-    facts = trace.processes[0].facts if trace.processes else {}
+def machine_difference(trace: Trace, facts: Mapping[str, object]) -> str | None:
+    """In which way this machine (``facts``: its facts) is not the trace's; None: in none that is known."""
+    recorded_facts = trace.processes[0].facts if trace.processes else {}
     for name in MACHINE:
-        recorded, found = facts.get(name), here.get(name)
+        recorded, found = recorded_facts.get(name), facts.get(name)
         if recorded is not None and found is not None and recorded != found:
             return f"{name} is {found} here and was {recorded} where {trace.path} was recorded"
     return None

@@ -1,7 +1,7 @@
-"""Running a command under the recorder, once more: in a folder of its own, its output kept in a file.
+"""Runs a command under the recorder, in a copy of its folder, with its output in a file.
 
-Owns the processes of an experiment. They are started as ``rltrace record`` itself, so that a run of an experiment is
-recorded exactly as a run by hand is; whoever starts them ends them.
+Owns the processes of an experiment. They run ``rltrace record`` itself, so runs of an experiment are recorded like any
+other; the ``Runner`` that starts them ends them.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from rltrace.launch.run import signal_name
 from rltrace.trace.format.root import is_trace
 
 RUN = "RLTRACE_RUN"
-"""Variable by which a program can tell which run of an experiment it is: ``1``, ``2``, … of ``rltrace check``."""
-TAIL = 12
+"""Variable with the name of the run for the program: ``1``, ``2``, … under ``rltrace check``."""
+OUTPUT_LINES = 12
 """Lines of a run's output that are shown when nothing could be recorded."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run that is to be."""
+    """A run to make."""
 
     name: str
     command: tuple[str, ...]
     origin: Path
     """The program's folder; the trace names it."""
     copy: Path | None
-    """Where a copy of it is made, to run in and to be removed; None: it runs where it is."""
+    """Path for a temporary copy of it to run in; None: runs in the folder itself."""
     trace: Path
     output: Path
-    """Gets what the command prints, on both streams."""
+    """File for what the command prints, on both streams."""
     options: tuple[str, ...] = ()
-    """Of ``rltrace record``, or of ``verb``."""
+    """Options of ``verb``."""
     shared: tuple[str, ...] = ()
     without: Path | None = None
-    """What ``copy_folder`` shares and leaves out."""
+    """Entries that ``copy_folder`` shares, and the folder that it leaves out."""
     verb: tuple[str, ...] = ("record",)
-    """``("replay", trace)`` where values are put in."""
+    """``("replay", trace)`` where values are injected."""
     environment: Mapping[str, str] | None = None
-    """All its variables; None: the runner's own."""
+    """All its variables; None: those of the runner."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RunResult:
 
 
 class Runner:
-    """Runs jobs, so many at a time; as a context manager it leaves no process behind."""
+    """Runs up to ``jobs`` runs at a time; as a context manager it leaves no process behind."""
 
     def __init__(self, jobs: int = 1, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
@@ -81,7 +81,7 @@ class Runner:
         self._closed = False
 
     def __enter__(self) -> Runner:
-        """From here on SIGTERM ends the experiment as an exception does, rather than leave a run behind."""
+        """Make SIGTERM raise SystemExit, so that no run is left behind."""
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _terminated)
         return self
@@ -98,7 +98,7 @@ class Runner:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def run(self, jobs: Iterable[RunRequest]) -> Iterator[RunResult]:
-        """Run all; each is handed out as it ends. Raises RecordError where one could not be recorded."""
+        """Run all, and yield each as it ends. Raises RecordError where one could not be recorded."""
         futures = [self._threads.submit(self._run, job) for job in jobs]
         for future in as_completed(futures):
             yield future.result()
@@ -114,8 +114,8 @@ class Runner:
 
     def _record(self, job: RunRequest, folder: Path) -> RunResult:
         line = [sys.executable, "-P", "-m", "rltrace", *job.verb, "--quiet", "-o", os.fspath(job.trace), *job.options]
-        given = self._environment if job.environment is None else job.environment
-        environment = {**given, RUN: job.name, ORIGIN: os.fspath(job.origin)}
+        base = self._environment if job.environment is None else job.environment
+        environment = {**base, RUN: job.name, ORIGIN: os.fspath(job.origin)}
         with job.output.open("wb") as output:
             with self._lock:
                 if self._closed:
@@ -142,5 +142,5 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 
 
 def _last_lines(output: Path) -> str:
-    lines = output.read_text(errors="backslashreplace").splitlines()[-TAIL:]
+    lines = output.read_text(errors="backslashreplace").splitlines()[-OUTPUT_LINES:]
     return "\n  ".join(["it printed", *lines]) if lines else "it printed nothing"

@@ -1,6 +1,6 @@
-"""Trials of an experiment that are run once: what came out is written down, and an interrupted search goes on there.
+"""The log of the trials of an experiment, so that an interrupted search continues where it ended.
 
-Owns the file and what several runs of one trial come to. Knows nothing of what a trial does.
+Owns the file, and the result of several runs of one trial. Independent of what a trial does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OtherTrialsError(RltraceError):
 
 @dataclass(frozen=True)
 class ClassTrial:
-    """One set of classes, and what became of the runs with it."""
+    """One set of classes, and the results of the runs with it."""
 
     classes: frozenset[str]
     runs: int
@@ -33,7 +33,7 @@ class ClassTrial:
 
     @property
     def repairs(self) -> bool:
-        """Whether the set counts as one that repairs: it did so every time."""
+        """Whether every run was repaired."""
         return self.runs > 0 and self.repaired == self.runs
 
     @property
@@ -42,12 +42,12 @@ class ClassTrial:
 
 
 class TrialLog:
-    """The trials of one experiment, in a file that only grows: a line of JSON each, on disk before it counts."""
+    """The trials of one experiment, in an append-only file: one line of JSON each, synced before it counts."""
 
     def __init__(self, file: Path, subject: Mapping[str, object], attempt: Attempt, samples: int = 1) -> None:
-        """``subject`` says what the experiment is about; ``samples``: runs of each trial.
+        """``subject`` identifies the experiment; ``samples``: runs of each trial.
 
-        Raises OtherTrialsError where the file holds trials of something else.
+        Raises OtherTrialsError where the file holds trials of another experiment.
         """
         self._file = file
         self._attempt = attempt
@@ -63,18 +63,18 @@ class TrialLog:
             self._counts.setdefault(frozenset(line["classes"]), []).append(bool(line["repaired"]))
 
     def repairs(self, classes: Iterable[str]) -> bool:
-        """Whether the run is repaired with ``classes``; runs what was not run before, until that can be said."""
-        wanted = frozenset(classes)
-        counts = self._counts.setdefault(wanted, [])
+        """Whether the run is repaired with ``classes``; makes the runs that are missing."""
+        chosen = frozenset(classes)
+        counts = self._counts.setdefault(chosen, [])
         while all(counts) and len(counts) < self._samples:  # one that is not repaired settles it
-            repaired = self._attempt(wanted)
-            self._append({"classes": sorted(wanted), "repaired": repaired})
+            repaired = self._attempt(chosen)
+            self._append({"classes": sorted(chosen), "repaired": repaired})
             counts.append(repaired)
         return all(counts)
 
     @property
     def all(self) -> tuple[ClassTrial, ...]:
-        """In the order in which they were first asked for."""
+        """In the order of their first run."""
         return tuple(ClassTrial(classes, len(found), sum(found)) for classes, found in self._counts.items())
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class TrialLog:
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:
-    """The whole lines of a file that may have been cut off in the middle of one; the rest of it is cut away."""
+    """The complete lines of a file; an incomplete last line is truncated."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:

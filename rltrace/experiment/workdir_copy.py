@@ -1,6 +1,6 @@
-"""A working folder of its own for each run: what one run writes, another never reads.
+"""A separate copy of the working folder for each run, so that no run reads what another writes.
 
-Owns the copy: what is copied, what is shared by a link, what is left out. Never changes the folder that it copies.
+Owns what is copied, shared by a link, or left out. Never changes the folder that it copies.
 """
 
 from __future__ import annotations
@@ -15,41 +15,38 @@ from pathlib import Path
 from rltrace.errors import UsageError
 from rltrace.trace.format.root import is_trace
 
-MOST_COPIED = 2 << 30
-"""Bytes that are copied for a run at most, unless asked."""
+MAX_COPIED = 2 << 30
+"""Bytes that are copied for a run at most."""
 EXPERIMENT, EXPERIMENT_SCHEMA = "experiment.json", b'"rltrace.experiment/'
-"""What tells a folder with the runs of an experiment."""
+"""File, and start of its content, that mark a folder with the runs of an experiment."""
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What a copy of a folder would hold."""
+    """The size of a copy of a folder."""
 
     size: int
     """Bytes of its files."""
     largest: tuple[tuple[str, int], ...]
-    """(name, bytes) of what lies directly in it, the largest first."""
+    """(name, bytes) of its entries, the largest first."""
 
 
 def extent_of(folder: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> Extent:
-    """Bytes that ``copy_folder`` would copy."""
+    """The extent of what ``copy_folder`` would copy."""
     paths = [Path(entry.path) for entry in os.scandir(folder) if entry.name not in shared]
     sizes = {path.name: sum(_sizes(path, without)) for path in paths}
     ranked = sorted(sizes.items(), key=lambda item: -item[1])
     return Extent(sum(sizes.values()), tuple(ranked))
 
 
-def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, most: int = MOST_COPIED) -> Extent:
-    """The extent, where it is no more than ``most``; else raises UsageError that names what is large.
-
-    Raises it too where a name in ``shared`` is not there.
-    """
+def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, limit: int = MAX_COPIED) -> Extent:
+    """The extent. Raises UsageError where it exceeds ``limit`` bytes, or where a name in ``shared`` does not exist."""
     missing = next((name for name in shared if not os.path.lexists(folder / name)), None)
     if missing is not None:
         raise UsageError(f"--share {missing}: there is no {folder / missing}; name an entry of the folder")
     extent = extent_of(folder, shared, without)
-    if extent.size > most:
+    if extent.size > limit:
         name, size = extent.largest[0]
         raise UsageError(
             f"each run would get a copy of {folder}, which holds {_gigabytes(extent.size)} ({name}: "
@@ -60,12 +57,11 @@ def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, mo
 
 
 def copy_folder(folder: Path, target: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> None:
-    """Copy ``folder`` to ``target``, which is made.
+    """Copy ``folder`` to ``target``, which must not exist.
 
-    Traces, captures, the runs of experiments, caches and the folder ``without`` are left out, and what is neither file,
-    folder nor link. Virtual
-    environments and the names in ``shared`` (of entries directly in ``folder``) become links to the originals; relative
-    links that lead out of the folder lead where they led.
+    Left out are traces, captures, the runs of experiments, caches, the folder ``without``, and special files. Virtual
+    environments and the entries in ``shared`` become links to the originals; relative links that lead out of the folder
+    keep their targets.
     """
     target.mkdir(parents=True)
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -116,16 +112,16 @@ def _is_left_out(folder: Path, without: Path | None) -> bool:
 
 
 def _is_experiment(folder: Path) -> bool:
-    """Whether the runs of an experiment are kept there."""
-    return EXPERIMENT_SCHEMA in _beginning(folder / EXPERIMENT, 200)
+    """Whether a folder holds the runs of an experiment."""
+    return EXPERIMENT_SCHEMA in _first_bytes(folder / EXPERIMENT, 200)
 
 
 def _is_capture(file: Path) -> bool:
-    """Whether it is one by its name and its first entry."""
-    return file.suffix == ".capture" and _beginning(file, 64)[30:].startswith(b"capture.json")
+    """Whether a file is a capture, by its name and its first entry."""
+    return file.suffix == ".capture" and _first_bytes(file, 64)[30:].startswith(b"capture.json")
 
 
-def _beginning(file: Path, size: int) -> bytes:
+def _first_bytes(file: Path, size: int) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(size)

@@ -1,7 +1,7 @@
-"""Events of a running program compared with A's: which of those that differed a difference of values goes back to.
+"""Events of a running program compared with A's, and the event that a difference of values goes back to.
 
-Owns what has to be remembered for that while the program runs, and the way from such a row to A's. Which event it is,
-and what is said of it, decides ``rltrace.diff.causes.events``. No torch.
+Owns what is remembered for that while the program runs. ``rltrace.diff.causes.events`` decides which event it is, and
+explains it. No torch.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import chain
 
 from rltrace.diff.base.model import Cause, Pair
 from rltrace.diff.causes.events import (
-    FAR,
     FROM_OUTSIDE,
-    KINDS,
-    TOLD,
+    INPUT_EVENTS,
+    MAX_ROWS_BACK,
+    SEEDING_EVENTS,
     EventTracker,
     MatchedEvent,
-    because_of_it,
     event_judgement,
-    sentences,
+    first_op_text,
+    seeding_texts,
 )
 from rltrace.live_diff.reference_trace import Ids, StepRows
 from rltrace.live_diff.result import LiveFinding
@@ -32,22 +32,22 @@ from rltrace.trace.format.schema import Column, Kind, event_name
 from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 
-MOST_TOLD = 1 << 14
-"""Pairs of bytes that differ, and of which is remembered which event told them."""
+MAX_DIFFERING = 1 << 14
+"""Pairs of differing digests that are remembered with their events."""
 
-MOST_BEHIND = 256
-"""Events of seeds, of environments made and reset that are remembered."""
+MAX_SEEDING = 256
+"""Seeding, construction and reset events that are remembered."""
 
-HELD = (*TOLD, Kind.SEED, Kind.ENVIRONMENT_MADE)
+COMPARED = (*INPUT_EVENTS, Kind.SEED, Kind.ENVIRONMENT_MADE)
 """Events that are compared with A's."""
 
 LETTERS = (COUNT, EVIDENCE, DIGEST, INTEGER, FLOAT)
-"""Of an event's cells, in the order in which a form names them."""
+"""Kinds of an event's cells, in the order of an ``EventForm``."""
 
 
 @dataclass(frozen=True)
 class EventPlace:
-    """Where an event stands in the program's stream."""
+    """Place of an event in the program's stream."""
 
     row: int
     step: int
@@ -57,7 +57,7 @@ class EventPlace:
 
 @dataclass(frozen=True)
 class EventMatch(MatchedEvent):
-    """An event of the program and A's."""
+    """A matched event of A and the program."""
 
     kind: Kind
     owner: str
@@ -68,7 +68,7 @@ class EventMatch(MatchedEvent):
     line: str
     """``train.py:12``."""
     extra: Extra | None = None
-    """What happened to the same environment right before it, and not in A."""
+    """The event of the same environment right before it that A does not have."""
 
     @property
     def row(self) -> int:
@@ -88,9 +88,9 @@ class EventMatch(MatchedEvent):
 
     @property
     def cells(self) -> tuple[Pair[str], ...]:
-        """What differs in it."""
-        told_a, told_b = self.event_a.compared, self.event_b.compared
-        return tuple(Pair(told_a[name].text, told_b[name].text) for name in self.differs)
+        """The cells that differ."""
+        cells_a, cells_b = self.event_a.compared, self.event_b.compared
+        return tuple(Pair(cells_a[name].text, cells_b[name].text) for name in self.differs)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Extra:
 
 
 class EventComparer:
-    """The events of one thread."""
+    """Compares the events of one thread."""
 
     def __init__(self, process: ProcessState, a: ProcessTrace, ids: Ids) -> None:
         self._process = process
@@ -112,18 +112,15 @@ class EventComparer:
         self._ids = ids
         self._tracker: EventTracker[EventMatch] = EventTracker()
         self._extra: dict[str, Extra] = {}
-        """By environment: what happened to it last, where A does not have it."""
-        self._brought: dict[tuple[int, int], EventMatch] = {}
-        self._behind: deque[EventMatch] = deque(maxlen=MOST_BEHIND)
+        """The last event of each environment, if A does not have it."""
+        self._by_digests: dict[tuple[int, int], EventMatch] = {}
+        self._seeding: deque[EventMatch] = deque(maxlen=MAX_SEEDING)
 
-    def hold(
+    def compare(
         self, rows: StepRows, form: EventForm, cells: Sequence[Sequence[float]], scalars: int, at: EventPlace
     ) -> int | None:
-        """A row of ``form`` was written, with these cells of each letter; which row of A it is, None if none.
-
-        Raises HoleError.
-        """
-        if form.kind not in HELD:
+        """Compare an event with these cells of each kind; returns the matched row of A, or None. Raises HoleError."""
+        if form.kind not in COMPARED:
             return None
         event = _event(form, cells)
         found = rows.event(self._ids.of("scalars", scalars), self._ids.of("sites", at.site))
@@ -132,46 +129,51 @@ class EventComparer:
             return None
         entry = self._a.words.skeleton(int(found.rows.columns[found.i, Column.SCALARS]))
         line = _line(self._process.tables.words.innermost(at.site))
-        told = event_of(found.rows, found.i, entry)
-        self._add(EventMatch(form.kind, form.owner, found.row, at, told, event, line, self._extra.get(event.what)))
+        event_a = event_of(found.rows, found.i, entry)
+        self._add(EventMatch(form.kind, form.owner, found.row, at, event_a, event, line, self._extra.get(event.what)))
         return found.row
 
     def _add(self, pair: EventMatch) -> None:
-        if pair.kind in KINDS:
-            self._behind.appendleft(pair)
-        if pair.kind not in TOLD:
+        if pair.kind in SEEDING_EVENTS:
+            self._seeding.appendleft(pair)
+        if pair.kind not in INPUT_EVENTS:
             return
         self._extra.pop(pair.event_b.what, None)
         differs = pair.differs
         self._tracker.add(pair, differs=bool(differs))
         if differs:
-            if len(self._brought) > MOST_TOLD:
-                self._brought.clear()
-            self._brought.update(dict.fromkeys(pair.brought(differs), pair))
+            if len(self._by_digests) > MAX_DIFFERING:
+                self._by_digests.clear()
+            self._by_digests.update(dict.fromkeys(pair.differing_digests(differs), pair))
 
     def first(
-        self, stream: str, cause: Cause, taken_in: Iterable[tuple[int, int]], row: int, op: tuple[str, Site | None, int]
+        self,
+        stream: str,
+        cause: Cause,
+        outside_digests: Iterable[tuple[int, int]],
+        row: int,
+        op: tuple[str, Site | None, int],
     ) -> LiveFinding | None:
-        """The finding at the event that brought in what differs at ``row`` of the program; None: none did.
+        """The finding at the event that a difference at ``row`` of the program goes back to; None: there is none.
 
-        ``taken_in``: digests, of A and here, of what the op took in from outside and what differs; ``op``: the op, its
-        site and A's row.
+        ``outside_digests``: digests, in A and here, of outside data of the op that differs; ``op``: the op, its site
+        and A's row.
         """
         if cause not in FROM_OUTSIDE:
             return None
-        told = [self._brought[pair] for pair in taken_in if pair in self._brought]
-        pair, lasts = max(told, key=lambda pair: pair.row, default=None), True
+        known = [self._by_digests[pair] for pair in outside_digests if pair in self._by_digests]
+        pair, persists = max(known, key=lambda pair: pair.row, default=None), True
         if pair is None:
-            pair, lasts = self._tracker.origin(cause, row - FAR + 1)
+            pair, persists = self._tracker.origin(cause, row - MAX_ROWS_BACK + 1)
         if pair is None:
             return None
-        extra = pair.extra if lasts else None
+        extra = pair.extra if persists else None
         at, kind, owner, row_a = pair.at, pair.kind, pair.owner, None if extra else pair.row_a
         if extra is not None:
             at, kind, owner = extra.at, extra.kind, extra.owner
-        behind = [] if extra else self.seeds(pair)
+        seeding_notes = [] if extra else self.seeding_texts_before(pair)
         one = None if extra is None else ("B", extra.event)
-        decided = event_judgement(pair, one, behind, [because_of_it(*op)], lasts=lasts)
+        decided = event_judgement(pair, one, seeding_notes, [first_op_text(*op)], persists=persists)
         return LiveFinding(
             stream,
             at.row,
@@ -189,18 +191,18 @@ class EventComparer:
             "it is not an op",
         )
 
-    def seeds(self, about: EventMatch | None = None) -> list[str]:
-        """What is known of how spaces were seeded and environments made, before ``about`` or at all."""
-        return sentences([pair for pair in self._behind if about is None or pair.row < about.row], about)
+    def seeding_texts_before(self, about: EventMatch | None = None) -> list[str]:
+        """Clauses on how spaces were seeded and environments constructed, before ``about`` or so far."""
+        return seeding_texts([pair for pair in self._seeding if about is None or pair.row < about.row], about)
 
 
 def _event(form: EventForm, cells: Sequence[Sequence[float]]) -> Event:
     names = (form.counts, form.evidence, form.digests, form.integers, form.floats)
-    told = (
+    cells_by_letter = (
         [Cell(name, letter, value) for name, value in zip(names, values, strict=False)]
         for letter, names, values in zip(LETTERS, names, cells, strict=True)
     )
-    return Event(form.what, tuple(chain.from_iterable(told)))
+    return Event(form.what, tuple(chain.from_iterable(cells_by_letter)))
 
 
 def _line(site: Site | None) -> str:

@@ -1,8 +1,8 @@
 """Live comparison: a stream is compared with A's while it is recorded, op by op, up to the first difference.
 
-Owns that moment: the op has run and its row is about to be finished; its inputs and results are recorded, and it is
-called again on the same inputs, unseen by the program. Of ops that write what they read, the inputs were copied before
-they ran. After the first difference nothing is compared any more: all that follows may be its consequence.
+An op is compared after it ran and before its row is finished. If it differs, its inputs and results are recorded, and
+it is called again on the same inputs, without effect on the program. Inputs that an op overwrites are copied before it
+runs. Nothing is compared after the first difference, as it may cause all later ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.diff.base.row_diff import Difference, compared_digests, difference, is_generator_event
 from rltrace.diff.base.view import RowRange
-from rltrace.diff.causes.classify import NOT_TRIED, event_cause, judge, tried_text
-from rltrace.diff.causes.events import taken_in
+from rltrace.diff.causes.classify import NOT_RERUN, event_cause, judge, rerun_text
+from rltrace.diff.causes.events import outside_digests
 from rltrace.errors import HoleError, UsageError
 from rltrace.live_diff.events import EventComparer, EventPlace
 from rltrace.live_diff.reference_trace import Content, Ids, MatchedRow, Place, Reference, RowPartners, StepRows
@@ -47,9 +47,7 @@ from rltrace.trace.read.process import ProcessTrace
 
 # --- cells ------------------------------------------------------------------------------------------------------------
 #
-# The row that a stream is about to finish, read back from the arrays it is made in, in A's ids.
-#
-# Owns where its cells stand: at the end of the arrays, since nothing of the next row is there yet.
+# The current row, read back from the row buffer with A's ids. Its cells are at the end of the arrays.
 
 
 _BOOL, _FLOAT, _COMPLEX = int(RowFlag.VALUE_BOOL), int(RowFlag.VALUE_FLOAT), int(RowFlag.VALUE_COMPLEX)
@@ -57,27 +55,27 @@ _WHOLE = _BOOL | int(RowFlag.VALUE_INTEGER)
 _NUMBER = int(VALUE_FLAGS)  # plain integers: the arithmetic of an IntFlag costs as much as all the rest
 
 
-class _Known(NamedTuple):
-    """What the ids of a row mean in A, and how many numbers its arguments have."""
+class _TranslatedIds(NamedTuple):
+    """The ids of a row in A, and how many numbers its arguments have."""
 
     place: Place
-    called: tuple[int, int]
+    call_ids: tuple[int, int]
     integers: int
     floats: int
 
 
-class OpenCells:
-    """The last row of one stream."""
+class LiveCells:
+    """The current row of one stream."""
 
     def __init__(self, stream: RowBuffer, ids: Ids) -> None:
         self._row = stream
         self._ids = ids
-        self._known: dict[tuple[int, int, int, int], _Known] = {}
+        self._translated: dict[tuple[int, int, int, int], _TranslatedIds] = {}
 
-    def _translate(self, ids: tuple[int, int, int, int]) -> _Known:
+    def _translate(self, ids: tuple[int, int, int, int]) -> _TranslatedIds:
         op, structure, site, scalars = ids
         counts, of = self._row.process.calls.scalar_counts, self._ids.of
-        made = self._known[ids] = _Known(
+        made = self._translated[ids] = _TranslatedIds(
             (of("ops", op), of("sites", site)),
             (of("structures", structure), of("scalars", scalars)),
             counts[2 * scalars],
@@ -86,51 +84,52 @@ class OpenCells:
         return made
 
     def content(self, fixed: FixedCells) -> tuple[Place, Content]:
-        """What the row is, and what it tells."""
+        """Operator and call site of the row, and its content."""
         ids = fixed[0], fixed[1], fixed[2], fixed[4]
         flags, digests, row = fixed[5], fixed[6], self._row
-        place, called, integers, floats = self._known.get(ids) or self._translate(ids)
+        place, call_ids, integers, floats = self._translated.get(ids) or self._translate(ids)
         if flags & _NUMBER:
             integers += bool(flags & _WHOLE)
             floats += bool(flags & _FLOAT) + 2 * bool(flags & _COMPLEX)
         return place, Content(
-            called,
+            call_ids,
             row.integers[-integers:].tobytes() if integers else b"",
             row.floats[-floats:].tobytes() if floats else b"",
             row.digests[-digests:].tobytes() if digests else b"",
         )
 
-    def here(self, fixed: FixedCells, content: Content) -> LiveRow:
-        """The same, with its links, for a comparison with A's."""
+    def live_row(self, fixed: FixedCells, content: Content) -> LiveRow:
+        """The row with its links, for a comparison with A's."""
         row = self._row
         links = row.process.calls.structure_sizes[fixed[1]]
         return LiveRow(row.row, row.process.step, fixed, row.links[-links:].tobytes() if links else b"", content)
 
 
-# --- again ------------------------------------------------------------------------------------------------------------
+# --- rerun ------------------------------------------------------------------------------------------------------------
 #
-# The op that differs, called again on the spot, and what that says of the cause.
-#
-# Owns the words. The calling is for ``rltrace.rerun_op``; nothing of the program is touched by it: memory is fresh, and
-# the generator that the op draws from is put back.
+# The op that differs, called again by ``rltrace.rerun_op``. That does not affect the program: it uses new memory, and
+# restores the RNG state.
 
 
-def call_again(call: LiveCall, results_a: ResultDigests, results_here: ResultDigests) -> tuple[Repetition | None, str]:
-    """What comes out; or None and why it was not called."""
-    digests = TensorDigests(Layouts(Tables()))  # of its own: the program's tables are for what the program did
+def rerun(call: LiveCall, results_a: ResultDigests, results_b: ResultDigests) -> tuple[Repetition | None, str]:
+    """The results of calling the op again; or None and the reason why it was not called."""
+    digests = TensorDigests(Layouts(Tables()))  # separate tables: the program's are for its own ops
     try:
-        gave = repeat(live_case(call), TIMES, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
+        results = repeat(live_case(call), TIMES, lambda tensor: f"{digests.of(tensor):016x}", SECONDS)
     except (UsageError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         return None, str(error).splitlines()[0]
-    counts = gave.get(results_a, 0), gave.get(results_here, 0)
-    return Repetition(sum(gave.values()), len(gave) == 1, tuple(starmap(RepeatedResult, gave.items())), *counts), ""
+    counts, found = (
+        (results.get(results_a, 0), results.get(results_b, 0)),
+        tuple(starmap(RepeatedResult, results.items())),
+    )
+    return Repetition(sum(results.values()), len(results) == 1, found, *counts), ""
 
 
-def with_what_was_tried(because: str, again: Repetition) -> str:
-    """The sentence on the cause, with what the calls on the spot say of it."""
-    whose = f"A's result came {again.of_a:,} times" if again.of_a else "none gave A's result"
-    tried = f"{tried_text(again.times, again.repeats)}, and {whose}"
-    return because.replace(NOT_TRIED, tried) if NOT_TRIED in because else f"{because}; {tried}"
+def add_rerun_result(because: str, repetition: Repetition) -> str:
+    """The sentence on the cause, with the results of calling the op again."""
+    share = f"A's result came {repetition.of_a:,} times" if repetition.of_a else "none gave A's result"
+    text = f"{rerun_text(repetition.times, repetition.repeats)}, and {share}"
+    return because.replace(NOT_RERUN, text) if NOT_RERUN in because else f"{because}; {text}"
 
 
 def paired(a: ResultDigests, b: ResultDigests) -> tuple[Pair[str], ...]:
@@ -139,28 +138,24 @@ def paired(a: ResultDigests, b: ResultDigests) -> tuple[Pair[str], ...]:
     return tuple(Pair(a[k] if k < len(a) else None, b[k] if k < len(b) else None) for k in range(count))
 
 
-# --- watch ------------------------------------------------------------------------------------------------------------
-#
-# What the threads of one process share while they are held against A: what was found, and whether to look on.
-#
-# Owns that state. Any thread may use it.
+# --- shared state -----------------------------------------------------------------------------------------------------
 
 
 class LiveStream(Protocol):
-    """One thread that is compared with A's."""
+    """A thread that is compared with A's."""
 
-    def missed(self) -> int:
-        """Ops of A that it has not come by, in a step that it did come by."""
+    def count_missed(self) -> int:
+        """Number of A's ops in the current step that it has not run."""
 
 
 class LiveState:
-    """What the threads of one process share: A's side, what was found, whether there is anything left to look for."""
+    """State that the threads of one process share: A's trace, counts, the first difference. Thread-safe."""
 
     def __init__(self, a: ProcessTrace, values: ValueQueue, *, stop: bool) -> None:
         self.a = a
         self.values = values
         self.stop = stop
-        self.over = False
+        self.is_over = False
         self.tally = LiveCounts()
         self.lock = threading.Lock()
         self.first: LiveFinding | None = None
@@ -173,43 +168,43 @@ class LiveState:
         return None if found is None else Reference(self.a, found)
 
     def differs(self, first: LiveFinding) -> None:
-        """Of several threads the first one to say so counts."""
+        """Report a difference; the first report of all threads counts."""
         with self.lock:
-            self.over = True
+            self.is_over = True
             self._stop_due = self.first is None and self.stop
             self.first = self.first or first
 
-    def take_stop(self) -> bool:
-        """Whether the program is to be stopped now; once."""
+    def should_stop(self) -> bool:
+        """Whether the program is to be stopped now; True only once."""
         due, self._stop_due = self._stop_due, False
         return due
 
     def found(self, process: str) -> LiveResult:
-        if not self.over:
-            self.tally.only_a += sum(stream.missed() for stream in self._streams)
+        if not self.is_over:
+            self.tally.only_a += sum(stream.count_missed() for stream in self._streams)
         return LiveResult(process, self.tally, self.first)
 
 
-# --- against ----------------------------------------------------------------------------------------------------------
+# --- hook -------------------------------------------------------------------------------------------------------------
 
 
 MAX_EARLY = 1 << 26
-"""Bytes of one op's inputs that are copied before it writes over them; of larger ones it is said that they were not."""
+"""Bytes of one op's inputs that are copied before it overwrites them; larger ones are not copied."""
 
 MAX_MARKED = 1 << 14
-"""Rows that differ in memory that nobody may have written, and are remembered."""
+"""Marked rows that differ and are remembered."""
 
 MAX_EXTRA = 1 << 14
-"""Rows that A does not have, and are remembered."""
+"""Rows that A does not have and that are remembered."""
 
 COMPUTED = (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION)
-"""Causes of which calling the op again says more."""
+"""Causes for which the op is called again."""
 
 TOO_LARGE = f"it overwrote its input, and more than {MAX_EARLY >> 20} MiB are not copied before each such op"
 
 
 class LiveDiffHook(OpHook[OpInFlight]):
-    """Compares the rows of one stream with A's as they come."""
+    """Compares the rows of one stream with A's while they are recorded."""
 
     def __init__(self, stream: OpRecorder, state: LiveState, stop: Callable[[], None]) -> None:
         process = stream.process
@@ -220,27 +215,27 @@ class LiveDiffHook(OpHook[OpInFlight]):
         self._values = ValueCopier(stream, state.values)
         self._reference = state.reference(stream.name, self)
         self._ids = Ids(state.a, process.tables)
-        self._cells = OpenCells(stream, self._ids)
+        self._cells = LiveCells(stream, self._ids)
         self._events = EventComparer(process, state.a, self._ids)
         self._partners = RowPartners()
         self._marked_rows: dict[int, LiveRow] = {}
         self._extra: deque[LiveRow] = deque(maxlen=MAX_EXTRA)
         """Ops that A does not run."""
         self._opening: set[int] = set()
-        """Digests of what the recording of ops began with."""
+        """Digests of the opening rows."""
         self._step = -1
         self._step_rows: StepRows | None = None
 
-    def missed(self) -> int:
-        """Ops of A that this thread has not come by, in a step that it did come by; 0 where they cannot be read."""
+    def count_missed(self) -> int:
+        """Number of A's ops in the current step that this thread has not run; 0 where they cannot be read."""
         try:
-            return 0 if self._step_rows is None else self._step_rows.left
+            return 0 if self._step_rows is None else self._step_rows.pending
         except HoleError:
             return 0
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
-        """What has to be copied before the op runs: the generator's state, and inputs that it is about to change."""
-        if self._state.over:
+        """Copy what the op is about to change: the RNG state, and inputs that it overwrites."""
+        if self._state.is_over:
             return None
         self._follow_step()
         plan = self._process.calls.plan(func)
@@ -253,7 +248,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
         return op
 
     def end(self) -> None:
-        if self._state.over and self._state.take_stop():
+        if self._state.is_over and self._state.should_stop():
             self._stop()
 
     def drop(self) -> None:
@@ -264,7 +259,7 @@ class LiveDiffHook(OpHook[OpInFlight]):
             self._begin_step()
 
     def _begin_step(self) -> None:
-        self._state.tally.only_a += self.missed()
+        self._state.tally.only_a += self.count_missed()
         self._step = self._process.step
         self._step_rows = None
         if self._reference is None:
@@ -278,8 +273,8 @@ class LiveDiffHook(OpHook[OpInFlight]):
             self._process.fail(error)
 
     def window_row(self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int]) -> None:
-        """Where A's window began with another value, nothing after it says anything."""
-        if self._state.over:
+        """Compare an opening row; if it differs, it is the first difference."""
+        if self._state.is_over:
             return
         self._follow_step()
         rows = self._step_rows
@@ -295,21 +290,21 @@ class LiveDiffHook(OpHook[OpInFlight]):
         if found is None:
             return
         self._opening.update(digests)
-        there = compared_digests(found.rows, found.i)
-        if there == digests or self._reference is None:
+        digests_a = compared_digests(found.rows, found.i)
+        if digests_a == digests or self._reference is None:
             return
         a = RowAt(self._reference.view, found.rows, found.i)
         if is_generator_event(RowRange(a.view, a.rows), a.place):
             return
         cause, why = event_cause(a)
-        pairs = paired(*(tuple(f"{digest:016x}" for digest in side) for side in (there, digests)))
+        pairs = paired(*(tuple(f"{digest:016x}" for digest in side) for side in (digests_a, digests)))
         where = (self._stream.name, row, found.row, self._step, "window", owner, None)
         none = Pair[str](None, None)
         self._state.differs(LiveFinding(*where, cause, InputsMatch.UNKNOWN, why, none, pairs, None, "it is not an op"))
 
     def event(self, form: EventForm, cells: EventCells, scalars: int, row: int, site: int) -> None:
-        """What differs in an event is no difference by itself; an op may differ because of it."""
-        if self._state.over:
+        """Compare an event. It is no difference itself, but an op may differ because of it."""
+        if self._state.is_over:
             return
         self._follow_step()
         if self._step_rows is None:
@@ -319,118 +314,119 @@ class LiveDiffHook(OpHook[OpInFlight]):
         split = evidence[:counts], evidence[counts:], *others
         try:
             at = EventPlace(row, self._step, site)
-            self._partners.add(row, self._events.hold(self._step_rows, form, split, scalars, at))
+            self._partners.add(row, self._events.compare(self._step_rows, form, split, scalars, at))
         except HoleError:
             self._step_rows = None
 
-    def _before_write(self, hand: OpInFlight) -> None:
-        tensors = hand.tensors
-        hand.lying = placements(tensors)
+    def _before_write(self, op: OpInFlight) -> None:
+        tensors = op.tensors
+        op.lying = placements(tensors)
         if sum(self._process.layouts.of(tensor).nbytes for tensor in tensors) <= MAX_EARLY:
-            hand.copy_early(self._process.layouts)
+            op.copy_early(self._process.layouts)
         else:
-            hand.early = dict.fromkeys(hand.in_written_memory(), TOO_LARGE)
+            op.early = dict.fromkeys(op.in_written_memory(), TOO_LARGE)
 
-    # --- when it has run ----------------------------------------------------------------------------------------------
+    # --- after the op -------------------------------------------------------------------------------------------------
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
         op = self.op
-        if op is None or self._state.over:
+        if op is None or self._state.is_over:
             return
         try:
             self._check(cells, op, call, out)
         except HoleError:
-            self._step_rows = None  # A's rows cannot be read on: what is left of the step counts as unchecked
+            self._step_rows = None  # A's rows cannot be read: the rest of the step counts as unchecked
 
-    def _check(self, fixed: FixedCells, hand: OpInFlight, call: Call, out: Any) -> None:
-        """Compare the row that is about to be finished with A's."""
+    def _check(self, fixed: FixedCells, op: OpInFlight, call: Call, out: Any) -> None:
+        """Compare the current row with A's."""
         tally, rows = self._state.tally, self._step_rows
         if rows is None:
             tally.unchecked += 1
             self._partners.add(self._stream.row, None)
             return
         place, content = self._cells.content(fixed)
-        found = rows.take(place, content, lambda found: self._reads_alike(found, self._cells.here(fixed, content)))
+        found = rows.pop(place, content, lambda found: self._reads_matched(found, self._cells.live_row(fixed, content)))
         if found is None:
             self._partners.add(self._stream.row, None)
             tally.only_b += 1
-            self._extra.append(self._cells.here(fixed, content))
+            self._extra.append(self._cells.live_row(fixed, content))
             return
         self._partners.add(self._stream.row, found.row)
         if not found.same:
-            here = self._cells.here(fixed, content)
-            differs = here.harmless_difference(found.rows, found.i) if found.only_digests else None
+            live = self._cells.live_row(fixed, content)
+            differs = live.harmless_difference(found.rows, found.i) if found.only_digests else None
             if differs is None:
-                a, b = self._pair(found, here)
+                a, b = self._pair(found, live)
                 differs = difference(RowRange(a.view, a.rows), a.place, RowRange(b.view, b.rows), b.place)
             if differs.found:
-                written, returned = call.results(hand.tensors, out)
-                self._differs(found, here, differs, hand, written + returned)
+                written, returned = call.results(op.tensors, out)
+                self._differs(found, live, differs, op, written + returned)
                 return
             if differs.marked:
                 tally.marked += 1
                 if len(self._marked_rows) < MAX_MARKED:
-                    self._marked_rows[here.row] = here
+                    self._marked_rows[live.row] = live
         tally.matched += 1
 
-    def _reads_alike(self, found: MatchedRow, here: LiveRow) -> bool:
-        """Whether a row of A reads what ops wrote that match those whose results are read here."""
+    def _reads_matched(self, found: MatchedRow, live: LiveRow) -> bool:
+        """Whether the inputs of a row of A were written by ops that match the producers of ``live``."""
         partner, a = self._partners.of, found.row
         return all(
-            partner(here.row - y.distance) == a - x.distance
-            for x, y in zip(found.rows.inputs(found.i), here.rows().inputs(0), strict=False)
+            partner(live.row - y.distance) == a - x.distance
+            for x, y in zip(found.rows.inputs(found.i), live.rows().inputs(0), strict=False)
             if x.distance > 0 and y.distance > 0 and not (x.known or y.known)
         )
 
-    def _pair(self, found: MatchedRow, here: LiveRow, kernel: int = 0, settings: int = 0) -> tuple[RowAt, RowAt]:
-        """A's row and the one at hand, as a comparison takes them; ``kernel`` and ``settings``: ids of the latter."""
+    def _pair(self, found: MatchedRow, live: LiveRow, kernel: int = 0, settings: int = 0) -> tuple[RowAt, RowAt]:
+        """A's row and the current row, for a comparison; ``kernel`` and ``settings``: ids of the latter."""
         assert self._reference is not None
         a = RowAt(self._reference.view, found.rows, found.i)
-        tables, shift = self._process.tables, here.step - a.step
-        view = LiveView(a.view, tables, self._partners, self._kept_row, self._opening, shift)
-        return a, RowAt(view, here.rows(kernel, settings), 0)
+        tables, shift = self._process.tables, live.step - a.step
+        view = LiveView(a.view, tables, self._partners, self._unmatched_row, self._opening, shift)
+        return a, RowAt(view, live.rows(kernel, settings), 0)
 
-    def _kept_row(self, row: int) -> LiveRow | None:
+    def _unmatched_row(self, row: int) -> LiveRow | None:
         return self._marked_rows.get(row) or next((one for one in self._extra if one.row == row), None)
 
     # --- the first difference -----------------------------------------------------------------------------------------
 
     def _differs(
-        self, found: MatchedRow, here: LiveRow, differs: Difference, hand: OpInFlight, results: list[torch.Tensor]
+        self, found: MatchedRow, live: LiveRow, differs: Difference, op: OpInFlight, results: list[torch.Tensor]
     ) -> None:
-        """Keep what the op had and gave, call it again where that tells something, and leave the finding: at the op,
-        or at the event that brought in what differs."""
-        tensors = hand.tensors
+        """Record inputs and results of the op, call it again where that helps, and report the finding: at the op, or at
+        the event that it goes back to."""
+        tensors = op.tensors
         device = tensors[0].device.type if tensors else "cpu"
-        kernel = self._process.kernels.of(hand.plan.name, torch.get_num_threads(), device)
-        a, b = self._pair(found, here, kernel, self._stream.settings.number)
-        judged = judge(DiffContext(a.view, b.view, self._partners, ()), a, b, differs)
-        cause, inputs, because = judged.decided.cause, judged.decided.inputs_match, judged.decided.explanation
+        kernel = self._process.kernels.of(op.plan.name, torch.get_num_threads(), device)
+        a, b = self._pair(found, live, kernel, self._stream.settings.number)
+        classification = judge(DiffContext(a.view, b.view, self._partners, ()), a, b, differs)
+        judgement = classification.judgement
+        cause, inputs, because = judgement.cause, judgement.inputs_match, judgement.explanation
         site = b.stack[0] if b.stack else None
-        event = self._events.first(self._stream.name, cause, taken_in(a, b), b.index, (b.op, site, a.index))
+        event = self._events.first(self._stream.name, cause, outside_digests(a, b), b.index, (b.op, site, a.index))
         if event is not None:
             self._state.differs(event)
             return
-        if judged.b.index != b.index:
-            because = f"an input was written by row {judged.b.index:,}, which may have read uninitialised memory"
+        if classification.b.index != b.index:
+            because = (
+                f"an input was written by row {classification.b.index:,}, which may have read uninitialised memory"
+            )
         if cause is Cause.OUTSIDE:
-            because = "; ".join([because, *self._events.seeds()])
-        hand.lying = hand.lying or placements(tensors)
-        self._values.record(hand, results)
+            because = "; ".join([because, *self._events.seeding_texts_before()])
+        op.lying = op.lying or placements(tensors)
+        self._values.record(op, results)
         results_a, results_b = (results_of_row(row.rows, row.place) for row in (a, b))
-        again, why_not = None, "its inputs differ from those in A"
+        repetition, why_not = None, "its inputs differ from those in A"
         if cause in COMPUTED or (cause, inputs) == (Cause.UNKNOWN, InputsMatch.UNKNOWN):
-            again, why_not = call_again(self._call(hand, tensors), results_a, results_b)
-            because = because if again is None else with_what_was_tried(because, again)
+            repetition, why_not = rerun(self._call(op, tensors), results_a, results_b)
+            because = because if repetition is None else add_rerun_result(because, repetition)
         where = (self._stream.name, b.index, a.index, self._step, b.op, b.module, site)
         kernels, outputs = Pair(*kernel_texts(a.kernel, b.kernel)), paired(results_a, results_b)
-        self._state.differs(LiveFinding(*where, cause, inputs, because, kernels, outputs, again, why_not))
+        self._state.differs(LiveFinding(*where, cause, inputs, because, kernels, outputs, repetition, why_not))
 
-    def _call(self, hand: OpInFlight, tensors: list[torch.Tensor]) -> LiveCall:
+    def _call(self, op: OpInFlight, tensors: list[torch.Tensor]) -> LiveCall:
         links = self._stream.links[len(self._stream.links) - len(tensors) :]
         unread = frozenset(place for place, link in enumerate(links) if link == OVERWRITTEN)
         layouts = [self._process.layouts.of(tensor) for tensor in tensors]
-        func, kwargs = hand.plan.func, hand.kwargs or {}
-        return LiveCall(
-            func, hand.plan, hand.args, kwargs, tensors, layouts, hand.lying, unread, hand.early, hand.state
-        )
+        func, kwargs = op.plan.func, op.kwargs or {}
+        return LiveCall(func, op.plan, op.args, kwargs, tensors, layouts, op.lying, unread, op.early, op.state)

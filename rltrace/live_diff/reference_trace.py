@@ -1,8 +1,7 @@
-"""A's rows at the side of a program that runs: which of them an op of the program is, and whether it gave the same.
+"""Matches the ops of a running thread with A's rows, step by step, in memory that does not grow with the run.
 
-Owns the matching of one thread's ops with A's, step by step, in memory that does not grow with the run. An op is found
-by its identity (call site, operator, how-manieth in the step that follows the same attempt); where several calls of one
-line changed places, whichever of them has the same content counts. No torch.
+An op is matched by call site, operator and occurrence within the step that follows the same attempt. Where calls of one
+line were reordered, the one with the same content is its match. No torch.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 
-MOST_MOVED = 256
-"""Calls of one line and operator, not met yet, among which one with the same content is sought."""
+MAX_MOVED = 256
+"""Pending calls of one line and operator that are searched for the same content."""
 
-MOST_AHEAD = 1 << 20
-"""Ops of a step that were read and not met yet, beyond which an op that is not among them counts as one that A does not
-run."""
+MAX_PENDING = 1 << 20
+"""Pending ops of a step; with more, an op that is not among them counts as one that A does not run."""
 
 Place = tuple[int, int]
 """Operator and call site, in A's ids."""
@@ -43,26 +41,26 @@ class Keys(Protocol):
 
 
 class Content(NamedTuple):
-    """What one row tells of itself: ids are A's, cells are bytes."""
+    """The content of one row: A's ids, and cells as bytes."""
 
-    called: tuple[int, int]
+    call_ids: tuple[int, int]
     """Structure and skeleton of the arguments; NO_ROW where A has no such entry."""
     integers: bytes
     floats: bytes
     digests: bytes
-    """Of inputs that it read, the generator's state, its results."""
+    """Digests of inputs that it read, of the RNG state, and of its results."""
 
 
 class MatchedRow(NamedTuple):
-    """The row of A that an op of the program is."""
+    """The row of A that matches a row of the program."""
 
     rows: Rows
-    """Some of A's, this one among them."""
+    """Rows of A that include it."""
     i: int
     same: bool
-    """It tells the same in every cell."""
+    """All cells are equal."""
     only_digests: bool = False
-    """It tells the same but for its digests."""
+    """Only its digests differ."""
 
     @property
     def row(self) -> int:
@@ -70,94 +68,94 @@ class MatchedRow(NamedTuple):
 
 
 class Ids:
-    """Ids of a process that is being recorded as ids of A."""
+    """Translates ids of the recorded process to ids of A."""
 
-    def __init__(self, a: ProcessTrace, here: Keys) -> None:
+    def __init__(self, a: ProcessTrace, own_keys: Keys) -> None:
         self._tables = a.tables
-        self._here = here
+        self._own_keys = own_keys
         self._known: dict[str, dict[int, int]] = {name: {} for name in TRANSLATED}
 
     def of(self, table: str, number: int) -> int:
         known = self._known[table]
         found = known.get(number)
         if found is None:
-            found = self._tables[table].ids.get(self._here.key_of(table, number), NO_ROW)
+            found = self._tables[table].ids.get(self._own_keys.key_of(table, number), NO_ROW)
             known[number] = found
         return found
 
 
 class StepRows:
-    """The ops of one step of A's stream, taken out one by one as the program comes by. They are read as they are
-    needed, so a step may be as long as a run."""
+    """The rows of one step of A's stream, removed as they are matched. They are read as needed, so a step may be as
+    long as a run."""
 
     def __init__(self, reference: Reference, start: int, stop: int) -> None:
         self._reference = reference
         self._at = start
         self._stop = stop
-        self._left: dict[Place, deque[tuple[_Piece, int]]] = {}
+        self._queues: dict[Place, deque[tuple[_Piece, int]]] = {}
         self._opening: dict[tuple[int, int, int], tuple[_Piece, int]] = {}
         self._events: dict[Place, deque[tuple[_Piece, int]]] = {}
-        self._waiting = 0
-        """Ops that were read and not met yet."""
+        self._pending = 0
+        """Number of ops that were read and not matched yet."""
 
     @property
-    def left(self) -> int:
-        """How many of its ops the program has not come by. Raises HoleError."""
-        while self._read_on(None):
+    def pending(self) -> int:
+        """Number of its ops that are not matched yet. Raises HoleError."""
+        while self._read_more(None):
             pass
-        return self._waiting
+        return self._pending
 
-    def take(self, place: Place, content: Content, fits: Callable[[MatchedRow], bool]) -> MatchedRow | None:
-        """The row that the op at this place is; None where A has none. Raises HoleError.
+    def pop(self, place: Place, content: Content, is_match: Callable[[MatchedRow], bool]) -> MatchedRow | None:
+        """Remove and return the row that matches an op of this operator and site; None: none. Raises HoleError.
 
-        One further on that tells the same is it where it ``fits``: where it also reads what matching ops wrote. A race
-        gives one of a few results in each round.
+        A later row with the same content is preferred if ``is_match`` accepts it: if matched ops wrote its inputs. A
+        race may give one of a few results in each iteration.
         """
-        waiting = self._left.get(place)
-        while not waiting:
-            if not self._read_on(MOST_AHEAD):
+        queue = self._queues.get(place)
+        while not queue:
+            if not self._read_more(MAX_PENDING):
                 return None
-            waiting = self._left.get(place)
-        self._waiting -= 1
-        piece, i = waiting[0]
+            queue = self._queues.get(place)
+        self._pending -= 1
+        piece, i = queue[0]
         if piece.content(i) == content:
-            waiting.popleft()
+            queue.popleft()
             return MatchedRow(piece.rows, i, True)
-        for k in range(1, min(len(waiting), MOST_MOVED)):
-            other, j = waiting[k]
+        for k in range(1, min(len(queue), MAX_MOVED)):
+            other, j = queue[k]
             if other.content(j) == content:
                 found = MatchedRow(other.rows, j, True)
-                if fits(found):
-                    del waiting[k]
+                if is_match(found):
+                    del queue[k]
                     return found
-        waiting.popleft()
+        queue.popleft()
         return MatchedRow(piece.rows, i, False, piece.content(i)[:-1] == content[:-1])
 
     def opening(self, module: int, scalars: int, structure: int) -> MatchedRow | None:
-        """The row of what a window began with that stands for this tensor, or state; None if none does."""
+        """The opening row of this tensor or RNG state; None: there is none."""
         while (found := self._opening.get((module, scalars, structure))) is None:
-            if not self._read_on(MOST_AHEAD):
+            if not self._read_more(MAX_PENDING):
                 return None
         piece, i = found
         return MatchedRow(piece.rows, i, False)
 
     def event(self, scalars: int, site: int) -> MatchedRow | None:
-        """The next row of what happened to whom, in words, and where; None where A has none."""
-        while not (waiting := self._events.get((scalars, site))):
-            if not self._read_on(MOST_AHEAD):
+        """Remove and return the next event with these scalars and call site; None: there is none."""
+        while not (queue := self._events.get((scalars, site))):
+            if not self._read_more(MAX_PENDING):
                 return None
-        piece, i = waiting.popleft()
+        piece, i = queue.popleft()
         return MatchedRow(piece.rows, i, False)
 
-    def _read_on(self, most: int | None) -> bool:
-        """Read the next of its rows, unless ``most`` ops are waiting already; whether there were any."""
-        if self._at >= self._stop or (most is not None and self._waiting >= most):
+    def _read_more(self, limit: int | None) -> bool:
+        """Read more of its rows, unless ``limit`` ops are pending; returns whether there were any."""
+        if self._at >= self._stop or (limit is not None and self._pending >= limit):
             return False
-        piece = _Piece(self._reference, self._reference.some(self._at, self._stop))
+        piece = _Piece(self._reference, self._reference.read_some(self._at, self._stop))
         self._at += len(piece.rows)
         for i, place in piece.ops():
-            self._left.setdefault(place, deque()).append((piece, i))
-            self._waiting += 1
+            self._queues.setdefault(place, deque()).append((piece, i))
+            self._pending += 1
         for i, place in piece.events():
             self._events.setdefault(place, deque()).append((piece, i))
         self._opening.update({key: (piece, i) for key, i in piece.opening()})
@@ -165,13 +163,13 @@ class StepRows:
 
 
 class _Piece:
-    """Some rows of A, one after the other, quick to compare with."""
+    """Adjacent rows of A, prepared for fast comparison."""
 
     def __init__(self, reference: Reference, rows: Rows) -> None:
         a = reference.process
         self.rows = rows
-        self._columns = {name: _firsts(a, name, rows, column) for name, column in _NAMED}
-        self._called = list(zip(self._columns["structures"], self._columns["scalars"], strict=True))
+        self._columns = {name: _first_ids(a, name, rows, column) for name, column in _NAMED}
+        self._call_ids = list(zip(self._columns["structures"], self._columns["scalars"], strict=True))
         cells = (
             (rows.integers, rows.integer_offsets),
             (rows.floats, rows.float_offsets),
@@ -182,7 +180,7 @@ class _Piece:
     def content(self, i: int) -> Content:
         (integers, a), (floats, b), (digests, c) = self._cells
         k = i + 1
-        return Content(self._called[i], integers[a[i] : a[k]], floats[b[i] : b[k]], digests[c[i] : c[k]])
+        return Content(self._call_ids[i], integers[a[i] : a[k]], floats[b[i] : b[k]], digests[c[i] : c[k]])
 
     def ops(self) -> Iterator[tuple[int, Place]]:
         ops, sites = self._columns["ops"], self._columns["sites"]
@@ -190,7 +188,7 @@ class _Piece:
             yield i, (ops[i], sites[i])
 
     def events(self) -> Iterator[tuple[int, Place]]:
-        """By what happened to whom, in words, and where."""
+        """Events, with their scalars and call sites."""
         scalars, sites = self._columns["scalars"], self._columns["sites"]
         kinds = self.rows.column(Column.KIND)
         for i in np.flatnonzero((kinds != Kind.OP) & (kinds != Kind.WINDOW)).tolist():
@@ -198,7 +196,7 @@ class _Piece:
 
     def opening(self) -> Iterator[tuple[tuple[int, int, int], int]]:
         for i in np.flatnonzero(self.rows.column(Column.KIND) == Kind.WINDOW).tolist():
-            structure, scalars = self._called[i]
+            structure, scalars = self._call_ids[i]
             yield (self._columns["modules"][i], scalars, structure), i
 
 
@@ -211,8 +209,8 @@ _NAMED = (
 )
 
 
-def _firsts(a: ProcessTrace, table: str, rows: Rows, column: Column) -> list[int]:
-    """For each row the first id with the key of its own: several sites share one."""
+def _first_ids(a: ProcessTrace, table: str, rows: Rows, column: Column) -> list[int]:
+    """For each row, the first id with the same key, as several sites may share one."""
     keys, ids = a.tables[table].keys, a.tables[table].ids
     return [ids[key] for key in keys[rows.column(column)].tolist()]
 
@@ -228,10 +226,7 @@ class Reference:
         self._at = 0
 
     def step_after(self, attempt: Attempt) -> StepRows | None:
-        """Its ops in the step that follows ``attempt``; None where it has no such step, or no row of it.
-
-        Raises HoleError.
-        """
+        """Its rows in the step that follows ``attempt``; None: it has none. Raises HoleError."""
         step = self._steps.get(attempt)
         if step is None:
             return None
@@ -240,13 +235,13 @@ class Reference:
         self._at = start
         return StepRows(self, start, stop) if stop > start else None
 
-    def some(self, start: int, stop: int) -> Rows:
-        """Rows from ``start`` on, as many of them as stand together, none from ``stop`` on. Raises HoleError."""
+    def read_some(self, start: int, stop: int) -> Rows:
+        """Rows from ``start`` to the end of their segment, or to ``stop``. Raises HoleError."""
         segment = next((s for s in self.stream.segments if s.first <= start < s.stop), None)
         return self.stream.read(start, stop if segment is None else min(stop, segment.stop))
 
     def _first_of(self, step: int, start: int) -> int:
-        """The first row, from ``start`` on, whose step is not before ``step``; steps never fall within a stream."""
+        """The first row from ``start`` on whose step is ``step`` or later; steps never decrease within a stream."""
         for segment in self.stream.segments:
             if segment.stop <= start:
                 continue
@@ -257,14 +252,14 @@ class Reference:
 
 
 class RowPartners:
-    """Which row of A each row of the program is: where the distance of the two changed, not row by row."""
+    """Matched rows of the program and A, stored as the rows at which their distance changes."""
 
     def __init__(self) -> None:
         self._rows = [0]
         self._shifts: list[int | None] = [None]
 
     def add(self, row: int, a: int | None) -> None:
-        """``row`` of the program is row ``a`` of A; None: A has none. Rows are added in order; gaps have none."""
+        """Match ``row`` of the program with row ``a`` of A; None: unmatched. Rows are added in order."""
         shift = None if a is None else a - row
         if shift != self._shifts[-1]:
             self._rows.append(row)
@@ -275,6 +270,6 @@ class RowPartners:
         return None if shift is None else row + shift
 
     def partner(self, a: int) -> int | None:
-        """The row of the program that is row ``a`` of A; None: it was not met."""
+        """The row of the program matched with row ``a`` of A; None: unmatched so far."""
         shifts = {shift for shift in self._shifts if shift is not None}
         return next((a - shift for shift in shifts if a >= shift and self.of(a - shift) == a), None)

@@ -1,6 +1,6 @@
-"""What a recording against A has found, as its journal holds it and as everyone else reads it.
+"""The result of a live comparison with A, in the journal and in memory.
 
-Owns the record ``against`` that each process leaves, and what those of all processes say together. No torch.
+Owns the record ``against`` that each process writes, and the outcome of all processes. No torch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TYPE = "against"
 
 
 class LiveOutcome(StrEnum):
-    """What is to be said of a whole run."""
+    """The outcome of a whole run."""
 
     DIFFERS = "differs"
     EQUAL = "equal"
-    ONE_SIDED = "one-sided"  # every op that both ran gave the same; some were run by one side alone
+    ONE_SIDED = "one-sided"  # all matched ops are equal; some ops are on one side only
     NOTHING = "nothing-compared"
 
 
@@ -37,7 +37,7 @@ class RepeatedResult:
 
 @dataclass(frozen=True)
 class Repetition:
-    """The op that differs, called again on the spot, on the inputs it had."""
+    """The results of calling the op that differs again, on its inputs."""
 
     times: int
     repeats: bool
@@ -52,7 +52,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class LiveFinding:
-    """The first op that gave something else than in A."""
+    """The first difference from A."""
 
     stream: str
     b_index: int
@@ -69,29 +69,29 @@ class LiveFinding:
     kernel: Pair[str]
     outputs: tuple[Pair[str], ...]
     again: Repetition | None = None
-    """None: it was not called again; ``why_not`` says why."""
+    """None: it was not called again, for the reason ``why_not``."""
     why_not: str = ""
 
 
 @dataclass
 class LiveCounts:
-    """How one process compares with A so far."""
+    """Counts of the ops of one process."""
 
     matched: int = 0
     """Ops that A has, and that gave the same."""
     only_b: int = 0
     """Ops of this run that A does not have."""
     only_a: int = 0
-    """Ops of A that the program did not come by in the steps that have ended."""
+    """Ops of A that the program did not run, in steps that have ended."""
     marked: int = 0
-    """Ops that may have read memory that nobody wrote, and differ."""
+    """Ops that differ and may have read uninitialised memory."""
     unchecked: int = 0
     """Ops of steps that A does not have."""
 
 
 @dataclass(frozen=True)
 class LiveResult:
-    """Of one process."""
+    """The result of one process."""
 
     process: str
     counts: LiveCounts = field(default_factory=LiveCounts)
@@ -106,11 +106,11 @@ class LiveResult:
         return LiveOutcome.ONE_SIDED if self.counts.only_b or self.counts.only_a else LiveOutcome.EQUAL
 
 
-def record_of(found: LiveResult) -> Record:
+def to_record(found: LiveResult) -> Record:
     return {"type": TYPE, **to_json(found)}
 
 
-def found_in(trace: Trace) -> list[LiveResult]:
+def read_results(trace: Trace) -> list[LiveResult]:
     """Of every process that left its record, in the order of the trace's processes."""
     found = []
     for process in trace.processes:
@@ -122,7 +122,7 @@ def found_in(trace: Trace) -> list[LiveResult]:
 
 
 def word_of(found: list[LiveResult]) -> LiveOutcome:
-    """Of all processes together."""
+    """The outcome of all processes together."""
     words = {one.word for one in found}
     return next(
         (word for word in (LiveOutcome.DIFFERS, LiveOutcome.ONE_SIDED, LiveOutcome.EQUAL) if word in words),

@@ -1,7 +1,7 @@
-"""A stream of a running program as a comparison sees it: the row at hand, and what is known of the rows before.
+"""The stream of a running program as a comparison sees it: the current row, and what is known of earlier ones.
 
-Owns what a running program cannot know of its stream, which is unknown here as in a hole. A row before that matches one
-of A is that row of A, since a comparison is over at the first difference. No torch.
+Facts that are not available while a program runs are unknown, as in a hole. An earlier row that matches a row of A is
+read from A, as all rows before the first difference are equal. No torch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rltrace.trace.read.stream import TABLE_COLUMNS
 PAYLOADS = (*TABLE_COLUMNS.values(), "frames", "layouts")
 """Tables of the program whose payloads are looked up."""
 
-OWN = 1 << 31
-"""Ids from here on are those of the program's tables; below, of A's."""
+OWN_IDS = 1 << 31
+"""First id of the program's tables; lower ones are of A's."""
 
 UNKNOWN = (1 << 32) - 1
 NOT_IN_A = "an op that A does not run"
@@ -38,11 +38,11 @@ NESTED = ("sites", "structures")
 """Tables whose payloads are ids."""
 
 LINK_BITS = (1 << 12) - 1
-"""What of a link is no distance."""
+"""Bits of a link other than its distance."""
 
 
 class LiveRow(NamedTuple):
-    """A row as the program made it."""
+    """A row of the program."""
 
     row: int
     step: int
@@ -51,9 +51,9 @@ class LiveRow(NamedTuple):
     content: Content
 
     def harmless_difference(self, rows: Rows, i: int) -> Difference | None:
-        """The difference from a row of A that is the same but for its digests; None where it may count.
+        """The difference from a row of A of which only the digests differ; None where it may count.
 
-        This is what ``difference`` finds in most rows that are not the same, in a tenth of the time.
+        A fast path of ``difference`` for most rows that are not equal: it takes a tenth of the time.
         """
         if self.fixed[5] & RowFlag.MARKED.value:
             return Difference(marked=True)
@@ -74,12 +74,12 @@ class LiveRow(NamedTuple):
         cells: Any = [np.frombuffer(cell, kind) for cell, kind in zip(stored, "qqdQ", strict=True)]
         what = bits >> 24, op, structure, site, module, scalars, self.step, bits >> 16 & 0xFF, kernel, settings
         columns = np.array([*what, bits & 0xFFFF, *map(len, cells)], np.uint32)
-        columns[list(TABLE_COLUMNS)] += OWN
+        columns[list(TABLE_COLUMNS)] += OWN_IDS
         return Rows(self.row, columns[None], *cells)
 
 
 class LiveWords(Words):
-    """The words of A, and those of the program beside them."""
+    """The names of A's ids and of the program's."""
 
     def __init__(self, a: Words, own: Words) -> None:
         super().__init__({})
@@ -88,27 +88,27 @@ class LiveWords(Words):
     def payload(self, table: str, number: int) -> Any:
         if number == UNKNOWN:
             return NOT_IN_A if table == "ops" else None
-        if number < OWN:
+        if number < OWN_IDS:
             return self._a.payload(table, number)
-        payload: Any = json.loads(json.dumps(self._own.payload(table, number - OWN)))
-        return [n + OWN for n in payload] if table in NESTED else payload
+        payload: Any = json.loads(json.dumps(self._own.payload(table, number - OWN_IDS)))
+        return [n + OWN_IDS for n in payload] if table in NESTED else payload
 
 
 class LiveView(StreamView):
-    """One stream of the program, at one row of it that is a row of A."""
+    """One stream of the program, at a row that matches a row of A."""
 
     def __init__(
         self,
         a: StreamView,
         tables: Tables,
         partners: RowPartners,
-        kept: Callable[[int], LiveRow | None],
+        unmatched: Callable[[int], LiveRow | None],
         opening_digests: set[int],
         step_shift: int,
     ) -> None:
-        """``kept``: rows before that A does not have, or that differ from A's, by number.
+        """``unmatched``: returns an earlier row that A does not have, or that differs from A's, by number.
 
-        ``step_shift``: from A's number of a step to the program's.
+        ``step_shift``: the program's number of a step minus A's.
         """
         self.process, self.stream = a.process, a.stream
         self.words = LiveWords(a.words, tables.words)
@@ -116,13 +116,13 @@ class LiveView(StreamView):
         self._a = a
         self._tables = tables
         self._partners = partners
-        self._kept = kept
+        self._unmatched = unmatched
         self._step_shift = step_shift
 
     def row(self, index: int) -> tuple[Rows, int]:
-        kept = self._kept(index)
-        if kept is not None:
-            return kept.rows(), 0
+        unmatched = self._unmatched(index)
+        if unmatched is not None:
+            return unmatched.rows(), 0
         partner = self._partners.of(index)
         if partner is None:
             columns = np.zeros((1, len(Column)), np.uint32)
@@ -134,7 +134,7 @@ class LiveView(StreamView):
         one = rows.cut(place, place + 1)
         columns = one.columns.copy()
         columns[:, Column.STEP] += np.uint32(self._step_shift % (1 << 32))
-        # what it read in turn is so many rows back in A, not here
+        # the distances of its links count rows of A, not of the program
         links = np.where(one.links >> 12 > 0, one.links & LINK_BITS | pack_link(Origin.UNKNOWN, 0), one.links)
         return Rows(index, columns, links, one.integers, one.floats, one.digests), 0
 
@@ -152,4 +152,6 @@ class LiveView(StreamView):
 
     def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
         of_a = self.process.tables[table].keys
-        return np.array([self._tables.key_of(table, n - OWN) if n >= OWN else of_a[n] for n in ids.tolist()], np.uint64)
+        return np.array(
+            [self._tables.key_of(table, n - OWN_IDS) if n >= OWN_IDS else of_a[n] for n in ids.tolist()], np.uint64
+        )

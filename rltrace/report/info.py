@@ -12,7 +12,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from rltrace.diff.base.coverage import unrecorded
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.json import to_json
 from rltrace.trace.format.records import LeftOut, add_up
 from rltrace.trace.format.schema import Step
@@ -59,7 +59,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "unrecorded_processes": [
             {"state": process.state, "why": process.why, "process": process.record} for process in trace.unrecorded
         ],
-        "unrecorded": list(unrecorded(trace)),
+        "unrecorded": list(coverage_notes(trace)),
         "holes": trace.holes,
     }
     described: dict[str, Any] = to_json(found)

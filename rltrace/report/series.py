@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rltrace.diff.base.model import Drift
-from rltrace.diff.metrics.scalers import PartingCause, ScaledOptimizer, Scaler, ScalerDivergence, ScalerGroup
+from rltrace.diff.metrics.scalers import ScaledOptimizer, Scaler, ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import KINDS, Series
 from rltrace.diff.metrics.timeline import points_of
 from rltrace.report.curves import account, bounds_of, growing, spark
@@ -165,7 +165,7 @@ def parting_text(parting: ScalerDivergence, named: bool = False) -> str:
     """One sentence: which scalers part, when, and because of what."""
     sides = sorted(parting.sides, key=lambda side: (side.found_inf, side.scalers))
     where = f"{parting.process}: " if named else ""
-    if parting.cause is PartingCause.START:
+    if parting.cause is ScalerDivergenceCause.START:
         starts = ", ".join(f"{_scalers(side)} at {side.after:g}" for side in sides)
         return f"{where}{_all_scalers(parting)} start with different scales: {starts}."
     steps = sorted({side.step for side in sides})
@@ -179,12 +179,12 @@ def parting_text(parting: ScalerDivergence, named: bool = False) -> str:
     )
 
 
-def _cause(cause: PartingCause, sides: Sequence[ScalerGroup]) -> str:
-    if cause is PartingCause.FOUND_INF:
+def _cause(cause: ScalerDivergenceCause, sides: Sequence[ScalerGroup]) -> str:
+    if cause is ScalerDivergenceCause.FOUND_INF:
         found = " and ".join(_scalers(side) for side in sides if side.found_inf)
         others = " and ".join(_scalers(side) for side in sides if not side.found_inf)
         return f"infinities were found in the gradients of {found}, none in those of {others}"
-    if cause is PartingCause.GROWTH:
+    if cause is ScalerDivergenceCause.GROWTH:
         trackers = ", ".join(f"{side.growth:,} of {_scalers(side)}" for side in sides)
         return f"infinities were found by all or none, but their growth trackers differ ({trackers})"
     return (

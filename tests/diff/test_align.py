@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.diff.align.rows import Alignment, align
-from rltrace.diff.base.tokens import StretchTokens
+from rltrace.diff.base.tokens import RowTokens
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,17 @@ class Row:
     digested: bool = True
 
 
-def tokens(rows: list[Row]) -> StretchTokens:
+def tokens(rows: list[Row]) -> RowTokens:
     def column(key: object) -> np.ndarray:
         return np.array([hash(key(row)) & (2**63 - 1) for row in rows], np.uint64)  # type: ignore[operator]
 
-    return StretchTokens(
+    return RowTokens(
         identity=column(lambda r: ("identity", r.site, r.op)),
         structure=column(lambda r: ("structure", r.site, r.op, r.shape)),
         values=column(lambda r: ("values", r.value if r.digested else 0)),
         computation=column(lambda r: ("computation", r.op, r.shape)),
         operator=column(lambda r: ("operator", r.op)),
-        told=np.array([row.digested for row in rows], bool),
+        has_values=np.array([row.digested for row in rows], bool),
         draws=np.zeros(len(rows), bool),
         links=np.empty(0, np.int64),
         link_offsets=np.zeros(len(rows) + 1, np.int64),

@@ -70,8 +70,8 @@ def test_every_row_stands_on_one_line_in_order(
     record: Record, edit: str, stepless: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without optimizer steps that divide the rows, however few are read at a time."""
-    monkeypatch.setattr(segments, "MOST_ROWS", 64)
-    monkeypatch.setattr(browse, "MOST_ROWS", 64)
+    monkeypatch.setattr(segments, "MAX_ROWS", 64)
+    monkeypatch.setattr(browse, "MAX_ROWS", 64)
     program = [do for do in training(6) if not stepless or do.name != "step"]
     changed = [do for do in EDITS[edit](training(6)) if not stepless or do.name != "step"]
     browser = browser_of(record(program).path, record(changed).path)
@@ -196,7 +196,7 @@ def test_filter_leaves_what_is_wanted(record: Record, edit: str, when: str, monk
     anything was opened or after; without it everything is back.
     """
     for module in (segments, browse):
-        monkeypatch.setattr(module, "MOST_ROWS", 16)
+        monkeypatch.setattr(module, "MAX_ROWS", 16)
     browser = browser_of(record(training(6)).path, record(EDITS[edit](training(6))).path)
     keep = keep_op("aten.mm.default"), keep_op("aten.mm.default")
     wanted = [[k for k in range(view.rows) if keep[0](view.read(k, k + 1))[0]] for view in (browser.a, browser.b)]

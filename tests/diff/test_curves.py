@@ -212,7 +212,7 @@ def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeyp
     """A search stays a search: of a long rest some segments are read, and a step is then told as "at the latest"."""
     module = import_module("rltrace.diff.compare")  # the package has a function of that name
     monkeypatch.setattr(module, "LOOK_AHEAD", 4)
-    monkeypatch.setattr(module, "MOST_SEGMENTS", 3)
+    monkeypatch.setattr(module, "MAX_SEGMENTS", 3)
     read: list[int] = []
     original = item_series
 

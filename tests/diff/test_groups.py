@@ -13,7 +13,7 @@ from programs import Do, recorded, training
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause
-from rltrace.diff.groups import Group, Grouping, GroupSplit, findings_of, group, seen_not_to_repeat
+from rltrace.diff.groups import Group, Grouping, GroupSplit, findings_of, group, mark_nondeterministic
 
 
 def with_noise(*changes: tuple[int, str]) -> list[Do]:
@@ -59,7 +59,7 @@ def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
     other = [replace(do, floats=(1.0,)) if k == LATER else do for k, do in enumerate(training())]
     found = grouped(tmp_path, [training(), with_noise((CRITIC, "x")), other])
     assert {finding.repeats for finding in findings_of(found.tree)} == {None}
-    told = {finding.cause: finding for finding in findings_of(seen_not_to_repeat(found.tree))}
+    told = {finding.cause: finding for finding in findings_of(mark_nondeterministic(found.tree))}
     assert {cause: finding.repeats for cause, finding in told.items()} == {
         Cause.SAME_KERNEL: False,
         Cause.ARGUMENTS: None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import choosing, chosen_text
+from rltrace.diff.base.kernels import choice_text, settings_choosing
 from rltrace.diff.base.model import NamedDifference
 
 DIFFER = tuple(
@@ -77,14 +77,14 @@ def test_what_chooses_the_kernel_of_an_op(
     op: str, a: dict[str, object], b: dict[str, object], names: list[str]
 ) -> None:
     """By its library, or on a GPU by what it is; what can be set comes before what follows from it."""
-    assert [setting.name for setting in choosing(op, a, b, DIFFER)] == names
+    assert [setting.name for setting in settings_choosing(op, a, b, DIFFER)] == names
 
 
 def test_in_a_sentence() -> None:
     """The first of them; nothing where none is known to, or where it only says what the kernels say."""
     setting = NamedDifference("env.MKL_CBWR", None, "AVX2")
-    told = chosen_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
+    told = choice_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
     assert told == ", which MKL_CBWR chooses: unset against AVX2"
-    assert chosen_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
+    assert choice_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
     restated = NamedDifference("cpu.capability", "AVX2", "AVX512")
-    assert chosen_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""
+    assert choice_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scaled import GOOD, OVERFLOW, process_of, scaled
 
-from rltrace.diff.metrics.scalers import PartingCause, ScalerDivergence, partings, scalers_of
+from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause, scaler_divergences, scalers_of
 from rltrace.diff.metrics.series import recorded_series
 from rltrace.trace.format.schema import SAMPLE_CHUNK
 
 
 def told(path: Path) -> tuple[ScalerDivergence, ...]:
     process = process_of(path)
-    return partings(process.name, list(recorded_series(process)))
+    return scaler_divergences(process.name, list(recorded_series(process)))
 
 
 def groups(parting: ScalerDivergence) -> list[tuple[int, ...]]:
@@ -27,7 +27,7 @@ def test_infinities_in_the_gradients_of_one(tmp_path: Path) -> None:
     """The update at which one alone skips is where the scales part; its optimizer learns less from then on."""
     path = scaled(tmp_path / "a.zarr", {0: [GOOD] * 4, 1: [GOOD, OVERFLOW, GOOD, GOOD]})
     (parting,) = told(path)
-    assert (parting.update, parting.cause, groups(parting)) == (2, PartingCause.FOUND_INF, [(0,), (1,)])
+    assert (parting.update, parting.cause, groups(parting)) == (2, ScalerDivergenceCause.FOUND_INF, [(0,), (1,)])
     calm, skipping = parting.sides
     assert (calm.step, calm.before, calm.after, calm.found_inf, calm.growth) == (2, 1024.0, 2048.0, False, 1)
     assert (skipping.step, skipping.after, skipping.found_inf) == (3, 512.0, True)
@@ -52,11 +52,11 @@ def test_other_causes(tmp_path: Path) -> None:
     """Another start, another growth interval, a scale that the program set: none of these is put down to infinities."""
     both = {0: [GOOD] * 4, 1: [GOOD] * 4}
     (start,) = told(scaled(tmp_path / "a.zarr", both, starts={1: 8.0}))
-    assert (start.update, start.cause) == (0, PartingCause.START)
+    assert (start.update, start.cause) == (0, ScalerDivergenceCause.START)
     (growth,) = told(scaled(tmp_path / "b.zarr", both, intervals={1: 3}))
-    assert (growth.update, growth.cause) == (2, PartingCause.GROWTH)
+    assert (growth.update, growth.cause) == (2, ScalerDivergenceCause.GROWTH)
     (by_hand,) = told(scaled(tmp_path / "c.zarr", both, set_by_hand={(1, 0): 7.0}))
-    assert (by_hand.update, by_hand.cause) == (1, PartingCause.SET)
+    assert (by_hand.update, by_hand.cause) == (1, ScalerDivergenceCause.SET)
 
 
 def test_scalers_that_stay_together(tmp_path: Path) -> None:

@@ -85,12 +85,12 @@ def test_curves_of_both_sides(record: Record) -> None:
     (curve,) = curves(open_trace(a), open_trace(b))
     assert (curve.name, curve.place) == ("losses.append(loss.item())", "train.py:23")
     assert [step for step, _ in curve.a] == [0, 1, 2, 3] and curve.whole
-    assert curve.parts_at == 2 and curve.a[:2] == curve.b[:2] and curve.a[2] != curve.b[2]
+    assert curve.diverges_at == 2 and curve.a[:2] == curve.b[:2] and curve.a[2] != curve.b[2]
 
 
 def test_a_long_trace_is_read_in_places(record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No more segments than agreed, the ends among them, and the curve says that it is not whole."""
-    monkeypatch.setattr(timeline, "MOST_SEGMENTS", 3)
+    monkeypatch.setattr(timeline, "MAX_SEGMENTS", 3)
     paths = []
     for name in "ab":
         trace = TraceBuilder(tmp_path / f"long-{name}.zarr")
@@ -101,7 +101,7 @@ def test_a_long_trace_is_read_in_places(record: Record, monkeypatch: pytest.Monk
         paths.append(trace.finish())
     a = open_trace(paths[0])
     (curve,) = curves(a, open_trace(paths[1]))
-    assert [step for step, _ in curve.a] == [0, 4, 9] and not curve.whole and curve.parts_at is None
+    assert [step for step, _ in curve.a] == [0, 4, 9] and not curve.whole and curve.diverges_at is None
     assert a.processes[0].streams[0].chunks_read == 2 * 3
 
 
@@ -115,7 +115,7 @@ def test_not_a_number_is_equal_to_itself(tmp_path: Path) -> None:
             trace.end_step()
         paths.append(open_trace(trace.finish()))
     (curve,) = curves(*paths)
-    assert curve.parts_at == 1
+    assert curve.diverges_at == 1
 
 
 def test_every_curve_is_there(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_recorded_series_are_curves(tmp_path: Path) -> None:
         paths.append(builder.finish())
     a, b = map(open_trace, paths)
     (curve,) = curves(a, b)
-    assert (curve.name, curve.place, curve.parts_at) == ("return", "rltrace.watch", 3)
+    assert (curve.name, curve.place, curve.diverges_at) == ("return", "rltrace.watch", 3)
     assert curve.a == ((0, 0.0), (1, 2.0), (2, 4.0), (3, 6.0)) and curve.b[-1] == (3, 7.0)
     (own,) = own_curves(a)
     assert own.a == curve.a and own.b == ()
@@ -164,4 +164,4 @@ def test_curves_are_paired_by_attempt(tmp_path: Path) -> None:
                 builder.end_step(ordinal=1)
         paths.append(builder.finish())
     (curve,) = curves(*map(open_trace, paths))
-    assert curve.parts_at is None and [step for step, _ in curve.b] == [0, 1, 3, 4]
+    assert curve.diverges_at is None and [step for step, _ in curve.b] == [0, 1, 3, 4]

@@ -10,7 +10,7 @@ import pytest
 from programs import Do, Machine
 
 from rltrace.diff import compare
-from rltrace.diff.align import window as passage
+from rltrace.diff.align import window as window_module
 from rltrace.diff.base.model import Cause, Comparison, Verdict
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
@@ -153,7 +153,7 @@ def test_the_beginning_of_a_long_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, state: str, window: int
 ) -> None:
     """B has the first ops of A, and no step has ended: a run that is over has ended, any other is equal so far."""
-    monkeypatch.setattr(passage, "WINDOW_ROWS", window)
+    monkeypatch.setattr(window_module, "WINDOW_ROWS", window)
     program = [*SETUP, *rounds(*map(str, range(30)))]
     whole = recorded(tmp_path / "a.zarr", [program])
     short = recorded(tmp_path / "b.zarr", [program[: rows + rows // 3]], state)

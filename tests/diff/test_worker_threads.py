@@ -13,7 +13,7 @@ from rltrace.diff import compare, processes, unpaired_streams
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.processes import results
-from rltrace.diff.unpaired_streams import crew_name
+from rltrace.diff.unpaired_streams import worker_group_name
 from rltrace.testing import TraceBuilder
 
 TASKS = ("one", "two", "three", "four")
@@ -100,7 +100,7 @@ def test_a_thread_alone_keeps_its_order(tmp_path: Path) -> None:
 )
 def test_the_name_of_a_crew(stream: str, crew: str | None) -> None:
     """A thread's name without numbers; processes and pools are none."""
-    assert crew_name(stream) == crew
+    assert worker_group_name(stream) == crew
 
 
 def watched(path: Path, rounds: int, *, trains: bool = True, draws: bool = False) -> Path:

@@ -45,10 +45,10 @@ def test_what_matters_alone_and_together(clauses: list[Classes]) -> None:
     """Alone: the classes of one-class clauses. Together: for each, the rest does not do, and any smaller set may go."""
     found = minimise(range(8), lambda classes: repairs_all(clauses, classes))
     everything = frozenset(range(8))
-    assert frozenset(found.alone) == {c for clause in clauses if len(clause) == 1 for c in clause}
-    for together in map(frozenset, found.together):
-        assert not repairs_all(clauses, everything - together)
-        assert all(repairs_all(clauses, everything - (together - {c})) for c in together)
+    assert frozenset(found.individually_needed) == {c for clause in clauses if len(clause) == 1 for c in clause}
+    for jointly_needed in map(frozenset, found.jointly_needed):
+        assert not repairs_all(clauses, everything - jointly_needed)
+        assert all(repairs_all(clauses, everything - (jointly_needed - {c})) for c in jointly_needed)
 
 
 @given(st.randoms(use_true_random=False))

@@ -11,9 +11,9 @@ from rltrace.commands.confirm import by_hand
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Pair
 from rltrace.errors import UsageError
-from rltrace.experiment.confirm.arms import broken_off
+from rltrace.experiment.confirm.arms import interrupted_outcome
 from rltrace.experiment.confirm.capture import CaptureError, CaptureInfo, identity_of, write_capture
-from rltrace.experiment.confirm.setup import ByHand, ConfirmOptions, Prepared, captured_recipe, join, prepare
+from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, Overrides, captured_recipe, join, prepare
 from rltrace.experiment.confirm.suggested_commands import advice_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
 from rltrace.report.confirm import word_of
@@ -117,10 +117,10 @@ def captured(of: Path, file: Path, first: int = 1, end: int = 3) -> Path:
     return file
 
 
-def prepared(traces: tuple[Path, Path], **asked: object) -> Prepared:
+def prepared(traces: tuple[Path, Path], **asked: object) -> ExperimentSetup:
     """B's arms, its program given by hand: the builder's traces have no folder."""
     given = by_hand("python train.py", traces[0].parent, ())
-    defaults = {"sides": frozenset("b"), "by_hand": {"a": given, "b": given}}
+    defaults = {"sides": frozenset("b"), "overrides": {"a": given, "b": given}}
     return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))  # type: ignore[arg-type]
 
 
@@ -137,7 +137,7 @@ def test_a_capture_is_of_this_trace_and_these_steps(traces: tuple[Path, Path], t
             prepared(traces, capture=wrong)
         assert words in str(raised.value)
     file = captured(a, tmp_path / "a.capture")
-    assert prepared(traces, capture=file).captured_as == "A0"
+    assert prepared(traces, capture=file).capture_name == "A0"
     slice_trace(a, 1, 3, tmp_path / "slice.zarr")
     assert prepared((tmp_path / "slice.zarr", b), capture=file).captured == file
 
@@ -170,7 +170,7 @@ def test_another_machine_says_what_to_run_there(traces: tuple[Path, Path], tmp_p
     assert f"there: rltrace capture {far} --steps 0:2 -o a.capture" in str(raised.value)
     assert f"here:  rltrace confirm {far} {traces[1]} --arms b --capture a.capture --inject op=mm" in str(raised.value)
     with pytest.raises(UsageError, match="capture it there"):
-        captured_recipe(open_trace(far), ByHand())
+        captured_recipe(open_trace(far), Overrides())
 
 
 def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], t
 
 def test_an_experiment_that_was_broken_off_runs_no_more() -> None:
     """Whoever watches its file is told, and joins it to nothing."""
-    left = broken_off(half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.RUNNING}))
+    left = interrupted_outcome(half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.RUNNING}))
     assert [arm.state for arm in left.arms] == [ArmState.NOT_RUN, GOOD, ArmState.NOT_RUN, ArmState.NOT_RUN]
     assert (left.word, word_of(left)) == (None, "NOT FINISHED")
     assert join(left, OF_A).word is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rltrace.errors import UsageError
-from rltrace.experiment.rerun_command import other_machine, recipe_of
+from rltrace.experiment.rerun_command import machine_difference, recipe_of
 from rltrace.testing import ProcessBuilder
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.read.reader import Trace, open_trace
@@ -77,5 +77,5 @@ def test_compiled_functions_are_treated_as_they_were(tmp_path: Path) -> None:
 def test_another_machine(tmp_path: Path) -> None:
     """An arm runs on its trace's machine; what neither side knows is no difference."""
     trace = trace_of(tmp_path / "a.zarr", {"host.cpu": "one", "host.isa": "avx2"})
-    assert other_machine(trace, {"host.cpu": "one", "host.isa": None}) is None
-    assert "host.cpu is two here and was one" in str(other_machine(trace, {"host.cpu": "two"}))
+    assert machine_difference(trace, {"host.cpu": "one", "host.isa": None}) is None
+    assert "host.cpu is two here and was one" in str(machine_difference(trace, {"host.cpu": "two"}))

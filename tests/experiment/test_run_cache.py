@@ -82,7 +82,7 @@ def test_what_was_broken_off_or_settles_nothing_is_run_again(tmp_path: Path, mad
     made.breaks = None
     first = bench(tmp_path, made)
     ran = first.record("B0", "b", values=True)
-    first.reconsider()
+    first.discard_last()
     assert ran.trace.exists()
     bench(tmp_path, made).record("B0", "b", values=True)
     assert made.names == ["B0"] * 3
@@ -118,8 +118,8 @@ def test_a_captured_control_takes_the_place_of_a_run(tmp_path: Path, made: Made)
     """It is unpacked once, and says how it was made."""
     trace = TraceBuilder(tmp_path / "far.zarr").finish()
     write_capture(tmp_path / "far.capture", CaptureInfo("1", "far.zarr", 3, 5, 2), trace)
-    told = bench(tmp_path, made).place("A0", tmp_path / "far.capture")
+    told = bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture")
     assert told == "captured of far.zarr, the same in 2 runs of 2"
     (tmp_path / "far.capture").unlink()
-    assert bench(tmp_path, made).place("A0", tmp_path / "far.capture") == told
+    assert bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture") == told
     assert made.names == []

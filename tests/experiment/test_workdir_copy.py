@@ -110,8 +110,8 @@ def test_a_copy_within_the_folder(project: Path) -> None:
 def test_a_folder_too_large_is_refused(project: Path) -> None:
     """The error names what is large and both ways out."""
     with pytest.raises(UsageError, match=r"data: 0\.0 GB.*--share data.*--in-place"):
-        check_extent(project, (), None, most=500)
-    assert check_extent(project, ("data",), None, most=500).size < 500
+        check_extent(project, (), None, limit=500)
+    assert check_extent(project, ("data",), None, limit=500).size < 500
 
 
 def test_a_shared_name_that_is_not_there(project: Path) -> None:

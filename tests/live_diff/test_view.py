@@ -23,7 +23,7 @@ from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.view import RowRange
 from rltrace.diff.causes.classify import Classification, judge
 from rltrace.live_diff.reference_trace import Content, Ids, Reference, RowPartners, StepRows
-from rltrace.live_diff.view import OWN, PAYLOADS, LiveRow, LiveView
+from rltrace.live_diff.view import OWN_IDS, PAYLOADS, LiveRow, LiveView
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import FIRST_ENTRIES, TABLES, Column, Origin, RowFlag
@@ -61,7 +61,7 @@ def followed(path_a: Path, path_b: Path) -> Classification | None:
             start, stop = np.searchsorted(steps_a, [here.step, here.step + 1]).tolist()
             left = here.step, StepRows(reference, start, stop)
         assert left[1] is not None
-        found = left[1].take(place, here.content, lambda found: True)
+        found = left[1].pop(place, here.content, lambda found: True)
         partners.add(i, None if found is None else found.row)
         if found is None:
             kept[i] = here
@@ -105,11 +105,11 @@ def agree(path_a: Path, path_b: Path) -> Finding | None:
     assert (found is None) == (other is None)
     if found is None or other is None:
         return None
-    decided = found.decided
+    judgement = found.judgement
     assert (found.a.index, found.b.index, found.b.op) == (other.a_index, other.b_index, other.op)
-    assert (decided.cause, decided.inputs_match) == (other.cause, other.inputs_match)
-    assert other.explanation.startswith(decided.explanation)
-    assert decided.cause in KNOWN_OF_TRACES or other.explanation == decided.explanation
+    assert (judgement.cause, judgement.inputs_match) == (other.cause, other.inputs_match)
+    assert other.explanation.startswith(judgement.explanation)
+    assert judgement.cause in KNOWN_OF_TRACES or other.explanation == judgement.explanation
     return other
 
 
@@ -241,4 +241,4 @@ def test_an_op_that_is_forgotten(tmp_path: Path) -> None:
     partners.add(0, None)
     view = LiveView(reference.view, tables_of(process), partners, lambda row: None, set(), 0)
     assert str(RowAt(view, *view.row(0))) == "an op that A does not run"
-    assert view.keys("ops", np.array([OWN, 0]))[0] == view.keys("ops", np.array([OWN, 0]))[1]
+    assert view.keys("ops", np.array([OWN_IDS, 0]))[0] == view.keys("ops", np.array([OWN_IDS, 0]))[1]

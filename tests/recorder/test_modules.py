@@ -15,7 +15,7 @@ from recorded import Record, Row
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rltrace.diff.base.coverage import unrecorded
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.recorder import current_session
 from rltrace.recorder.core.modules import UNKNOWN_MODULES, ModuleStack
 from rltrace.trace.format.schema import Kind, Phase
@@ -691,4 +691,4 @@ def test_a_module_that_cannot_be_followed_ends_nothing(record: Record, options: 
     if options.get("level") != "step":
         assert {row.module for row in got.named("exp")} == {"Sequential.0", "Sequential.1", ""}
         assert got.process.facts[UNKNOWN_MODULES] == "Unfollowed (LookupError)"
-        assert "Unfollowed (LookupError)" in " ".join(unrecorded(open_trace(got.path)))
+        assert "Unfollowed (LookupError)" in " ".join(coverage_notes(open_trace(got.path)))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from recorded import Record
 
-from rltrace.diff.base.coverage import unrecorded
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.process_state import FULL_STACK
 from rltrace.trace.read.reader import open_trace
@@ -60,7 +60,7 @@ def test_ops_at_the_end_of_the_stack(record: Record, options: dict[str, Any]) ->
     assert len(got.named("add")) <= counted[0]
     if len(got.named("add")) < counted[0]:
         assert "at row" in got.process.facts[FULL_STACK]
-        assert "RecursionError" in " ".join(unrecorded(open_trace(got.path)))
+        assert "RecursionError" in " ".join(coverage_notes(open_trace(got.path)))
 
 
 def test_modules_at_the_end_of_the_stack(record: Record) -> None:

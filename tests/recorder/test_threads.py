@@ -15,7 +15,7 @@ from torch import nn
 
 import rltrace
 from rltrace.diff import compare
-from rltrace.diff.base.coverage import unrecorded
+from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Verdict
 from rltrace.trace.format.schema import Origin, Step
 
@@ -291,7 +291,7 @@ def test_a_thread_that_runs_already_is_not_recorded(tmp_path: Path) -> None:
     assert got.ops == ["ones", "sin"]
     assert names(got) == ["rank0/main"]
     assert "work" in str(got.process.facts["threads.before"]).split(", ")
-    (missing,) = unrecorded(got.trace)
+    (missing,) = coverage_notes(got.trace)
     assert missing.startswith("threads of rank0/main that ran when its recording began are not recorded (")
 
 

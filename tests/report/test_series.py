@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.diff.base.model import Drift, DriftPoint
-from rltrace.diff.metrics.scalers import PartingCause, ScalerDivergence, ScalerGroup
+from rltrace.diff.metrics.scalers import ScalerDivergence, ScalerDivergenceCause, ScalerGroup
 from rltrace.diff.metrics.series import Series
 from rltrace.diff.metrics.timeline import points_of
 from rltrace.json import to_json
@@ -139,17 +139,17 @@ def side(*scalers: int, **fields: object) -> ScalerGroup:
 def test_partings_in_words() -> None:
     """Which scalers, after how many updates, at which step, because of what."""
     skipping = side(1, step=5, after=8.0, found_inf=True)
-    assert parting_text(ScalerDivergence("rank0/main", 3, PartingCause.FOUND_INF, (side(0, 2), skipping))) == (
+    assert parting_text(ScalerDivergence("rank0/main", 3, ScalerDivergenceCause.FOUND_INF, (side(0, 2), skipping))) == (
         "Scalers 0, 1 and 2 are the same for 2 updates (16) and diverge at update 3 (steps 4 and 5): infinities"
         " were found in the gradients of scaler 1, none in those of scalers 0 and 2. The scale after it: 32 in scalers"
         " 0 and 2, 8 in scaler 1."
     )
-    start = ScalerDivergence("rank0/main", 0, PartingCause.START, (side(0, after=16.0), side(1, after=8.0)))
+    start = ScalerDivergence("rank0/main", 0, ScalerDivergenceCause.START, (side(0, after=16.0), side(1, after=8.0)))
     assert (
         parting_text(start, named=True)
         == "rank0/main: Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
     )
-    for cause in (PartingCause.GROWTH, PartingCause.SET):
+    for cause in (ScalerDivergenceCause.GROWTH, ScalerDivergenceCause.SET):
         assert "infinities were found by all or none" in parting_text(
             ScalerDivergence("p", 1, cause, (side(0), side(1, after=8.0)))
         )

@@ -15,9 +15,9 @@ import torch
 
 import rltrace
 from rltrace.diff.compare import compare
-from rltrace.experiment.confirm.arms import Experiment, Question, not_begun
+from rltrace.experiment.confirm.arms import Experiment, Question, initial_outcome
 from rltrace.experiment.confirm.run_cache import RunOutcome, Side
-from rltrace.experiment.confirm.steps_covered import parting_of
+from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.replay.plan import InjectionFilter
 from rltrace.replay.start import replay_block
@@ -68,10 +68,10 @@ class HereBench:
         )
         return RunOutcome(path, "ended with status 0", self.run(name, side, made).account)
 
-    def forget(self, ran: RunOutcome) -> None:
+    def remove(self, ran: RunOutcome) -> None:
         rmtree(ran.trace)
 
-    def reconsider(self) -> None:
+    def discard_last(self) -> None:
         """Nothing is kept for a next time."""
 
     def run(self, name: str, side: Side, context: AbstractContextManager[Any]) -> Any:
@@ -96,7 +96,7 @@ def confirm(folder: Path, program: Program, **asked: Any) -> ExperimentResult:
     for side in sides:
         bench.run(side, side, rltrace.record(folder / f"{side}.zarr"))
         traces[side] = open_trace(folder / f"{side}.zarr")
-    parting = parting_of(compare(traces["a"], traces["b"]), until)
-    question = Question(traces["a"], traces["b"], parting, **{"samples": 1, **asked})
-    start = not_begun(question, ("a.zarr", "b.zarr"), {"a": "1", "b": "2"})
+    divergence = divergence_of(compare(traces["a"], traces["b"]), until)
+    question = Question(traces["a"], traces["b"], divergence, **{"samples": 1, **asked})
+    start = initial_outcome(question, ("a.zarr", "b.zarr"), {"a": "1", "b": "2"})
     return Experiment(question, bench, start).run()  # type: ignore[arg-type]

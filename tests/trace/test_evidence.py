@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import is_another_grid, kernel_differences, seen_alike
+from rltrace.diff.base.kernels import is_another_grid, kernel_differences, same_launches
 from rltrace.trace.kernels.evidence import geometry_text, kernel_text, kernel_texts, launches
 
 GUESS = {"library": "oneDNN", "isa": "auto", "threads": 2}
@@ -85,7 +85,7 @@ def test_the_same_kernel_on_another_grid() -> None:
     assert not is_another_grid(a, {**b, "device": "xpu"})
     assert kernel_texts(a, b) == (f"{name} in 160 blocks of 256 threads", f"{name} in 232 blocks of 256 threads")
     assert kernel_texts(a, a) == (name, name)
-    assert (seen_alike(a, a), seen_alike(a, b)) == (True, False)
+    assert (same_launches(a, a), same_launches(a, b)) == (True, False)
     two = [on_a_grid(1, [[2], [32]]), on_a_grid(3, [[4], [32]])]
     assert kernel_differences(*two) == [f"{name} in 1 block of 256 threads against 3 blocks of 256 threads, and 1 more"]
 

@@ -36,7 +36,7 @@ def test_one_trace(record: Record) -> None:
         assert "ops" in steps and "losses.append" in steps
         await press(pilot, app, "2")
         browser = app.ops.list.browser
-        assert browser is not None and browser.alone
+        assert browser is not None and browser.is_single
         assert "step 0: 17 ops" in screen_text(app)[1]
         await press(pilot, app, "space", "g", *"25", "enter")
         line = app.ops.list.line

@@ -76,6 +76,8 @@ def title(curve: Curve) -> str:
     more = "" if curve.whole else ", read in places"
     if not curve.b:
         return f"{len(curve.a):,} steps{more}  {curve.place}  {curve.name}"
-    if curve.parts_at is None:
+    if curve.diverges_at is None:
         return f"equal where read{more}  {curve.place}  {curve.name}"
-    return f"{'diverges' if curve.whole else 'differs'} at step {curve.parts_at:,}{more}  {curve.place}  {curve.name}"
+    return (
+        f"{'diverges' if curve.whole else 'differs'} at step {curve.diverges_at:,}{more}  {curve.place}  {curve.name}"
+    )

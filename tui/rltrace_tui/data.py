@@ -15,7 +15,7 @@ from time import sleep
 from typing import Any
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.base.bisect import Watch
+from rltrace.diff.base.bisect import OnProbe
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.view import StreamView
@@ -179,7 +179,7 @@ class DiffData(DataSource):
         self.timelines: tuple[Timeline, ...] = ()
         self._traces: tuple[Trace, Trace] | None = None
 
-    def search(self, probed: Watch, walked: Callable[[str, int, int], None]) -> Comparison:
+    def search(self, probed: OnProbe, walked: Callable[[str, int, int], None]) -> Comparison:
         """Compare the two. What a callback raises ends it."""
         a, b = open_trace(self.path_a), open_trace(self.path_b)
         comparison = compare(a, b, strict=self.strict, progress=walked, watch=probed)

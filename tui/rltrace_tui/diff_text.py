@@ -66,7 +66,7 @@ def fold_text(browser: Browser, line: BrowserLine) -> str:
     if piece.trouble:
         return f"⋯ rows {piece.a0:,} to {piece.a1 - 1:,} of A cannot be shown: {piece.trouble}"
     count = f"{piece.rows:,} op" + ("" if piece.rows == 1 else "s")
-    if piece.equal and not browser.alone:
+    if piece.equal and not browser.is_single:
         return f"⋯ {count.replace(' op', ' identical op')} ⋯"
     step = browser.step_of(piece)
     where = "" if step is None else f"step {step:,}: "

@@ -86,7 +86,7 @@ class OpList(ScrollView, can_focus=True):
 
     @property
     def explained(self) -> str:
-        return ALONE if self.browser is not None and self.browser.alone else PAIRED
+        return ALONE if self.browser is not None and self.browser.is_single else PAIRED
 
     @property
     def browser(self) -> Browser | None:
@@ -251,7 +251,7 @@ class OpList(ScrollView, can_focus=True):
             text = f"{'':>{self._numbers(browser)}} {fold_text(browser, line)}"
             style = base + self.get_component_rich_style("oplist--fold", partial=True)
             return Strip([Segment(fit(text, width), style)], width)
-        if browser.alone:
+        if browser.is_single:
             return Strip([Segment(self._own_line(browser, line, width), base)], width)
         style = base
         if line.relation in CLASSES:

@@ -61,7 +61,7 @@ class OpsScreen(NavigationScreen):
         yield Footer(show_command_palette=False, compact=True)
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
-        alone = self.list.browser is not None and self.list.browser.alone
+        alone = self.list.browser is not None and self.list.browser.is_single
         if action in ("seek", "hide") and alone:
             return "one trace has no differences"
         if action == "stream" and len(self._source.streams) < 2:
@@ -115,7 +115,7 @@ class OpsScreen(NavigationScreen):
         browser = message.stream.browser
         if message.new and message.new[0].trouble and not message.piece.trouble:
             self.notify(message.new[0].trouble, severity="warning")
-        browser.put(message.at, message.piece, message.new)
+        browser.replace_piece(message.at, message.piece, message.new)
         if self.list.stream is message.stream:
             self.list.changed(browser.first_line(min(message.at, len(browser.pieces) - 1)))
 

@@ -1,7 +1,7 @@
-"""Which stretch of A belongs to which of B: steps matched by (optimizer, its own count), blocks between them.
+"""Matching of optimizer steps, by optimizer and its attempt count, and the blocks of rows between them.
 
-Owns step matching. A step's number never takes part: a program that makes one attempt more of another optimizer
-shifts every number after it. Works on the ``steps`` tables alone.
+Step numbers are not compared: one more attempt of another optimizer would shift all later ones. Reads only the
+``steps`` tables.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Steps = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of both sides that end with the same step, or that no step ends any more; adjacent equal steps are one."""
+    """Rows of both sides up to the end of a matched step, or after the last one; adjacent equal steps are one block."""
 
     a0: int
     a1: int
     b0: int
     b1: int
     ended: bool
-    """An attempt of both sides ends the block; False: the programs ended first."""
+    """A matched attempt ends the block; False: the programs ended first."""
     same: bool
-    """The digests of its steps alone say that every row is equal."""
+    """The digests of its steps prove that every row is equal."""
     recorded: bool
-    """Both sides have its ops as rows."""
+    """Its ops were recorded on both sides."""
     reordered: bool = False
-    """The digests of the step in any order alone say that both sides hold the same rows, in another order."""
+    """The order-independent digests of the step prove that both sides hold the same rows, in another order."""
 
     @property
-    def told(self) -> bool:
-        """Whether digests alone tell all about it."""
+    def decided_by_digests(self) -> bool:
+        """Whether digests decide it without reading rows."""
         return self.same or self.reordered
 
 
@@ -59,7 +59,7 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     """All blocks of two streams, in order."""
     at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
     if not len(at_a):
-        yield _rest(a, b, (0, 0), (0, 0))
+        yield _remainder(a, b, (0, 0), (0, 0))
         return
     before_a, before_b = np.concatenate([[-1], at_a[:-1]]), np.concatenate([[-1], at_b[:-1]])
     a1, b1 = _ends(a, at_a), _ends(b, at_b)
@@ -67,7 +67,7 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     recorded = _recorded(a, before_a, at_a) & _recorded(b, before_b, at_b)
     single = recorded & (at_a == before_a + 1) & (at_b == before_b + 1)
     own_a, own_b = a.steps[at_a], b.steps[at_b]
-    same = single & (own_a[:, OWN] == own_b[:, OWN]).all(axis=1)
+    same = single & (own_a[:, ROW_DIGESTS] == own_b[:, ROW_DIGESTS]).all(axis=1)
     reordered = single & ~same & (a1 - a0 == b1 - b0) & _same_in_any_order(own_a, own_b)
     follows = np.concatenate([[False], same[1:] & same[:-1]])
     first = np.flatnonzero(~follows)
@@ -75,13 +75,13 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     columns = (a0[first], a1[last], b0[first], b1[last], same[first], recorded[first], reordered[first])
     for x0, x1, y0, y1, is_same, is_recorded, is_reordered in zip(*(c.tolist() for c in columns), strict=True):
         yield Block(x0, x1, y0, y1, True, is_same, is_recorded, is_reordered)
-    yield _rest(a, b, (int(a1[-1]), int(b1[-1])), (int(at_a[-1]) + 1, int(at_b[-1]) + 1))
+    yield _remainder(a, b, (int(a1[-1]), int(b1[-1])), (int(at_a[-1]) + 1, int(at_b[-1]) + 1))
 
 
 def first_block(a: StreamView, b: StreamView, base: int) -> Block | None:
-    """Rows ``base`` on up to the end of their step, found without reading all steps; None: that needs all of them.
+    """Rows from ``base`` to the end of their step, found with few step parts; None: all have to be read.
 
-    The rows before ``base`` are equal, position by position, so both sides are in the same step there.
+    Rows before ``base`` are equal position by position, so both sides are in the same step there.
     """
     step_a, step_b = a.attempt_after(base), b.attempt_after(base)
     if step_a is None or step_b is None:
@@ -93,7 +93,7 @@ def first_block(a: StreamView, b: StreamView, base: int) -> Block | None:
 
 
 def first_unequal_step(a: StreamView, b: StreamView) -> tuple[int, int] | None:
-    """Numbers of the first step that both sides recorded and whose own digests differ; None: there is none."""
+    """Numbers, in A and B, of the first step that both sides recorded and whose digests differ; None: there is none."""
     at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
     columns = [Step.STRUCTURE, Step.VALUES]
     recorded = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) != 0
@@ -106,9 +106,9 @@ def first_unequal_step(a: StreamView, b: StreamView) -> tuple[int, int] | None:
 
 
 def same_in_any_order(a: StreamView, b: StreamView, block: Block) -> bool:
-    """Whether digests tell that what is left of the one step that ``block`` ends with holds the same rows.
+    """Whether digests prove that ``block``, the end of a step, holds the same rows in another order.
 
-    What came of the step before the block has to be equal, position by position.
+    The rows of that step before the block must be equal, position by position.
     """
     if not block.ended or block.a1 - block.a0 != block.b1 - block.b0:
         return False
@@ -118,10 +118,10 @@ def same_in_any_order(a: StreamView, b: StreamView, block: Block) -> bool:
     return block.recorded and bool(_same_in_any_order(step_a[None], step_b[None])[0])
 
 
-def _rest(a: StreamView, b: StreamView, start: tuple[int, int], steps: tuple[int, int]) -> Block:
-    """What follows the last matched step; where only one side went on to more steps, up to the end of its next one.
+def _remainder(a: StreamView, b: StreamView, start: tuple[int, int], steps: tuple[int, int]) -> Block:
+    """The rows after the last matched step; where only one side made more steps, up to the end of its next one.
 
-    Steps that cannot be read are no sign of that.
+    Missing steps of a side whose steps cannot all be read do not count as that.
     """
     a1, b1 = a.rows, b.rows
     more_a, more_b = len(a.steps) - steps[0], len(b.steps) - steps[1]
@@ -143,19 +143,19 @@ def step_after(view: StreamView, place: int) -> int:
 
 
 def recorded_at(view: StreamView, step: int) -> bool:
-    """Whether ops of step ``step`` became rows, as far as the process's windows tell."""
+    """Whether the windows of the process include the ops of ``step``."""
     windows = view.process.windows
     return not windows or any(first <= step and (end is None or step < end) for first, end in windows)
 
 
-OWN = [Step.STRUCTURE, Step.VALUES]
+ROW_DIGESTS = [Step.STRUCTURE, Step.VALUES]
 """Digests of a step's rows, in their order."""
 
 STATE = [Step.PARAMETERS, Step.GRADIENTS]
 
 
 def _same_in_any_order(a: Steps, b: Steps) -> NDArray[np.bool_]:
-    """Which steps hold the same rows in another order, and leave the same parameters behind as far as that is known."""
+    """Which steps hold the same rows in another order and, where digested, end with the same parameters."""
     same = (a[:, Step.ANY_ORDER] == b[:, Step.ANY_ORDER]) & (a[:, Step.ANY_ORDER] != 0)
     digested = (a[:, Step.FLAGS] & b[:, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
     found: NDArray[np.bool_] = same & (~digested | (a[:, STATE] == b[:, STATE]).all(axis=1))
@@ -172,7 +172,7 @@ def _starts(ends: Indices) -> Indices:
 
 
 def _recorded(view: StreamView, before: Indices, at: Indices) -> NDArray[np.bool_]:
-    """Whether every attempt after ``before`` up to ``at`` has its ops as rows."""
+    """Whether the ops of every attempt after ``before`` up to ``at`` were recorded."""
     left_out = np.concatenate([[0], np.cumsum((view.steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)) == 0)])
     recorded: NDArray[np.bool_] = left_out[at + 1] == left_out[before + 1]
     return recorded
@@ -191,42 +191,40 @@ def attempt_keys(process: ProcessTrace, steps: Steps) -> Tokens:
     return tokens
 
 
-# --- route ------------------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 #
-# In which portions two streams are walked from the row on where they part.
-#
-# Owns which blocks are taken together: many small steps at once, never more rows than a window has. Reads no row.
+# Batches of blocks that are aligned at once: many small steps, never more rows than a window has. Reads no row.
 
 
 WINDOW_ROWS = 1 << 16
-"""Rows of a side that are aligned at a time; a longer stretch is cut where both sides agree."""
+"""Rows of a side that are aligned at a time; a longer range is cut where both sides agree."""
 
 
-def portions(a: StreamView, b: StreamView, base: int, *, in_step: bool) -> Iterator[list[Block]]:
-    """Blocks in order, without the rows before ``base``; several where nothing but their rows tells about them.
+def batches(a: StreamView, b: StreamView, base: int, *, is_aligned: bool) -> Iterator[list[Block]]:
+    """Blocks in order without the rows before ``base``; several in one batch where only their rows can decide.
 
-    ``in_step``: the rows of both sides stand at the same places up to ``base``. The first block comes by itself: more
-    often than not it is the only one that matters, and found without reading all steps.
+    ``is_aligned``: rows before ``base`` match position by position. The first block is a batch on its own: usually it
+    is the only one that matters, and it is found without reading all steps.
     """
     start = (base, base)
-    first = first_block(a, b, base) if in_step else None
+    first = first_block(a, b, base) if is_aligned else None
     if first is not None:
         yield [first]
         if not first.ended:
             return
         start = (first.a1, first.b1)
-    portion: list[Block] = []
+    batch: list[Block] = []
     for block in _after(a, b, start):
-        plain = block.ended and block.recorded and not block.told
-        if portion and not (plain and _rows(portion[0], block) <= WINDOW_ROWS):
-            yield portion
-            portion = []
-        portion.append(block)
+        plain = block.ended and block.recorded and not block.decided_by_digests
+        if batch and not (plain and _rows(batch[0], block) <= WINDOW_ROWS):
+            yield batch
+            batch = []
+        batch.append(block)
         if not plain:
-            yield portion
-            portion = []
-    if portion:
-        yield portion
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _rows(first: Block, last: Block) -> int:
@@ -234,15 +232,15 @@ def _rows(first: Block, last: Block) -> int:
 
 
 def _after(a: StreamView, b: StreamView, start: tuple[int, int]) -> Iterator[Block]:
-    """Blocks without the rows before ``start``; one that this leaves with one side only is joined to the next."""
-    held: tuple[int, int] | None = None
+    """Blocks without the rows before ``start``; a block left with rows of one side only is joined to the next."""
+    pending: tuple[int, int] | None = None
     every = list(blocks(a, b))
     for number, block in enumerate(every):
-        a0, b0 = held or (max(block.a0, start[0]), max(block.b0, start[1]))
+        a0, b0 = pending or (max(block.a0, start[0]), max(block.b0, start[1]))
         a1, b1 = max(block.a1, a0), max(block.b1, b0)
-        held = None
+        pending = None
         if (a0 == a1) != (b0 == b1) and number + 1 < len(every) and (block.a0 < start[0] or block.b0 < start[1]):
-            held = (a0, b0)
+            pending = (a0, b0)
         elif a0 < a1 or b0 < b1:
             same = block.same and a0 - block.a0 == b0 - block.b0
             reordered = block.reordered and (a0, b0) == (block.a0, block.b0)

@@ -1,9 +1,9 @@
-"""Order alone is no difference of values: rows of one place in the code that only changed places among themselves.
+"""Reordered rows: ops of one call site that run in another order, which is no difference of values.
 
-A program that walks a set of strings runs the same ops in another order in every process. Matched by execution index,
-each of them would seem to compute something else. Owns the test for a *pure* permutation: at one site and op, the
-rows that differ compute the same things on both sides, each exactly as often, from matching producers. Anything short
-of that stays as it is.
+A program that iterates over a set of strings runs the same ops in another order in every process. Matched by
+occurrence, each would seem to compute something else. Owns the test for a *pure* permutation: at one site and op, the
+rows that differ compute the same results on both sides, each equally often, from matched producers. Otherwise the
+alignment stays as it is.
 """
 
 from __future__ import annotations
@@ -25,57 +25,55 @@ from rltrace.trace.format.row_hashes import AnyOrder, input_digests
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import RowFlag
 
-# --- unwritten --------------------------------------------------------------------------------------------------------
+# --- marked rows ------------------------------------------------------------------------------------------------------
 #
-# Marked rows that changed places: two of them cannot be told apart by digests, as those may hold bytes nobody wrote.
-#
-# A replay memory from ``empty`` is filled key by key, in the order of a set: paired by position, the write of one key
-# would seem to be that of another, and whoever reads the key to read memory that no op wrote. Owns the pairing of such
-# rows by what they were given, once it is known which rows gave it.
+# Marked rows that were reordered. Their digests may cover uninitialised memory, so they are matched by their producers:
+# a replay buffer from ``empty`` may be filled key by key in the order of a set, and matched by position, the write of
+# one key would seem to be that of another.
 
 
-Given = tuple[tuple[int, int], ...]
-"""Of every input, in B's rows, the row that wrote it (or its kind of origin) and which of that row's it is."""
+InputKeys = tuple[tuple[int, int], ...]
+"""For every input, B's row that wrote it (or the kind of origin) and the number of that row's output."""
 
-Moved = tuple[Indices, Indices, Indices]
-"""Pairs, and the group that each stands or falls with."""
+GroupedPairs = tuple[Indices, Indices, Indices]
+"""Rows of A, rows of B, and the group of each pair; a group is accepted or rejected as a whole."""
 
-LARGEST = 20_000
-"""Marked rows of a window; where there are more, they stay paired by position."""
+MAX_MARKED = 20_000
+"""Marked rows of a window; with more, they stay matched by position."""
 
-BEFORE, NOWHERE = -(1 << 40), -(1 << 50)
-"""Added to rows before the stretches, and in place of a row that has no partner: no row, and no kind of origin."""
+BEFORE, NO_PARTNER = -(1 << 40), -(1 << 50)
+"""Offset of rows before the ranges, and the value for a row without a partner; neither is a row or a kind of origin."""
 
 ROUNDS = 16
-"""How far what was learned of one marked row is passed on to marked rows that read what it wrote."""
+"""Iterations in which a new match of one marked row changes those of marked rows that read what it wrote."""
 
 
-def moved_unwritten(a: RowRange, b: RowRange, alignment: Alignment, partner: Indices, groups: int) -> Moved:
-    """Marked rows that are to be paired otherwise; ``partner``: B's rows by A's, as far as they are known.
+def rematch_marked(a: RowRange, b: RowRange, alignment: Alignment, partner: Indices, groups: int) -> GroupedPairs:
+    """New pairs of marked rows with the same inputs; ``partner``: B's rows by A's, -1 where not known.
 
-    All of one site, op and computation are paired anew or none is, each with a row that was given the same.
-    Groups are numbered from ``groups`` on.
+    All rows of one site, op and computation are matched anew, or none. Groups are numbered from ``groups`` on.
     """
     none = np.empty(0, np.int64)
     flags = a.flags(RowFlag.MARKED)[alignment.a] & b.flags(RowFlag.MARKED)[alignment.b]
     at_a, at_b = alignment.a[flags], alignment.b[flags]
-    if not len(at_a) or len(at_a) > LARGEST:
+    if not len(at_a) or len(at_a) > MAX_MARKED:
         return none, none, none
     partner, own = partner.copy(), np.arange(len(b), dtype=np.int64)
     place_a, place_b, count = codes_of(_places(a, at_a), _places(b, at_b))
     found: dict[int, tuple[Indices, Indices]] = {}
     for _ in range(ROUNDS):
-        again = False
+        changed = False
         for place in np.flatnonzero(_is_doubtful(a.rows, at_a, b.rows, at_b, partner, place_a, count)).tolist():
             rows_a, rows_b = at_a[place_a == place], at_b[place_b == place]
-            matched = _by_given(
-                [_given(a.rows, int(i), partner) for i in rows_a], [_given(b.rows, int(j), own) for j in rows_b]
+            matched = _match_by_inputs(
+                [_input_keys(a.rows, int(i), partner) for i in rows_a],
+                [_input_keys(b.rows, int(j), own) for j in rows_b],
             )
             if matched is not None and not np.array_equal(partner[rows_a], rows_b[matched]):
                 partner[rows_a] = rows_b[matched]
                 found[place] = rows_a, rows_b[matched]
-                again = True
-        if not again:
+                changed = True
+        if not changed:
             break
     if not found:
         return none, none, none
@@ -92,33 +90,33 @@ def _places(stretch: RowRange, at: Indices) -> NDArray[np.uint64]:
 def _is_doubtful(
     a: Rows, at_a: Indices, b: Rows, at_b: Indices, partner: Indices, place: Indices, count: int
 ) -> NDArray[np.bool_]:
-    """Which places in the code have a pair that was not given the same, the partners being what they are."""
+    """Which sites have a pair whose inputs differ under these partners."""
     own = np.arange(len(b), dtype=np.int64)
     pairs = zip(at_a.tolist(), at_b.tolist(), strict=True)
-    unlike = np.array([_given(a, i, partner) != _given(b, int(j), own) for i, j in pairs])
+    unequal = np.array([_input_keys(a, i, partner) != _input_keys(b, int(j), own) for i, j in pairs])
     doubtful = np.zeros(count, dtype=bool)
-    doubtful[place[unlike]] = True
+    doubtful[place[unequal]] = True
     return doubtful
 
 
-def _given(rows: Rows, i: int, partner: Indices) -> Given:
-    given = []
+def _input_keys(rows: Rows, i: int, partner: Indices) -> InputKeys:
+    outside = []
     for link in rows.inputs(i):
         target, row = i - link.distance, link.distance
         if row > 0 and target >= 0:
-            row = int(partner[target]) if partner[target] >= 0 else NOWHERE
+            row = int(partner[target]) if partner[target] >= 0 else NO_PARTNER
         elif row > 0:
-            row = BEFORE + target  # the stretches begin at matching rows
-        given.append((row, -1 if link.slot is None else link.slot))
-    return tuple(given)
+            row = BEFORE + target  # the ranges begin at matched rows
+        outside.append((row, -1 if link.slot is None else link.slot))
+    return tuple(outside)
 
 
-def _by_given(a: list[Given], b: list[Given]) -> Indices | None:
-    """For each of ``a`` the place in ``b`` of what was given the same, the nth with the nth; None: not all have one."""
-    places: dict[Given, deque[int]] = defaultdict(deque)
-    for place, given in enumerate(b):
-        places[given].append(place)
-    found = [places[given].popleft() if places[given] else -1 for given in a]
+def _match_by_inputs(a: list[InputKeys], b: list[InputKeys]) -> Indices | None:
+    """For each of ``a`` the place in ``b`` with the same inputs, by occurrence; None: one of them has no partner."""
+    places: dict[InputKeys, deque[int]] = defaultdict(deque)
+    for place, outside in enumerate(b):
+        places[outside].append(place)
+    found = [places[outside].popleft() if places[outside] else -1 for outside in a]
     return None if -1 in found else np.array(found, np.int64)
 
 
@@ -130,9 +128,9 @@ Place = tuple[int, int, int]
 
 
 def reordered_rows(view_a: StreamView, view_b: StreamView, place: Place) -> Alignment | None:
-    """The rows of a step that holds the same on both sides in another order, paired by what makes its digest.
+    """Alignment of a step that holds the same rows in another order, by the hashes of its order-independent digest.
 
-    None where they cannot be read, or are too many to be held at a time.
+    None where its rows cannot be read, or are too many for a window.
     """
     a0, b0, count = place
     if count > WINDOW_ROWS:
@@ -141,7 +139,7 @@ def reordered_rows(view_a: StreamView, view_b: StreamView, place: Place) -> Alig
         a, b = view_a.read(a0, a0 + count), view_b.read(b0, b0 + count)
     except HoleError:
         return None
-    at_a, at_b = match_nth(_free_hashes(a), _free_hashes(b))
+    at_a, at_b = match_nth(_order_free_hashes(a), _order_free_hashes(b))
     if len(at_a) != count:
         return None
     moved = np.ones(len(at_a), dtype=bool)
@@ -150,7 +148,7 @@ def reordered_rows(view_a: StreamView, view_b: StreamView, place: Place) -> Alig
 
 
 def partners_of(view_a: StreamView, view_b: StreamView, place: Place) -> Indices:
-    """Rows of B's stream that the rows of such a step of A are; -1 where that cannot be found out."""
+    """Rows of B's stream that match the rows of such a step of A; -1: not known."""
     partner = np.full(place[2], -1, np.int64)
     found = reordered_rows(view_a, view_b, place)
     if found is not None:
@@ -158,43 +156,43 @@ def partners_of(view_a: StreamView, view_b: StreamView, place: Place) -> Indices
     return partner
 
 
-def _free_hashes(step: RowRange) -> Tokens:
+def _order_free_hashes(step: RowRange) -> Tokens:
     return AnyOrder(step.first).advance(step.rows, step.hashes, []).hashes
 
 
-def settle_order(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment:
-    """``alignment`` with rows that merely changed places matched by what they compute, and marked as moved."""
+def match_reordered(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment:
+    """``alignment`` with reordered rows matched by what they compute, and flagged as moved."""
     unequal = _unequal(a, b, alignment)
     rows_a = np.sort(np.concatenate([alignment.a[unequal], alignment.only_a]))
     rows_b = np.sort(np.concatenate([alignment.b[unequal], alignment.only_b]))
     if not len(rows_a) or not len(rows_b):
         return alignment
     at_a, at_b, group = _permuted(a, b, rows_a, rows_b)
-    if not len(at_a) or len(at_a) > LARGEST:
+    if not len(at_a) or len(at_a) > MAX_MARKED:
         return alignment
-    more = moved_unwritten(a, b, alignment, _partners(alignment, at_a, at_b), int(group.max()) + 1)
+    more = rematch_marked(a, b, alignment, _partners(alignment, at_a, at_b), int(group.max()) + 1)
     at_a, at_b, group = (np.concatenate(columns) for columns in zip((at_a, at_b, group), more, strict=True))
     keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
     return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
 
 
 def _unequal(a: RowRange, b: RowRange, alignment: Alignment) -> NDArray[np.bool_]:
-    """Which pairs differ. Who is the first to read a tensor in a step, and so has its digest, is a matter of order."""
+    """Which pairs differ, whatever row reads a tensor first in a step and so has its digest."""
     unequal = candidates(a, alignment.a, b, alignment.b)
     same = a.tokens.content[alignment.a] == b.tokens.content[alignment.b]
-    for k in np.flatnonzero(unequal & same)[:LARGEST].tolist():
+    for k in np.flatnonzero(unequal & same)[:MAX_MARKED].tolist():
         unequal[k] = difference(a, int(alignment.a[k]), b, int(alignment.b[k])).found
     return unequal
 
 
 def _permuted(a: RowRange, b: RowRange, rows_a: Indices, rows_b: Indices) -> tuple[Indices, Indices, Indices]:
-    """Pairs by content, and their group, of every site and op whose differing rows compute the same things."""
+    """Pairs by content, and their groups, of every site and op whose differing rows compute the same on both sides."""
     place_a, place_b, count = codes_of(a.tokens.identity[rows_a], b.tokens.identity[rows_b])
-    often_a, often_b = np.bincount(place_a, minlength=count), np.bincount(place_b, minlength=count)
-    fits = (often_a == often_b) & (often_a > 1)
+    counts_a, counts_b = np.bincount(place_a, minlength=count), np.bincount(place_b, minlength=count)
+    fits = (counts_a == counts_b) & (counts_a > 1)
     keep_a, keep_b = fits[place_a], fits[place_b]
     rows_a, rows_b, place_a, place_b = rows_a[keep_a], rows_b[keep_b], place_a[keep_a], place_b[keep_b]
-    content_a, content_b = _outcomes(a)[rows_a], _outcomes(b)[rows_b]
+    content_a, content_b = _results(a)[rows_a], _results(b)[rows_b]
     order_a = np.lexsort((rows_a, a.tokens.structure[rows_a], content_a, place_a))
     order_b = np.lexsort((rows_b, b.tokens.structure[rows_b], content_b, place_b))
     wrong = place_a[order_a][content_a[order_a] != content_b[order_b]]
@@ -202,9 +200,9 @@ def _permuted(a: RowRange, b: RowRange, rows_a: Indices, rows_b: Indices) -> tup
     return rows_a[order_a][right], rows_b[order_b][right], place_a[order_a][right]
 
 
-def _outcomes(stretch: RowRange) -> Tokens:
-    """What each row computes; who reads first what came from outside, and so has its digest, is a matter of order."""
-    return mix(stretch.tokens.computation, values_of(stretch.rows, given=False))
+def _results(stretch: RowRange) -> Tokens:
+    """What each row computes, whatever row reads outside data first and so has its digest."""
+    return mix(stretch.tokens.computation, values_of(stretch.rows, outside=False))
 
 
 Candidates = tuple[Indices, Indices, Indices]
@@ -212,7 +210,7 @@ Candidates = tuple[Indices, Indices, Indices]
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Some rows, and of every link of theirs the digest of its bytes, whichever row was the first to read them."""
+    """Rows, and for each of their links the digest of its bytes, whatever row read them first."""
 
     rows: Rows
     known: NDArray[np.bool_]
@@ -220,7 +218,7 @@ class _Inputs:
 
 
 def _with_matching_producers(a: RowRange, b: RowRange, alignment: Alignment, pairs: Candidates) -> np.ndarray:
-    """Which pairs stand the test that what they read was written by matching rows; a group stands or falls as one."""
+    """Which pairs read what matched rows wrote; a group is accepted or rejected as a whole."""
     at_a, at_b, group = pairs
     inputs_a, inputs_b = _Inputs(a.rows, *input_digests(a.rows)), _Inputs(b.rows, *input_digests(b.rows))
     keep = np.ones(len(at_a), dtype=bool)
@@ -238,7 +236,7 @@ def _with_matching_producers(a: RowRange, b: RowRange, alignment: Alignment, pai
 
 
 def _partners(alignment: Alignment, at_a: Indices, at_b: Indices) -> Indices:
-    """B's rows by A's (-1: none), these pairs in place of those that the alignment has."""
+    """B's rows by A's (-1: none), with these pairs in place of those of the alignment."""
     partner = np.full(alignment.rows_a, -1, dtype=np.int64)
     partner[alignment.a] = alignment.b
     partner[at_a] = at_b
@@ -251,7 +249,7 @@ def _producers_match(a: _Inputs, i: int, b: _Inputs, j: int, partner: Indices) -
         if a.known[first_a + k] and b.known[first_b + k]:
             if a.digests[first_a + k] == b.digests[first_b + k]:
                 continue
-            if not a.rows.flags(i) & RowFlag.MARKED:  # else it may have read bytes that nobody wrote
+            if not a.rows.flags(i) & RowFlag.MARKED:  # else it may have read uninitialised memory
                 return False
         if x.distance <= 0 or y.distance <= 0:
             continue
@@ -260,13 +258,13 @@ def _producers_match(a: _Inputs, i: int, b: _Inputs, j: int, partner: Indices) -
             if partner[target_a] != target_b:
                 return False
         elif target_a != target_b and not a.rows.flags(i) & RowFlag.VIEW:
-            return False  # before the stretches: they begin at matching rows
+            return False  # before the ranges, which begin at matched rows
     return True
 
 
 def _rematched(alignment: Alignment, at_a: Indices, at_b: Indices) -> Alignment:
-    stays = ~np.isin(alignment.a, at_a) & ~np.isin(alignment.b, at_b)
-    new_a, new_b = np.concatenate([alignment.a[stays], at_a]), np.concatenate([alignment.b[stays], at_b])
-    moved = np.concatenate([alignment.moved[stays], np.ones(len(at_a), dtype=bool)])
+    unchanged = ~np.isin(alignment.a, at_a) & ~np.isin(alignment.b, at_b)
+    new_a, new_b = np.concatenate([alignment.a[unchanged], at_a]), np.concatenate([alignment.b[unchanged], at_b])
+    moved = np.concatenate([alignment.moved[unchanged], np.ones(len(at_a), dtype=bool)])
     order = np.argsort(new_a)
     return Alignment(alignment.rows_a, alignment.rows_b, new_a[order], new_b[order], moved[order], alignment.unsure)

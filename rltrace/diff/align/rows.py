@@ -1,10 +1,9 @@
-"""Which row of A is which row of B inside a stretch where structure has parted.
+"""Alignment of the rows of A and B in a range where their structure differs.
 
-Owns the order of the means. What is equal at both ends is matched first. A small box gets the best alignment there is,
-by a full table: the most rows of the same structure, of these the most of the same site, of these the most with equal
-values. A large one is cut at anchors and then aligned by linear-space Myers under a budget. What is left is matched by
-what it computes. Says "unsure" past the budget and never guesses. Works on tokens and links alone; memory is linear in
-the stretch, one table aside.
+Equal rows at both ends are matched first. A small box gets the best alignment, by dynamic programming: the most rows of
+the same structure, among ties the most of the same site, then the most with equal values. A large box is cut at anchors
+and aligned by linear-space Myers under a budget. Rows left over are matched by what they compute. Past the budget the
+alignment is "unsure"; it never guesses. Uses only tokens and links; memory is linear in the range, plus one table.
 """
 
 from __future__ import annotations
@@ -36,52 +35,50 @@ from rltrace.diff.base.sequences import (
     reach_an_end,
     unique_pairs,
 )
-from rltrace.diff.base.tokens import StretchTokens, mix
+from rltrace.diff.base.tokens import RowTokens, mix
 from rltrace.diff.base.view import RowRange
 from rltrace.trace.format.schema import Column, Kind
 
 # --- anchors ----------------------------------------------------------------------------------------------------------
 #
-# Pairs of rows that are certain enough to cut a large box at them.
-#
-# Owns what counts as certain: long runs of rows that are equal in all, and execution indices of tokens that both sides
-# have equally often. Works on tokens and links alone.
+# Pairs of rows that are certain enough to cut a large box at: long runs of rows that are equal in all, and occurrences
+# of tokens that both sides have equally often.
 
 
-LINKED = 8
-"""So many equal rows in a row, each at most so many rows after the last, are no coincidence."""
+MIN_RUN = 8
+"""Equal rows in a run that are no coincidence, each at most this many rows after the last."""
 
 Box = tuple[int, int, int, int]
 """Rows [0:1] of A and [2:3] of B."""
 
 
-def equal_runs(a: StretchTokens, b: StretchTokens, box: Box) -> tuple[Indices, Indices]:
-    """Rows whose structure and values occur once on either side, where many of them stand at equal distances.
+def equal_runs(a: RowTokens, b: RowTokens, box: Box) -> tuple[Indices, Indices]:
+    """Pairs whose structure and values occur once on either side, in long runs at equal distances.
 
-    Where counts differ, structure alone would let a loop slide by a round. Rows that are made of nothing but draws and
-    constants are no evidence: one draw more, and every round has what the round before would have had.
+    By structure alone, a loop could shift by an iteration where counts differ. Rows computed from draws and constants
+    only are no evidence: after one more draw, every iteration has the values of the one before.
     """
     a0, a1, b0, b1 = box
-    if min(a1 - a0, b1 - b0) < LINKED:
+    if min(a1 - a0, b1 - b0) < MIN_RUN:
         return EMPTY, EMPTY
     use_a, use_b = a0 + _evidence(a, a0, a1), b0 + _evidence(b, b0, b1)
     at_a, at_b = unique_pairs(a.exact[use_a], b.exact[use_b])
     at_a, at_b = use_a[at_a], use_b[at_b]
-    apart = (np.diff(at_a) != np.diff(at_b)) | (np.diff(at_a) > LINKED)
-    starts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(at_a)]])
+    breaks = (np.diff(at_a) != np.diff(at_b)) | (np.diff(at_a) > MIN_RUN)
+    starts = np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(at_a)]])
     lengths = np.diff(starts)
-    keep = np.repeat(lengths >= LINKED, lengths)
+    keep = np.repeat(lengths >= MIN_RUN, lengths)
     return at_a[keep], at_b[keep]
 
 
-def _evidence(side: StretchTokens, start: int, stop: int) -> Indices:
-    """Places, from ``start``, of rows whose values could not be those of another round after one more draw."""
-    drawn, fresh = _made_of(side, start, stop)
-    return np.flatnonzero(side.told[start:stop] & ~side.draws[start:stop] & (fresh | ~drawn))
+def _evidence(side: RowTokens, start: int, stop: int) -> Indices:
+    """Places, from ``start``, of rows whose values could not be those of another iteration after one more draw."""
+    drawn, fresh = _provenance(side, start, stop)
+    return np.flatnonzero(side.has_values[start:stop] & ~side.draws[start:stop] & (fresh | ~drawn))
 
 
-def _made_of(side: StretchTokens, start: int, stop: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each row: whether it follows from a draw within the rows, and whether from what came in from outside."""
+def _provenance(side: RowTokens, start: int, stop: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each row, whether it depends on a draw within the rows, and whether on outside data."""
     drawn, fresh = side.draws[start:stop].tolist(), [False] * (stop - start)
     offsets = side.link_offsets[start : stop + 1]
     first, cells = int(offsets[0]), side.links[offsets[0] : offsets[-1]].tolist()
@@ -93,18 +90,18 @@ def _made_of(side: StretchTokens, start: int, stop: int) -> tuple[NDArray[np.boo
                 fresh[row] = True
             elif 0 < distance <= row:
                 drawn[row] |= drawn[row - distance]
-                fresh[row] |= fresh[row - distance] and not cell & 2  # bit 1: it read the same, and wrote it not
+                fresh[row] |= fresh[row - distance] and not cell & 2  # bit 1: that row read the same, and did not write
     return np.array(drawn, bool), np.array(fresh, bool)
 
 
-def execution_indices(a: StretchTokens, b: StretchTokens, box: Box) -> tuple[Indices, Indices]:
-    """The nth of a token with the nth, of tokens that both sides have equally often, as far as their order agrees."""
+def execution_indices(a: RowTokens, b: RowTokens, box: Box) -> tuple[Indices, Indices]:
+    """Pairs by token and occurrence, for tokens that both sides have equally often, as far as their order agrees."""
     a0, a1, b0, b1 = box
     if a0 == a1 or b0 == b1:
         return EMPTY, EMPTY
     code_a, code_b, count = codes_of(a.identity[a0:a1], b.identity[b0:b1])
-    often = np.bincount(code_a, minlength=count) == np.bincount(code_b, minlength=count)
-    keep_a, keep_b = np.flatnonzero(often[code_a]), np.flatnonzero(often[code_b])
+    same_count = np.bincount(code_a, minlength=count) == np.bincount(code_b, minlength=count)
+    keep_a, keep_b = np.flatnonzero(same_count[code_a]), np.flatnonzero(same_count[code_b])
     order_a = np.lexsort((occurrences(code_a)[keep_a], code_a[keep_a]))
     order_b = np.lexsort((occurrences(code_b)[keep_b], code_b[keep_b]))
     partner = np.empty(len(keep_a), dtype=np.int64)
@@ -117,12 +114,12 @@ def execution_indices(a: StretchTokens, b: StretchTokens, box: Box) -> tuple[Ind
 
 
 ALIGN_BUDGET = 3_000_000
-"""Elementary Myers steps per stretch: about two seconds of Python."""
+"""Elementary Myers steps per range: about two seconds of Python."""
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Matched rows of a stretch; positions count from the start of the stretch."""
+    """Matched rows of a range; positions count from the start of the range."""
 
     rows_a: int
     rows_b: int
@@ -131,9 +128,9 @@ class Alignment:
     b: Indices
     """Their partners in B; ascending except where ``moved``."""
     moved: NDArray[np.bool_]
-    """The pair stands at another place in the order of the two sides."""
+    """Whether the pair has another place in the order of B; shape [pairs]."""
     unsure: tuple[int, int] | None
-    """From which rows on the two sides were too different to be aligned within the budget; None: all is sure."""
+    """Rows of A and B from which the sides were too different to be aligned within the budget; None: all is sure."""
 
     @property
     def sure(self) -> bool:
@@ -148,16 +145,16 @@ class Alignment:
         return _missing(self.b, self.rows_b)
 
 
-MOST_RUNS = 2_000
-"""Runs of adjacent pairs among which the fewest moves are sought; past it, what is called moved may be more."""
+MAX_RUNS = 2_000
+"""Runs of adjacent pairs for which moves are minimized; with more, more rows than needed may be flagged as moved."""
 
 
-def with_fewest_moves(found: Alignment) -> Alignment:
-    """``found``, where as few rows as possible are called moved: all others stand in one order on both sides."""
+def minimize_moves(found: Alignment) -> Alignment:
+    """``found`` with as few rows as possible flagged as moved: all others have the same order on both sides."""
     if not found.moved.any():
         return found
     starts = np.flatnonzero(np.concatenate([[True], (np.diff(found.a) != 1) | (np.diff(found.b) != 1)]))
-    if len(starts) > MOST_RUNS:
+    if len(starts) > MAX_RUNS:
         return found
     weights = np.diff(np.concatenate([starts, [len(found.b)]]))
     stays = heaviest_increasing(found.b[starts], weights)
@@ -166,28 +163,28 @@ def with_fewest_moves(found: Alignment) -> Alignment:
     return replace(found, moved=np.repeat(moved, weights))
 
 
-def align(a: StretchTokens, b: StretchTokens, *, open_end: bool = False, budget: int = ALIGN_BUDGET) -> Alignment:
-    """Match the rows of two stretches; ``open_end``: they were cut off and go on, so their last rows need not match."""
-    work = _Work(a, b, SearchBudget(budget), open_end)
-    work.run()
-    (at_a, at_b), (from_a, from_b) = _joined(work.pairs), _joined(work.moved)
+def align(a: RowTokens, b: RowTokens, *, open_end: bool = False, budget: int = ALIGN_BUDGET) -> Alignment:
+    """Match the rows of two ranges; ``open_end``: the streams continue after them, so their ends need not match."""
+    aligner = _Aligner(a, b, SearchBudget(budget), open_end)
+    aligner.run()
+    (at_a, at_b), (from_a, from_b) = _concatenated(aligner.pairs), _concatenated(aligner.moved)
     flags = np.repeat([False, True], [len(at_a), len(from_a)])
     at_a, at_b = np.concatenate([at_a, from_a]), np.concatenate([at_b, from_b])
     order = np.argsort(at_a)
-    return Alignment(len(a), len(b), at_a[order], at_b[order], flags[order], work.unsure)
+    return Alignment(len(a), len(b), at_a[order], at_b[order], flags[order], aligner.unsure)
 
 
 Pair = tuple[Tokens, Tokens]
-"""The same question to both sides."""
+"""Tokens of one kind, of A and B."""
 
 Pairs = tuple[Indices, Indices]
-"""Matched rows of A, and their partners in B."""
+"""Matched rows of A and their partners in B."""
 
 
 @dataclass
-class _Work:
-    a: StretchTokens
-    b: StretchTokens
+class _Aligner:
+    a: RowTokens
+    b: RowTokens
     budget: SearchBudget
     open_end: bool
     pairs: list[Pairs] = field(default_factory=list)
@@ -206,18 +203,18 @@ class _Work:
         self.free = np.ones(len(a), bool), np.ones(len(b), bool)
 
     def run(self) -> None:
-        """From the surest means to the weakest, each in what the ones before left."""
+        """Apply the means from the surest to the weakest, each to the rows that the earlier ones left."""
         left: list[Box] = []
-        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self._fed(self.exact))):
-            left += self._by_structure(self._reach(box) if self._is_open(box) else box)
-        self._by_moving(self._fed(self.exact))
-        self._by_moving(self.exact)
+        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self._with_sources(self.exact))):
+            left += self._match_by_structure(self._reach(box) if self._is_open(box) else box)
+        self._match_moved(self._with_sources(self.exact))
+        self._match_moved(self.exact)
         for box in left:
-            self._by_computation(box)
-        self._by_moving(self.content, told=True)
+            self._match_by_computation(box)
+        self._match_moved(self.content, values_only=True)
 
     def _boxes(self, box: Box) -> Iterator[Box]:
-        """A small box as it is; a large one cut where that is certain, from the surest means on."""
+        """A small box as it is; a large one cut at certain pairs, the surest first."""
         if is_small(box):
             yield box
             return
@@ -228,20 +225,26 @@ class _Work:
                 trimmed = self._trim(gap, self.exact)
                 yield trimmed if is_small(trimmed) else self._trim(trimmed, self.structure)
 
-    def _by_structure(self, box: Box) -> Iterator[Box]:
-        """The longest alignment by structure, then by execution index; boxes that this leaves."""
+    def _match_by_structure(self, box: Box) -> Iterator[Box]:
+        """Align by structure, then by identity; yields the boxes that this leaves."""
         if is_small(box):
-            levels = (self.structure, self.identity, self._telling(self.exact), self._fed(self.exact), self.exact)
+            levels = (
+                self.structure,
+                self.identity,
+                self._with_values_only(self.exact),
+                self._with_sources(self.exact),
+                self.exact,
+            )
             yield from self._split(box, self._best(box, levels))
             return
         for part in self._split(box, self._myers(box, self.structure)):
             yield from self._split(part, self._myers(part, self.identity))
 
-    def _by_moving(self, tokens: Pair, told: bool = False) -> None:
-        """Rows left over on both sides with equal tokens: the nth with the nth. ``told``: only rows with a value."""
-        left_a, left_b = self._left((0, len(self.a), 0, len(self.b)))
-        if told:
-            left_a, left_b = left_a[self.a.told[left_a]], left_b[self.b.told[left_b]]
+    def _match_moved(self, tokens: Pair, values_only: bool = False) -> None:
+        """Match remaining rows with equal tokens by occurrence; ``values_only``: only rows that have values."""
+        left_a, left_b = self._unmatched((0, len(self.a), 0, len(self.b)))
+        if values_only:
+            left_a, left_b = left_a[self.a.has_values[left_a]], left_b[self.b.has_values[left_b]]
             if not self._same_draws(left_a, left_b):
                 left_a, left_b = left_a[~self.a.draws[left_a]], left_b[~self.b.draws[left_b]]
         if len(left_a) and len(left_b):
@@ -249,19 +252,20 @@ class _Work:
             self._add(left_a[at_a], left_b[at_b], self.moved)
 
     def _same_draws(self, left_a: Indices, left_b: Indices) -> bool:
-        """Whether these rows draw the same on both sides: one draw more would give each the state of its neighbour."""
+        """Whether these rows draw the same on both sides; after one more draw, each has the RNG state of the next."""
         a, b = self.content[0][left_a[self.a.draws[left_a]]], self.content[1][left_b[self.b.draws[left_b]]]
         return np.array_equal(np.sort(a), np.sort(b))
 
-    def _by_computation(self, box: Box) -> None:
-        """Rows called from elsewhere (an edited line): matched by what they compute, then by their op alone."""
-        left_a, left_b = self._left(box)
+    def _match_by_computation(self, box: Box) -> None:
+        """Match rows with other call sites (an edited line) by what they compute, then by their op only."""
+        left_a, left_b = self._unmatched(box)
         if np.array_equal(self.computation[0][left_a], self.computation[1][left_b]):
             self._add(left_a, left_b)
             return
-        content = self._telling(self.content)
+        content = self._with_values_only(self.content)
         levels = [
-            (a[left_a], b[left_b]) for a, b in (content, self._fed(self.content), self.computation, self.operator)
+            (a[left_a], b[left_b])
+            for a, b in (content, self._with_sources(self.content), self.computation, self.operator)
         ]
         whole = 0, len(left_a), 0, len(left_b)
         parts = [whole]
@@ -273,22 +277,22 @@ class _Work:
             at_a, at_b = best_pairs([(a[a0:a1], b[b0:b1]) for a, b in levels])
             self._add(left_a[a0 + at_a], left_b[b0 + at_b])
 
-    def _left(self, box: Box) -> Pairs:
+    def _unmatched(self, box: Box) -> Pairs:
         """Rows of a box that are not matched yet."""
         a, b = self.free
         return box[0] + np.flatnonzero(a[box[0] : box[1]]), box[2] + np.flatnonzero(b[box[2] : box[3]])
 
-    def _telling(self, tokens: Pair) -> Pair:
-        return self.a.telling(tokens[0], 0), self.b.telling(tokens[1], 1)
+    def _with_values_only(self, tokens: Pair) -> Pair:
+        return self.a.with_values_only(tokens[0], 0), self.b.with_values_only(tokens[1], 1)
 
-    def _fed(self, tokens: Pair) -> Pair:
-        """``tokens`` together with the values that the inputs come from."""
+    def _with_sources(self, tokens: Pair) -> Pair:
+        """``tokens`` combined with the values that the inputs come from."""
         return mix(tokens[0], self.a.sources), mix(tokens[1], self.b.sources)
 
     # --- the open end -----------------------------------------------------------------------------------------
 
     def _is_open(self, box: Box) -> bool:
-        """Whether the stretches go on after this box, so that its end on one side need not be its end on the other."""
+        """Whether the streams continue after this box, so that its ends need not match."""
         return self.open_end and box[1] == len(self.a) and box[3] == len(self.b)
 
     def _reach(self, box: Box) -> Box:
@@ -306,7 +310,7 @@ class _Work:
     # --- pieces -----------------------------------------------------------------------------------------------
 
     def _trim(self, box: Box, tokens: Pair) -> Box:
-        """Match equal rows at the ends of ``box``; what is left of it."""
+        """Match equal rows at the ends of ``box``; returns the rest of it."""
         a0, a1, b0, b1 = box
         a, b = tokens
         head = common_prefix(a[a0:a1], b[b0:b1])
@@ -316,7 +320,7 @@ class _Work:
         return a0 + head, a1 - tail, b0 + head, b1 - tail
 
     def _split(self, box: Box, pairs: Pairs) -> Iterator[Box]:
-        """Keep ``pairs``; the boxes between them in which both sides have rows left."""
+        """Add ``pairs``; returns the boxes between them in which both sides have rows."""
         self._add(*pairs)
         return gaps(box, pairs)
 
@@ -357,7 +361,7 @@ def gaps(box: Box, pairs: Pairs) -> Iterator[Box]:
         yield int(from_a[k]), int(to_a[k]), int(from_b[k]), int(to_b[k])
 
 
-def _joined(pairs: list[Pairs]) -> Pairs:
+def _concatenated(pairs: list[Pairs]) -> Pairs:
     if not pairs:
         return EMPTY, EMPTY
     return np.concatenate([p[0] for p in pairs]).astype(np.int64), np.concatenate([p[1] for p in pairs]).astype(
@@ -373,32 +377,25 @@ def _missing(present: Indices, count: int) -> Indices:
 
 # --- cuts -------------------------------------------------------------------------------------------------------------
 #
-# Places in two aligned stretches: where they may be cut, what stands before a pair, what stands beside a row.
+# Places in two aligned ranges: where they may be cut, what is before a pair, where a one-sided row would be.
 
 
 ANCHOR_ROWS = 32
-"""Adjacent matching rows that make a safe place to cut a stretch."""
+"""Adjacent matched rows after which a range may be cut."""
 
 CUT_STRIDE, CUTS_TRIED = 16, 256
-"""Places that are tried, from the end, until one lies between no two rows that changed places."""
+"""Places that are tried, from the end, until no reordered pair lies across one."""
 
 
-def in_step(a: RowRange, b: RowRange) -> bool:
-    """Whether every row of one stretch is the same op as the row at its place in the other."""
+def is_aligned(a: RowRange, b: RowRange) -> bool:
+    """Whether both ranges have the same ops, position by position."""
     return len(a) == len(b) and np.array_equal(a.hashes.structure, b.hashes.structure)
 
 
-def in_step_and_equal(a: RowRange, b: RowRange) -> bool:
-    """The same, and nothing that they compute seems to differ."""
+def is_aligned_and_equal(a: RowRange, b: RowRange) -> bool:
+    """Whether both ranges have the same ops with equal hashes, position by position."""
     rows = np.arange(min(len(a), len(b)))
-    return in_step(a, b) and not candidates(a, rows, b, rows).any()
-
-
-def same_beginning(a: RowRange, b: RowRange) -> tuple[RowRange, RowRange]:
-    """Where a hole cuts one side short, and what is left has the same structure: both cut there."""
-    rows = min(len(a), len(b))
-    short = a.cut(a.first, a.first + rows), b.cut(b.first, b.first + rows)
-    return short if in_step(*short) else (a, b)
+    return is_aligned(a, b) and not candidates(a, rows, b, rows).any()
 
 
 def row_or_none(stretch: RowRange, row: int) -> RowAt | None:
@@ -407,14 +404,14 @@ def row_or_none(stretch: RowRange, row: int) -> RowAt | None:
 
 
 def one_sided(stretch: RowRange, rows: Indices, end: int) -> Indices:
-    """One-sided ops before place ``end``: a window's opening rows belong to the recording, not to the program."""
+    """One-sided ops before place ``end``, without a window's opening rows: those are not ops of the program."""
     rows = rows[rows < end]
     own: Indices = rows[stretch.rows.column(Column.KIND)[rows] != Kind.WINDOW]
     return own
 
 
 def before(found: Alignment, inside: NDArray[np.bool_], unequal: int) -> tuple[int, int]:
-    """Ends of what lies before pair ``unequal`` on both sides."""
+    """Ends, in A and B, of the rows before pair ``unequal``."""
     a, b = int(found.a[inside][unequal]), int(found.b[inside][unequal])
     if not found.moved[inside][unequal]:
         return a, b
@@ -422,8 +419,8 @@ def before(found: Alignment, inside: NDArray[np.bool_], unequal: int) -> tuple[i
     return a, int(in_order.max()) + 1 if len(in_order) else 0
 
 
-def beside_of(rows: Indices, own: Indices, others: Indices) -> Indices:
-    """For each row, the place on the other side that comes right after its last match."""
+def insertion_places(rows: Indices, own: Indices, others: Indices) -> Indices:
+    """For each one-sided row, the place on the other side right after the last match before it."""
     at = np.searchsorted(own, rows) - 1
     if not len(own):
         return np.zeros(len(rows), np.int64)
@@ -431,10 +428,7 @@ def beside_of(rows: Indices, own: Indices, others: Indices) -> Indices:
 
 
 def safe_cut(found: Alignment, limit: int | None = None) -> tuple[int, int]:
-    """Where a stretch that goes on may be cut: after the last long run of adjacent matches; (0, 0): nowhere.
-
-    ``limit``: before this row of A.
-    """
+    """Where a range may be cut: after the last long run of adjacent pairs, before A's row ``limit``; else (0, 0)."""
     in_order = ~found.moved if limit is None else ~found.moved & (found.a < limit)
     at_a, at_b = found.a[in_order], found.b[in_order]
     if len(at_a) < ANCHOR_ROWS:

@@ -1,8 +1,8 @@
-"""The first row at which two streams differ: a true bisection over their prefix digests, then one window read.
+"""The first row at which two streams differ: bisection over their prefix digests, then one read of rows.
 
-Prefix digests are monotone: once two streams have parted, no later digest is equal again, so bisection is right where
-it would be wrong over rows (values can become equal again). Owns the promise to read no more than the window that the
-last equal and the first unequal digest enclose, and never to name a row that lies behind an unreadable hole.
+Prefix digests are monotone: after the first difference none is equal again. Row values can become equal again, so
+bisecting those would be wrong. Reads only the rows between the last equal and the first unequal digest, and never
+names a row after an unreadable hole.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rltrace.diff.base.view import StreamView
 STRUCTURE, VALUES, MARKED = 1, 2, 3
 """Columns of ``StreamTrace.marks``."""
 
-Watch = Callable[[str, str, Probe, int], None]
+OnProbe = Callable[[str, str, Probe, int], None]
 """(stream, one of RESPECTS, probe, rows in all)."""
 
-RESPECTS = {STRUCTURE: "structure", VALUES: "values", MARKED: "marked"}
+COLUMN_NAMES = {STRUCTURE: "structure", VALUES: "values", MARKED: "marked"}
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Rows that hide the answer."""
+    """Rows that cannot be read and may hold the first difference."""
 
     side: str
     """"a" or "b"."""
@@ -41,7 +41,7 @@ class FirstDifference:
     """Where two streams first differ in one respect, within the rows that both have."""
 
     row: int | None
-    """None: nowhere, or hidden by ``hole``."""
+    """None: they are equal, or the difference may be in ``hole``."""
     hole: Unreadable | None = None
 
 
@@ -50,13 +50,13 @@ NOWHERE = FirstDifference(None)
 
 @dataclass
 class Bisection:
-    """The two searches over one pair of streams."""
+    """Searches over the prefix digests of one pair of streams."""
 
     a: StreamView
     b: StreamView
     probes: list[Probe] = field(default_factory=list)
-    watch: Watch | None = None
-    """Told of every probe."""
+    watch: OnProbe | None = None
+    """Called with every probe."""
     first_structure: FirstDifference = NOWHERE
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Bisection:
         self.shorter = min(self.a.rows, self.b.rows)
 
     def first(self, column: int, before: int | None = None) -> FirstDifference:
-        """First row that differs in ``column`` of the marks; ``before``: look no further than this row."""
+        """First row that differs in ``column`` of the marks; ``before``: search only rows before this one."""
         limit = self.shorter if before is None else min(before, self.shorter)
         last, unequal = self._bisect(column, limit)
         if unequal is None and last >= limit:
@@ -96,11 +96,11 @@ class Bisection:
         equal = bool(self._a[at, column] == self._b[at, column])
         self.probes.append(Probe(int(self._rows[at]), equal))
         if self.watch:
-            self.watch(self.a.name, RESPECTS[column], self.probes[-1], self.shorter)
+            self.watch(self.a.name, COLUMN_NAMES[column], self.probes[-1], self.shorter)
         return equal
 
     def _within(self, column: int, start: int, stop: int, certain: bool) -> FirstDifference:
-        """Compare rows ``start`` to ``stop``; ``certain``: they are known to differ somewhere."""
+        """Compare rows ``start`` to ``stop``; ``certain``: their digests prove that they differ somewhere."""
         end = min(self.a.readable(start, stop), self.b.readable(start, stop))
         if end > start:
             unequal = self._unequal(column, start, end)

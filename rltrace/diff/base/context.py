@@ -1,4 +1,4 @@
-"""What the judgement of a pair of rows may look at besides the pair."""
+"""What the classification of a pair of rows knows besides the pair: both streams, their matching, the settings."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from rltrace.diff.base.view import StreamView
 
 # --- matching ---------------------------------------------------------------------------------------------------------
 #
-# Which rows of A have been matched with which of B so far, kept as runs: memory follows differences, not rows.
+# Pairs of matched rows, stored as runs: memory grows with the differences, not with the rows.
 
 
-REMEMBERED = 16
-"""Steps in another order whose rows were asked for and are kept."""
+MAX_CACHED_STEPS = 16
+"""Reordered steps whose pairs are cached."""
 
 
 class _Run(NamedTuple):
     b: int
     rows: int
     reordered: bool
-    """The same rows in another order, which nobody has asked for yet."""
+    """The same rows in another order, which is computed on request."""
 
 
 class Matching:
-    """Matched rows of two streams, by row number in each. Rows are added in A's order."""
+    """Matched rows of two streams, by row number. Rows are added in A's order."""
 
     def __init__(self, base: int, pair: Callable[[int, int, int], Indices] | None = None) -> None:
         self.base = base
-        """Rows before it are matched position by position; all are equal, bytes that no op wrote aside."""
+        """Rows before it are matched position by position and equal, except for uninitialised memory."""
         self._pair = pair
-        """(row of A, row of B, count) to the rows of B that so many rows of A are, -1 where that is not known."""
+        """(row of A, row of B, count) to the rows of B that match these rows of A; -1: not known."""
         self._starts: list[int] = []
         self._runs: list[_Run] = []
         self._paired: OrderedDict[int, Indices] = OrderedDict()
 
     def add_run(self, a: int, b: int, count: int) -> None:
-        """Rows ``a`` onwards are rows ``b`` onwards."""
+        """Match ``count`` rows from ``a`` on with those from ``b`` on, in order."""
         if count:
             self._starts.append(a)
             self._runs.append(_Run(b, count, reordered=False))
 
     def add_reordered(self, a: int, b: int, count: int) -> None:
-        """So many rows from ``a`` on are those from ``b`` on, in an order that is found out when somebody asks."""
+        """Match ``count`` rows from ``a`` on with those from ``b`` on, in an order that is computed on request."""
         self._starts.append(a)
         self._runs.append(_Run(b, count, reordered=True))
 
     def add(self, a: Indices, b: Indices) -> None:
-        """Pairs, ascending in ``a``."""
+        """Match row ``a[k]`` with ``b[k]``; ``a`` ascends."""
         if not len(a):
             return
         breaks = np.flatnonzero((np.diff(a) != 1) | (np.diff(b) != 1)) + 1
@@ -64,7 +64,7 @@ class Matching:
             self.add_run(int(a[start]), int(b[start]), count)
 
     def partner(self, row: int) -> int | None:
-        """The row of B that is A's ``row``; None where A alone has it, or where that cannot be found out."""
+        """The row of B matched with A's ``row``; None: unmatched, or not known."""
         if row < self.base:
             return row
         at = bisect_right(self._starts, row) - 1
@@ -81,25 +81,25 @@ class Matching:
             if self._pair is None:
                 return None
             self._paired[at] = self._pair(self._starts[at], self._runs[at].b, self._runs[at].rows)
-            if len(self._paired) > REMEMBERED:
+            if len(self._paired) > MAX_CACHED_STEPS:
                 self._paired.popitem(last=False)
         found = int(self._paired[at][offset])
         return found if found >= 0 else None
 
 
-# --- scene ------------------------------------------------------------------------------------------------------------
+# --- context ----------------------------------------------------------------------------------------------------------
 
 
 class Partners(Protocol):
-    """Which rows of two streams are the same op."""
+    """Matched rows of two streams, as a classification needs them."""
 
     def partner(self, row: int) -> int | None:
-        """The row of B that is A's ``row``; None: not known, or A alone has it."""
+        """The row of B matched with A's ``row``; None: unmatched, or not known."""
 
 
 @dataclass(frozen=True)
 class DiffContext:
-    """Two streams, and what has been settled about them so far."""
+    """Two streams, their matched rows so far, and the settings that differ."""
 
     a: StreamView
     b: StreamView

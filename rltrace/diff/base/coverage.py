@@ -1,6 +1,6 @@
-"""What of a program is not in its trace though it may have computed, as far as the trace tells.
+"""Coverage of a trace: sentences on what the program may have run without it being recorded, and summaries.
 
-Owns these sentences. What is there and damaged, or was there and ended early, is told elsewhere.
+Damaged rows and runs that ended early are reported elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MODULES_UNKNOWN, STACK_FULL = "modules.unknown", "stack.full"
 """Facts of a process."""
 
 
-def unrecorded(trace: Trace) -> Iterator[str]:
-    """A sentence on each part of the program that could not be recorded."""
+def coverage_notes(trace: Trace) -> Iterator[str]:
+    """Sentences on parts of the program that could not be recorded."""
     for process in trace.processes:
         threads = process.facts.get(THREADS_BEFORE)
         if threads:
@@ -34,14 +34,14 @@ def unrecorded(trace: Trace) -> Iterator[str]:
         unknown = process.facts.get(MODULES_UNKNOWN)
         if unknown:
             yield (
-                f"modules of {process.name} that could not be followed: {unknown}; their ops stand in the module around"
-                " them, and their parameters may be missing from what a window begins with"
+                f"modules of {process.name} that could not be followed: {unknown}; their ops count as ops of the module"
+                " around them, and their parameters may be missing from what a window begins with"
             )
         full = process.facts.get(STACK_FULL)
         if full:
             yield (
                 f"the stack of {process.name} had no room left for the recorder (RecursionError): {full}; the ops there"
-                " are not recorded, and what they wrote counts as written by nobody known"
+                " are not recorded, and what they wrote counts as written by an unknown op"
             )
     drivers = [process.name for process in trace.processes if process.facts.get(RAY_ROLE) == "driver"]
     if drivers and not any(process.facts.get(RAY_ROLE) == "worker" for process in trace.processes):
@@ -51,28 +51,28 @@ def unrecorded(trace: Trace) -> Iterator[str]:
         )
 
 
-def still_open(side: str, process: ProcessTrace) -> str:
-    """Why nothing more can be said of a side that is not finished."""
+def unfinished_text(side: str, process: ProcessTrace) -> str:
+    """Why the comparison with an unfinished side ends here."""
     why = process.why
     return f"equal so far, but {side} is {process.state}" + (f" ({why})" if why else "")
 
 
 def recorded_throughout(process: ProcessTrace) -> bool:
-    """Whether ops were recorded from beginning to end; in a window a stream may be missing for no other reason."""
+    """Whether ops were recorded from beginning to end; otherwise a stream may be missing for its window alone."""
     return process.windows in ([], [(0, None)])
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------
 #
-# A trace, and the parts of a comparison, summed up for the report.
+# Summaries of traces and of the parts of a comparison, for the report.
 
 
 FINISHED = ("complete", "stopped")
-"""States of a process whose recording was ended in order."""
+"""States of a process whose recording ended in order."""
 
 
 def is_finished(process: ProcessTrace, level: str) -> bool:
-    """Whether a process's recording came to its end. Digests tell what damaged rows hide."""
+    """Whether a process's recording came to its end. Digests still compare damaged rows."""
     if process.state == "damaged":  # closed in order, unless the recorder itself gave up
         return level == "op" and process.exit is not None and "why" not in process.exit
     return process.state in FINISHED
@@ -84,9 +84,9 @@ def side_of(trace: Trace) -> Side:
     return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
 
 
-def _failed(start_record: UnrecordedProcess) -> ProcessSummary:
-    """A process that computed, maybe, and could not be recorded."""
-    return ProcessSummary(start_record.name, start_record.state, 0, start_record.why, (), None)
+def _failed(birth: UnrecordedProcess) -> ProcessSummary:
+    """A process that may have computed and could not be recorded."""
+    return ProcessSummary(birth.name, birth.state, 0, birth.why, (), None)
 
 
 def process_of(process: ProcessTrace) -> ProcessSummary:
@@ -97,19 +97,19 @@ def process_of(process: ProcessTrace) -> ProcessSummary:
     )
 
 
-def whole_structure(parts: list[Structure]) -> Structure:
+def merge_structures(parts: list[Structure]) -> Structure:
     hunks = tuple(hunk for part in parts for hunk in part.hunks)[:100]
     only_a, only_b = sum(p.only_a for p in parts), sum(p.only_b for p in parts)
     reordered, steps = sum(p.reordered for p in parts), sum(p.reordered_steps for p in parts)
     return Structure(only_a, only_b, reordered, hunks, all(p.whole for p in parts), steps)
 
 
-def whole_told(parts: list[EventSummary]) -> EventSummary:
+def merge_events(parts: list[EventSummary]) -> EventSummary:
     first = next((p.first for p in parts if p.first), None)
     return EventSummary(sum(p.differing for p in parts), first, all(p.whole for p in parts if p.differing))
 
 
-def whole_marked(parts: list[UninitialisedCount]) -> UninitialisedCount:
+def merge_marked(parts: list[UninitialisedCount]) -> UninitialisedCount:
     first = next((p.first for p in parts if p.first), None)
     whole = all(p.whole for p in parts)
     return UninitialisedCount(sum(p.rows for p in parts), sum(p.differing for p in parts), first, whole)

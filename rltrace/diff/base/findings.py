@@ -1,7 +1,6 @@
-"""A row of one side, or a matched pair of rows, put into the words of a ``Finding``.
+"""Builds a ``Finding`` from a row of one side, or from a matched pair of rows.
 
-Owns everything that is display: op, site, module, step and optimizer count, kernel text, digests as hex. Decides
-nothing.
+Owns its display: op, site, module, step and optimizer count, kernel text, digests as hex. Decides nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from rltrace.trace.read.names import Site
 from rltrace.trace.read.process import ProcessTrace
 
 PROFILER = "profiler."
-"""What ops are called that only give a stretch of the program a name; ``optimizer.step()`` begins with one."""
+"""Start of the names of ops that only label a part of the program; ``optimizer.step()`` begins with one."""
 
 
 @dataclass(frozen=True)
 class RowAt:
-    """One row of a stream, wherever it was read from."""
+    """One row of a stream, and the rows that it was read with."""
 
     view: StreamView
     rows: Rows
@@ -74,7 +73,7 @@ class RowAt:
         return Phase(number).name.lower() if number in list(Phase) else str(number)
 
     def __str__(self) -> str:
-        """``aten.mm.default at train.py:12 (forward)``; of a label for the profiler, the line that it is in."""
+        """``aten.mm.default at train.py:12 (forward)``; for a profiler label, its source line instead of the op."""
         if not self.stack:
             return self.op
         site = self.stack[0]
@@ -84,7 +83,7 @@ class RowAt:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was decided about a place."""
+    """The cause of a difference, and what it rests on."""
 
     cause: Cause
     inputs_match: InputsMatch
@@ -98,32 +97,32 @@ def row_at(view: StreamView, index: int) -> RowAt:
 
 
 def make_finding(
-    a: RowAt | None, b: RowAt | None, decided: Judgement, identical_before: int, *, boundary: Boundary | None = None
+    a: RowAt | None, b: RowAt | None, judgement: Judgement, identical_before: int, *, boundary: Boundary | None = None
 ) -> Finding:
     """The finding at a row of A, of B, or of both."""
-    shown = a or b
-    assert shown is not None
-    stack = shown.stack
-    attempt = attempt_of(shown)
+    row = a or b
+    assert row is not None
+    stack = row.stack
+    attempt = attempt_of(row)
     return Finding(
-        cause=decided.cause,
-        stream=shown.view.name,
+        cause=judgement.cause,
+        stream=row.view.name,
         a_index=a.index if a else None,
         b_index=b.index if b else None,
-        step=shown.step if shown.view.process.step_count else None,
+        step=row.step if row.view.process.step_count else None,
         optimizer=attempt[0] if attempt else None,
         environment_step=attempt[1] if attempt else None,
-        phase=shown.phase,
-        op=shown.op,
-        module=shown.module or None,
+        phase=row.phase,
+        op=row.op,
+        module=row.module or None,
         site=stack[0] if stack else None,
         stack=stack,
         kernel=Pair(*kernel_texts(a.kernel if a else {}, b.kernel if b else {})),
-        inputs_match=decided.inputs_match,
+        inputs_match=judgement.inputs_match,
         outputs=_outputs(a, b),
         identical_before=identical_before,
-        explanation=decided.explanation,
-        received=decided.received,
+        explanation=judgement.explanation,
+        received=judgement.received,
         boundary=boundary,
         settings=settings_differences(a.settings, b.settings) if a and b else (),
         kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),
@@ -131,7 +130,7 @@ def make_finding(
 
 
 def attempt_of(row: RowAt) -> tuple[OptimizerCount, int | None] | None:
-    """The attempt that ends the step of a row, and the environment steps so far; None where none did."""
+    """The attempt that ends the step of a row, and the environment steps so far; None: no attempt ended it."""
     found = row.view.attempt_after(row.index)
     if found is None:
         steps = row.view.process.steps
@@ -143,7 +142,7 @@ def attempt_of(row: RowAt) -> tuple[OptimizerCount, int | None] | None:
 
 
 def optimizer_count(process: ProcessTrace, step: NDArray[np.uint64]) -> OptimizerCount:
-    """The optimizer of one row of ``steps`` and its own count."""
+    """The optimizer of one row of ``steps``, and how many attempts it had made."""
     payloads = process.tables["optimizers"].payloads
     number = int(step[Step.OPTIMIZER])
     payload = payloads[number] if number < len(payloads) else None
@@ -164,7 +163,7 @@ def _hex(digests: list[int], k: int) -> str | None:
 
 
 def writer_of(row: RowAt, link: Link) -> RowAt | None:
-    """The row that a link leads to, through rows that only read the same view; None where none is named."""
+    """The row that wrote what a link reads, through rows that only read the same view; None: not known."""
     for _ in range(8):
         target = reach(row, link.distance)
         if target is None or not link.known or link.slot is None:
@@ -177,7 +176,7 @@ def writer_of(row: RowAt, link: Link) -> RowAt | None:
 
 
 def reach(row: RowAt, distance: int) -> RowAt | None:
-    """The row that many rows back; None where it cannot be read."""
+    """The row ``distance`` rows before ``row``; None where it cannot be read."""
     if not 0 < distance <= row.index:
         return None
     try:

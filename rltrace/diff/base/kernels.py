@@ -1,4 +1,4 @@
-"""Whether what ran an op was something else on the other side. Owns the comparison of kernel evidence."""
+"""Comparison of kernel evidence: whether another kernel ran an op on the other side."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from rltrace.trace.kernels.names import distinct_names
 
 
 def kernel_differences(a: Evidence, b: Evidence) -> list[str]:
-    """``isa AVX2 against AVX512`` for everything in which two pieces of evidence differ; what ran comes first."""
-    skip = (*DETAILS, *INFERRED) if _is_said(a) and _is_said(b) else DETAILS
+    """``isa AVX2 against AVX512`` for every difference between two pieces of evidence; kernel names come first."""
+    skip = (*DETAILS, *INFERRED) if _is_reported(a) and _is_reported(b) else DETAILS
     others = [key for key in dict.fromkeys([*a, *b]) if key not in skip and a.get(key) != b.get(key)]
     return [
-        *said_differences(a, b),
+        *reported_differences(a, b),
         *(f"{_word(key)} {_value(a.get(key))} against {_value(b.get(key))}" for key in others),
     ]
 
 
 def is_another_grid(a: Evidence, b: Evidence) -> bool:
-    """Whether all that differs is on how many blocks and threads the same kernels were launched."""
+    """Whether only the launch geometry differs: the same kernels ran on other blocks or threads."""
     return whole_names(a) == whole_names(b) and len(kernel_differences(a, b)) == len(list(_grids(a, b))) == 1
 
 
-def tells_what_ran(evidence: Evidence) -> bool:
-    """Whether it is known what ran, and not only where."""
+def identifies_kernel(evidence: Evidence) -> bool:
+    """Whether the evidence names a kernel, and not only a device."""
     return bool(evidence.keys() - {"device"})
 
 
-def seen_alike(a: Evidence, b: Evidence) -> bool:
-    """Whether a profiler looked on both sides, and saw the same launches of the same kernels."""
+def same_launches(a: Evidence, b: Evidence) -> bool:
+    """Whether profilers on both sides saw the same launches of the same kernels."""
     return LAUNCHES in a and LAUNCHES in b and not kernel_differences(a, b)
 
 
-def _is_said(evidence: Evidence) -> bool:
-    """Whether a library's word takes the place of what the operator's name let guess."""
+def _is_reported(evidence: Evidence) -> bool:
+    """Whether a library reported what it ran, so that nothing has to be inferred from the operator's name."""
     return REPORTED in evidence and (bool(evidence.get("names")) or evidence.get("library") != ATEN)
 
 
-def said_differences(a: Evidence, b: Evidence) -> Iterator[str]:
-    """In what differs what ran, by name; nothing where one side's libraries were not asked, or nobody looked."""
+def reported_differences(a: Evidence, b: Evidence) -> Iterator[str]:
+    """Differences between the kernels by name; none where a side has neither reports nor a profile."""
     if (REPORTED in a) != (REPORTED in b) or (whole_names(a) is None) != (whole_names(b) is None):
         return
     if a.get("names") != b.get("names"):
@@ -61,13 +61,13 @@ def said_differences(a: Evidence, b: Evidence) -> Iterator[str]:
         return
     lines = zip(_lines(a), _lines(b), strict=False)
     found = next(((x, y) for x, y in lines if x != y), None)
-    if found is not None:  # the same implementation, called otherwise
+    if found is not None:  # the same implementation, called with other parameters
         yield f"{found[0]} against {found[1]}"
     yield from _grids(a, b)
 
 
 def _grids(a: Evidence, b: Evidence) -> Iterator[str]:
-    """Of the same kernels, the first that was launched on another grid, or in other blocks."""
+    """The first of the same kernels that was launched on another grid, or in other blocks."""
     on_a, on_b = launches(a), launches(b)
     if on_a is None or on_b is None or whole_names(a) != whole_names(b):
         return
@@ -80,15 +80,15 @@ def _grids(a: Evidence, b: Evidence) -> Iterator[str]:
 
 
 def _names(a: Evidence, b: Evidence) -> list[str]:
-    """What ran on each side, in as few words as tell one from the other, from where to where they differ."""
+    """Kernel names of each side, shortened, without the launches that both sides begin and end with."""
     known = [whole_names(side) or () for side in (a, b)]
     words = dict(zip(chain(*known), distinct_names(list(chain(*known))), strict=True))
-    nobody = f"({SILENT})" if REPORTED in a else "nothing"
-    return [joined([words[name] for name in side], " + ") or nobody for side in _apart(*known)]
+    none = f"({SILENT})" if REPORTED in a else "nothing"
+    return [joined([words[name] for name in side], " + ") or none for side in _differing_parts(*known)]
 
 
-def _apart(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Where two lists differ; both as they are where one of them has nothing else."""
+def _differing_parts(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Two lists without their common ends; both whole where one of them would be empty."""
     shorter = min(len(a), len(b))
     first = next((k for k in range(shorter) if a[k] != b[k]), shorter)
     last = next((k for k in range(shorter - first) if a[-1 - k] != b[-1 - k]), shorter - first)
@@ -111,11 +111,9 @@ def _value(value: object) -> str:
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 #
-# Which settings are known to choose the kernel of an op: what a verdict names of all that differs between two runs.
-#
-# Owns the rules, from library or kind of operator to facts. Sources: the run-time controls of oneDNN, the documentation
-# of oneMKL (conditional numerical reproducibility), PyTorch's notes on reproducibility and on CUDA semantics, and
-# measurements of this project on a CPU (docs/guide/kernels.md). Pure.
+# Rules from a library or kind of operator to the facts known to choose its kernels. Sources: the run-time controls of
+# oneDNN, the documentation of oneMKL (conditional numerical reproducibility), PyTorch's notes on reproducibility and on
+# CUDA semantics, and measurements of this project on a CPU (docs/guide/kernels.md).
 
 
 THREADS = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "torch.threads")
@@ -127,7 +125,7 @@ BY_LIBRARY = {
     "ATen": ("env.ATEN_CPU_CAPABILITY", "cpu.capability"),
     "Inductor": ("env.TORCHINDUCTOR_", "env.ATEN_CPU_CAPABILITY", "cpu.capability", "torch.version"),
 }
-"""Starts of names of facts, those that can be set before those that follow."""
+"""Prefixes of facts: first those that can be set, then those that follow from them."""
 
 PRODUCTS = (
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "linear", "dot", "vdot", "_scaled_mm", "_int_mm",
@@ -181,19 +179,19 @@ ON_A_GPU = (
         ("flag.cuda.linalg", "env.TORCH_LINALG_PREFER_", "cuda.cusolver", "package.nvidia-cusolver", "cuda.cublas"),
     ),
 )
-"""Starts of operators' names, and what chooses their kernels."""
+"""Prefixes of operator names, and prefixes of the facts that choose their kernels."""
 
 ANY_GPU = ("flag.deterministic_algorithms", "cuda.devices", "cuda.multiprocessors", "torch.cuda", "cuda.driver")
 
-RESTATED = ("cpu.capability", "torch.threads")
-"""What the kernels' evidence says itself."""
+IN_EVIDENCE = ("cpu.capability", "torch.threads")
+"""Facts that the kernel evidence repeats."""
 
 PROCESSOR = ("host.cpu", "host.isa")
 
 BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
-"""What chooses the grid of one and the same kernel."""
+"""Facts that choose the grid of a kernel."""
 
-BEHIND_A_NAME = (
+CHANGE_KERNEL_CODE = (
     "torch.version",
     "torch.git",
     "torch.cuda",
@@ -203,27 +201,31 @@ BEHIND_A_NAME = (
     "cuda.cu",
     "package.",
 )
-"""What can make a GPU kernel of the same name another code, or another code's compilation."""
+"""Facts that can change the code of a GPU kernel while its name stays the same."""
 
 
-def choosing(op: str, a: Evidence, b: Evidence, settings: Sequence[NamedDifference]) -> tuple[NamedDifference, ...]:
-    """Those of the settings that differ which are known to choose the kernel of ``op``, the first one first."""
+def settings_choosing(
+    op: str, a: Evidence, b: Evidence, settings: Sequence[NamedDifference]
+) -> tuple[NamedDifference, ...]:
+    """The differing settings that are known to choose the kernel of ``op``, the most specific first."""
     starts = tuple(dict.fromkeys(_starts(op, a, b)))
     ranked = [(rank, setting) for setting in settings if (rank := _rank(setting.name, starts)) is not None]
     return tuple(setting for _, setting in sorted(ranked, key=lambda pair: pair[0]))
 
 
-def chosen_text(op: str, a: Evidence, b: Evidence, settings: Sequence[NamedDifference]) -> str:
-    """``, which env.MKL_CBWR chooses: unset against AVX2``; "" where no rule links what differs with this op."""
-    first = next((setting for setting in choosing(op, a, b, settings) if setting.name not in RESTATED), None)
+def choice_text(op: str, a: Evidence, b: Evidence, settings: Sequence[NamedDifference]) -> str:
+    """``, which MKL_CBWR chooses: unset against AVX2``; "" where no rule links a difference with this op."""
+    first = next(
+        (setting for setting in settings_choosing(op, a, b, settings) if setting.name not in IN_EVIDENCE), None
+    )
     if first is None:
         return ""
     return f", which {first.name.removeprefix('env.')} chooses: {first.a or 'unset'} against {first.b or 'unset'}"
 
 
-def behind_a_name(settings: Sequence[NamedDifference]) -> tuple[NamedDifference, ...]:
-    """Those of the settings that differ which can change what a GPU kernel does whose name is the same."""
-    return tuple(setting for setting in settings if setting.name.startswith(BEHIND_A_NAME))
+def code_settings(settings: Sequence[NamedDifference]) -> tuple[NamedDifference, ...]:
+    """The differing settings that can change what a GPU kernel of the same name computes."""
+    return tuple(setting for setting in settings if setting.name.startswith(CHANGE_KERNEL_CODE))
 
 
 def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
@@ -245,15 +247,15 @@ def _starts(op: str, a: Evidence, b: Evidence) -> Iterable[str]:
 
 
 def _libraries(evidence: Evidence) -> list[str]:
-    """Those that said what they ran, or that a region's code calls; else the one that the operator's name suggests."""
+    """Libraries that reported kernels or that a region's code calls; else the one inferred from the operator's name."""
     if evidence.get("library") == "Inductor":
-        return list(dict.fromkeys(map(_called, whole_names(evidence) or ())))
-    said = dict.fromkeys(name.split(" ")[0] for name in whole_names(evidence) or ())
-    return list(said) or [str(evidence.get("library") or "")]
+        return list(dict.fromkeys(map(_library_of, whole_names(evidence) or ())))
+    clauses = dict.fromkeys(name.split(" ")[0] for name in whole_names(evidence) or ())
+    return list(clauses) or [str(evidence.get("library") or "")]
 
 
-def _called(name: str) -> str:
-    """The library of a kernel of Inductor's on a CPU: ``extern_kernels.addmm``, ``cpp_fused_tanh_0``."""
+def _library_of(name: str) -> str:
+    """The library of a call in Inductor's CPU code: ``extern_kernels.addmm``, ``cpp_fused_tanh_0``."""
     if "mkldnn" in name or "convolution" in name:
         return "oneDNN"
     if "mkl" in name or name.startswith("extern_kernels."):
@@ -262,58 +264,55 @@ def _called(name: str) -> str:
 
 
 def _rank(name: str, starts: Sequence[str]) -> int | None:
-    bare = name.partition(" (")[0]  # of another process, said behind it
+    bare = name.partition(" (")[0]  # without the name of another process
     return next((rank for rank, start in enumerate(starts) if bare.startswith(start)), None)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 #
-# Under which other settings of torch an op ran on the other side, and what of that can explain other bits.
-#
-# Owns which settings of a row ("settings" in the trace) count for every op, and how they read. Which of the others
-# choose the kernel of an op is in ``rules``. Pure.
+# Settings of torch under which an op ran (table "settings"): which of them can explain different bits, and their text.
 
 
 Settings = Mapping[str, object]
 
-RESTATED_SETTING = "threads"
-"""What the kernel evidence says as well."""
+THREADS_SETTING = "threads"
+"""Also in the kernel evidence."""
 
-OF_ANY_OP: Mapping[str, tuple[str, str]] = {
+AFFECT_EVERY_OP: Mapping[str, tuple[str, str]] = {
     "grad_mode": ("with grad mode", "without grad mode"),
     "inference_mode": ("in inference mode", "outside inference mode"),
     "flush_denormal": ("with denormal numbers flushed to zero", "with denormal numbers kept"),
     "deterministic_algorithms": ("with deterministic algorithms", "without deterministic algorithms"),
     "default_dtype": ("", ""),
 }
-"""What can change the bits of any op, with the words for where it is on and where it is off."""
+"""Settings that can change the bits of any op, with their text where they are on and where they are off."""
 
 
 def settings_differences(a: Settings, b: Settings) -> tuple[NamedDifference, ...]:
-    """Every setting that was another one; none where one side's are not known."""
-    names = [name for name in dict.fromkeys([*a, *b]) if name != RESTATED_SETTING] if a and b else []
+    """Every setting that differs; none where those of a side are not known."""
+    names = [name for name in dict.fromkeys([*a, *b]) if name != THREADS_SETTING] if a and b else []
     return tuple(
         NamedDifference(name, _text(a.get(name)), _text(b.get(name)))
-        for name in sorted(names, key=lambda name: name not in OF_ANY_OP)
+        for name in sorted(names, key=lambda name: name not in AFFECT_EVERY_OP)
         if a.get(name) != b.get(name)
     )
 
 
 def settings_text(op: str, kernels: tuple[Evidence, Evidence], differences: Sequence[NamedDifference]) -> str:
-    """``B ran it without grad mode``: those of the differences that can change what ``op`` computes; "" for none."""
-    chosen = choosing(op, *kernels, [_as_fact(one) for one in differences if one.name not in OF_ANY_OP])
-    said = [_in_words(one) for one in differences if one.name in OF_ANY_OP]
-    said += [f"{one.name.removeprefix('flag.')} was {one.a} in A and {one.b} in B" for one in chosen]
-    return ", and ".join(said[:3]) + (f", and {len(said) - 3} more settings differ" if len(said) > 3 else "")
+    """``B ran it without grad mode``: the differences that can change what ``op`` computes; "" for none."""
+    chosen = settings_choosing(op, *kernels, [_as_fact(one) for one in differences if one.name not in AFFECT_EVERY_OP])
+    clauses = [_in_words(one) for one in differences if one.name in AFFECT_EVERY_OP]
+    clauses += [f"{one.name.removeprefix('flag.')} was {one.a} in A and {one.b} in B" for one in chosen]
+    return ", and ".join(clauses[:3]) + (f", and {len(clauses) - 3} more settings differ" if len(clauses) > 3 else "")
 
 
 def _as_fact(one: NamedDifference) -> NamedDifference:
-    """Under the name that the facts of a process have for it."""
+    """The difference under the name of the process fact."""
     return NamedDifference(f"flag.{one.name}", one.a, one.b)
 
 
 def _in_words(one: NamedDifference) -> str:
-    on, off = OF_ANY_OP[one.name]
+    on, off = AFFECT_EVERY_OP[one.name]
     if not on:
         return f"{one.name} was {one.a} in A and {one.b} in B"
     return f"B ran it {on if one.b == 'on' else off}"

@@ -48,7 +48,7 @@ class InputsMatch(StrEnum):
 
 @dataclass(frozen=True)
 class OptimizerCount:
-    """Which attempt a step is, in its optimizer's own count."""
+    """An attempt of an optimizer, counted for this optimizer alone."""
 
     ordinal: int
     """Order of creation among the optimizers of the process, from 0."""
@@ -70,7 +70,7 @@ class Pair(Generic[T]):
 
 @dataclass(frozen=True)
 class Received:
-    """With which collective other processes sent the bytes that differ."""
+    """The collective through which other processes sent the bytes that differ."""
 
     op: str
     a_index: int
@@ -84,18 +84,18 @@ class Received:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where something came in from outside of torch that differs."""
+    """The event through which differing data entered from outside torch."""
 
     name: str
     """``environment 3``."""
     owner: str | None
-    """What kind of environment it is: ``Hopper-v5``; None where that is not known."""
+    """Kind of environment: ``Hopper-v5``; None where that is not known."""
     count: Pair[int]
     """Which of its steps, or of its resets, from 1."""
     cells: tuple[NamedDifference, ...]
     """Its fields that differ; empty where one side alone has the event."""
     taken: Finding
-    """At the first op that differs because of it."""
+    """The finding at the first op that differs because of it."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ class Finding:
     explanation: str
     """One sentence."""
     repeats: bool | None = None
-    """``same-kernel`` only: whether the op was seen to repeat itself; None: not tried."""
+    """``same-kernel`` only: whether the op gave the same bits when run again; None: not tried."""
     received: Received | None = None
-    """Where the difference came in from other processes: this stream only passes it on."""
+    """The collective that brought the difference from other processes; this stream only propagates it."""
     boundary: Boundary | None = None
-    """Where it came in with an event: what an environment returned, a checkpoint."""
+    """The event that brought the difference in: what an environment returned, a checkpoint."""
     kernel_names: Pair[tuple[str, ...]] = Pair(None, None)
     """Whole names of what ran, in order, as they were recorded; None: not known by name."""
     settings: tuple[NamedDifference, ...] = ()
@@ -149,7 +149,7 @@ class Finding:
 
     @property
     def at_op(self) -> Finding:
-        """The finding at the first op that differs, wherever that came in: where an experiment can put something in."""
+        """The finding at the first op that differs: where an experiment can inject values."""
         return self if self.boundary is None else self.boundary.taken
 
 
@@ -179,10 +179,10 @@ class Structure:
     hunks: tuple[Hunk, ...]
     """The first hundred runs of such ops; the counts are of all."""
     whole: bool = True
-    """False: counted up to the first difference in values only; what follows from it is no news."""
+    """False: counted only up to the first difference in values, as later ones follow from it."""
     reordered_steps: int = 0
-    """More steps that hold the same ops in another order, as their digests prove. Their rows were not read, so how many
-    ops moved is not counted in ``reordered``."""
+    """Steps whose digests prove that they hold the same ops in another order. Their rows were not read, so their ops
+    are not counted in ``reordered``."""
 
 
 @dataclass(frozen=True)
@@ -258,12 +258,12 @@ class DriftPoint:
 
 @dataclass(frozen=True)
 class Drift:
-    """How a series of A and the same one of B come apart."""
+    """How a series of A and the same one of B diverge."""
 
     kind: str
     """``item``, ``watch``, ``learning-rate``, ``effective-rate`` or ``scaler``."""
     name: str
-    """Of ``item`` the source line that read it."""
+    """For ``item``, the source line that read it."""
     stream: str
     place: str
     """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
@@ -283,12 +283,12 @@ class Drift:
     largest: float
     """The largest distance; infinite where one side alone is not finite."""
     whole: bool
-    """False: read in places only, so that what is said of a step holds at the latest there."""
+    """False: sampled, so that each step above is the latest possible one."""
 
 
 @dataclass(frozen=True)
 class EventSummary:
-    """Events, such as what environments returned: differences in them alone are no verdict."""
+    """Events that differ, such as what environments returned; they alone decide no verdict."""
 
     differing: int = 0
     """Events that differ."""
@@ -300,7 +300,7 @@ class EventSummary:
 
 @dataclass(frozen=True)
 class UninitialisedCount:
-    """Rows that may hold memory nobody wrote: differences in them alone are no verdict."""
+    """Rows that may hold uninitialised memory; differences in them alone decide no verdict."""
 
     rows: int
     """Ops that may have read uninitialised memory."""
@@ -342,12 +342,12 @@ class OtherKernel:
     differences: tuple[str, ...]
     """In words."""
     same_bits: bool | None
-    """Whether it gave the same bits on both sides, at that row at least; None: not known."""
+    """Whether it gave the same bits on both sides, at least at that row; None: not known."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that ``diff`` found out about two traces."""
+    """The result of comparing two traces."""
 
     SCHEMA: ClassVar = "rltrace.diff/1"
     COMPUTED: ClassVar = ("agrees",)
@@ -385,7 +385,7 @@ class Comparison:
     decisive: Finding | None = None
     """What a verdict of ``diverged`` rests on: ``first``, unless that is a harmless extra op."""
     notes: tuple[str, ...] = ()
-    """What else has to be known to read the verdict right, a sentence each."""
+    """Sentences that are needed to read the verdict right."""
     later: tuple[Finding, ...] = ()
     """The first finding of each stream of other processes that is known to come after ``first`` or ``unordered``."""
     drift: tuple[Drift, ...] = ()
@@ -393,9 +393,9 @@ class Comparison:
     strict: bool = False
     """Whether an op that was added, removed or reordered counts as a difference."""
     so_far: Verdict = Verdict.UNKNOWN
-    """What the verdict would be if what there is of both were all of it."""
+    """What the verdict would be if both traces were complete as they are."""
     other_kernels: tuple[OtherKernel, ...] = ()
-    """Calls for which something else ran in B, where the libraries of both were asked."""
+    """Calls that ran another kernel in B, where kernels were recorded by name on both sides."""
 
     @property
     def agrees(self) -> bool | None:

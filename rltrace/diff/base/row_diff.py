@@ -1,7 +1,7 @@
-"""What differs between two rows that are the same op, cell by cell.
+"""The difference between two rows that are the same op, cell by cell.
 
-Owns the comparison that decides: hashes only say which pairs deserve it. A digest that one side took and the other
-did not (a first use in a step, the start of a window) is no difference; only the same fact on both sides can differ.
+Row hashes only select the pairs to compare; this comparison decides. A digest that only one side took (a first use in
+a step, the start of a window) is no difference; only facts that both sides recorded can differ.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rltrace.trace.read.names import layout_text
 
 MARKED, RETURNED = int(RowFlag.MARKED), int(VALUE_FLAGS)
 RETURNED_INTEGER = int(RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)
-"""As plain numbers: every pair is asked, and the arithmetic of an IntFlag costs more than the question."""
+"""Plain numbers, since every pair is tested and IntFlag arithmetic is slow."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """In what a pair differs."""
+    """The respects in which a pair differs."""
 
     rng: bool = False
-    """The generator stood elsewhere before the op."""
+    """RNG state before the op."""
     reads: tuple[int, ...] = ()
     """Inputs, by place, whose bytes were read on both sides and differ."""
     arguments: bool = False
@@ -39,16 +39,16 @@ class Difference:
     """The Python number that the op returned."""
     outputs: bool = False
     marked: bool = False
-    """A side may hold bytes that no op wrote: its digests were left out above."""
+    """A side may hold uninitialised memory: its digests are ignored above."""
 
     @property
     def found(self) -> bool:
-        """Whether there is anything that counts."""
+        """Whether any difference counts."""
         return bool(self.rng or self.reads or self.arguments or self.structure or self.value or self.outputs)
 
 
 def difference(a: RowRange, i: int, b: RowRange, j: int) -> Difference:
-    """Compare row ``i`` of ``a`` with row ``j`` of ``b`` (places within the stretches)."""
+    """Compare row ``i`` of ``a`` with row ``j`` of ``b`` (places within the ranges)."""
     rows_a, rows_b = a.rows, b.rows
     structure = not same_computation(a, i, b, j)
     numbers_a, value_a = _numbers(rows_a, i)
@@ -84,21 +84,21 @@ def outputs_differ(a: RowRange, i: int, b: RowRange, j: int) -> bool:
 
 
 def marked_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
-    """Whether any digest of the rows differs, unwritten bytes included."""
+    """Whether any digest of the rows differs, those of uninitialised memory included."""
     return compared_digests(a.rows, i) != compared_digests(b.rows, j)
 
 
 def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
-    """Whether what was digested at an event differs.
+    """Whether the digests of an event differ.
 
-    The generators' states as a window begins are left out: one that nobody seeded and nobody uses (Python's, say)
-    differs in every run. Where an op draws, the state of its own generator decides.
+    RNG states at the start of a window are ignored: an unseeded, unused generator (Python's, say) differs in every run.
+    Where an op draws, the RNG state before it decides.
     """
     return compared_digests(a.rows, i) != compared_digests(b.rows, j) and not is_generator_event(a, i)
 
 
 def is_generator_event(stretch: RowRange, i: int) -> bool:
-    """Whether a row holds a generator's state as a window began."""
+    """Whether a row holds an RNG state at the start of a window."""
     if stretch.rows.columns[i, Column.KIND] != Kind.WINDOW:
         return False
     skeleton = stretch.view.skeleton(stretch.rows, i)
@@ -123,14 +123,14 @@ def unequal_reads(a: list[Link], b: list[Link]) -> tuple[int, ...]:
 
 
 def candidates(a: RowRange, at_a: NDArray[np.int64], b: RowRange, at_b: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which pairs (places within the stretches) may differ in what they compute: their hashes do."""
+    """Which pairs (places within the ranges) may differ in what they compute, by their hashes."""
     values = a.hashes.values[at_a] != b.hashes.values[at_b]
     unequal: NDArray[np.bool_] = values | (a.computation[at_a] != b.computation[at_b])
     return unequal
 
 
 def compared_digests(rows: Rows, i: int) -> list[int]:
-    """What a row digested, evidence aside."""
+    """The digests of a row that a comparison uses, without those that are evidence only."""
     start = int(rows.digest_offsets[i]) + (0 if rows.evidence is None else int(rows.evidence[i]))
     digests: list[int] = rows.digests[start : rows.digest_offsets[i + 1]].tolist()
     return digests
@@ -152,7 +152,7 @@ def _numbers(rows: Rows, i: int) -> tuple[Numbers, tuple[Numbers, int]]:
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 #
-# How an op was called, in words: its tensors, its numbers, the skeleton of all other arguments.
+# The call of an op as text: its tensors, its numbers, the skeleton of all other arguments.
 
 
 def skeleton_text(row: RowAt) -> str:
@@ -169,7 +169,7 @@ def arguments_text(a: RowAt, b: RowAt, difference: Difference) -> str:
 
 
 def call_text(row: RowAt) -> str:
-    """The arguments in order, numbers in their places; ``T`` is a tensor. What equals its default torch leaves out."""
+    """The arguments in order; ``T`` is a tensor. Torch omits arguments that equal their defaults."""
     rows, i = row.rows, row.place
     numbers = {
         "i": iter(rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()),
@@ -194,7 +194,7 @@ def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:
 
 
 def input_text(row: RowAt, place: int) -> str:
-    """``input 1 (float32[64,4])``; counted from 0, tensors alone."""
+    """``input 1 (float32[64,4])``; tensors only, counted from 0."""
     layouts = _layouts_of(row, strides=False)
     return f"input {place} ({layouts[place]})" if place < len(layouts) else f"input {place}"
 

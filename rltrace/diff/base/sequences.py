@@ -1,6 +1,6 @@
 """Algorithms over sequences of 64-bit tokens: common ends, longest increasing subsequence, linear-space Myers.
 
-Pure functions of NumPy arrays and lists; knows nothing of traces. Sources: E. W. Myers, "An O(ND) Difference
+Pure functions of NumPy arrays and lists, independent of traces. Sources: E. W. Myers, "An O(ND) Difference
 Algorithm and Its Variations" (1986), section 4b (linear space); patience sorting for the increasing subsequence.
 """
 
@@ -25,7 +25,7 @@ class BudgetExceededError(Exception):
 
 @dataclass
 class SearchBudget:
-    """How many elementary steps Myers may still make."""
+    """The elementary steps of Myers' algorithm that are left."""
 
     left: int
 
@@ -36,14 +36,14 @@ class SearchBudget:
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
-    """How many tokens at the start are equal."""
+    """Number of equal tokens at the start."""
     n = min(len(a), len(b))
     unequal = a[:n] != b[:n]
     return int(unequal.argmax()) if unequal.any() else n
 
 
 def common_suffix(a: Tokens, b: Tokens) -> int:
-    """How many tokens at the end are equal."""
+    """Number of equal tokens at the end."""
     return common_prefix(a[::-1], b[::-1])
 
 
@@ -88,7 +88,7 @@ def heaviest_increasing(values: Indices, weights: Indices) -> Indices:
 
 
 def occurrences(codes: NDArray[np.int64]) -> Indices:
-    """For each element, how many equal ones stand before it."""
+    """For each element, the number of equal ones before it."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(ordered) else np.empty(0, dtype=bool)
@@ -99,7 +99,7 @@ def occurrences(codes: NDArray[np.int64]) -> Indices:
 
 
 def codes_of(a: Tokens, b: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Small integers that stand for the tokens of both, and how many there are."""
+    """Both sequences as small integers, and how many distinct tokens there are."""
     found, inverse = np.unique(np.concatenate([a, b]), return_inverse=True)
     inverse = inverse.astype(np.int64)
     return inverse[: len(a)], inverse[len(a) :], len(found)
@@ -118,7 +118,7 @@ def _pair_keys(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[Indices, Ind
 
 
 def unique_pairs(a: Tokens, b: Tokens) -> tuple[Indices, Indices]:
-    """Tokens that occur exactly once on either side, as pairs, as far as their order agrees (patience)."""
+    """Pairs of tokens that occur exactly once on either side, as far as their order agrees (patience diff)."""
     code_a, code_b, count = codes_of(a, b)
     once = (np.bincount(code_a, minlength=count) == 1) & (np.bincount(code_b, minlength=count) == 1)
     at_a, at_b = np.flatnonzero(once[code_a]), np.flatnonzero(once[code_b])
@@ -146,9 +146,9 @@ def longest_common(a: Tokens, b: Tokens, budget: SearchBudget) -> tuple[Indices,
 
 
 def reach_an_end(a: Tokens, b: Tokens, budget: SearchBudget) -> tuple[int, int]:
-    """How far both go together until one of them is used up, with the fewest edits; what is left over costs nothing.
+    """Lengths of the prefixes that align with the fewest edits when either sequence ends; the rest costs nothing.
 
-    For stretches that were cut off anywhere: forcing their ends together would shift everything in between.
+    For sequences that were truncated: forcing their ends to match would shift everything in between.
     """
     keep_a, keep_b = np.flatnonzero(np.isin(a, b)), np.flatnonzero(np.isin(b, a))
     if not len(keep_a):
@@ -193,7 +193,7 @@ def _myers(a: list[int], b: list[int], budget: SearchBudget) -> list[tuple[int, 
 
 
 def _middle(a: list[int], b: list[int], box: tuple[int, int, int, int], budget: SearchBudget) -> tuple[int, int]:
-    """A point that a shortest edit path passes, strictly inside or on the border but no corner twice."""
+    """A point on a shortest edit path that splits the box into two smaller ones."""
     a0, a1, b0, b1 = box
     n, m = a1 - a0, b1 - b0
     delta = n - m
@@ -222,7 +222,7 @@ def _middle(a: list[int], b: list[int], box: tuple[int, int, int, int], budget: 
 
 
 def _furthest(reach: dict[int, int], k: int, d: int) -> int:
-    """Where diagonal ``k`` can be entered at distance ``d``: from above or from the left, whichever is further on."""
+    """Where diagonal ``k`` is entered at distance ``d``: from above or from the left, whichever is further on."""
     if d == 0:
         return 0
     down, right = reach.get(k + 1, -1), reach.get(k - 1, -2) + 1
@@ -231,28 +231,26 @@ def _furthest(reach: dict[int, int], k: int, d: int) -> int:
 
 # --- table ------------------------------------------------------------------------------------------------------------
 #
-# The best alignment of two short sequences, by a full table: what linear space cannot do, choosing among the longest.
-#
-# Pure functions of NumPy arrays; knows nothing of traces. The recurrence is that of the longest common subsequence
-# (Needleman and Wunsch, 1970, without a price for gaps), with a score of several levels instead of a count.
+# The best alignment of two short sequences by dynamic programming. The recurrence is that of the longest common
+# subsequence (Needleman and Wunsch, 1970, without gap costs); scores of several levels choose among the longest.
 
 
-MOST_CELLS = 1 << 20
-"""Of a table: 8 MiB, about twenty milliseconds."""
+MAX_CELLS = 1 << 20
+"""Cells of a table: 8 MiB, about twenty milliseconds."""
 
 LEVEL_BITS = 12
-"""More pairs than this many bits count cannot be in a table of ``MOST_CELLS``: its shorter side is too short."""
+"""Bits that count the pairs of one level; the shorter side of a table of ``MAX_CELLS`` has fewer rows than that."""
 
 
 def is_small(box: tuple[int, int, int, int]) -> bool:
-    """Whether rows [0:1] of one side and [2:3] of the other fit a table."""
-    return (box[1] - box[0] + 1) * (box[3] - box[2] + 1) <= MOST_CELLS
+    """Whether a table fits rows [0:1] of one side and [2:3] of the other."""
+    return (box[1] - box[0] + 1) * (box[3] - box[2] + 1) <= MAX_CELLS
 
 
 def best_pairs(levels: Sequence[tuple[Tokens, Tokens]]) -> tuple[Indices, Indices]:
-    """Pairs in order on both sides with the most equal tokens of the first level, of these the most of the next, ….
+    """The alignment with the most equal tokens of the first level; among ties, the most of the next level, and so on.
 
-    At most five levels. Where several alignments are equally good, rows are matched as early as possible.
+    At most five levels. Among equally good alignments, rows are matched as early as possible.
     """
     n, m = len(levels[0][0]), len(levels[0][1])
     if not n or not m:
@@ -262,8 +260,8 @@ def best_pairs(levels: Sequence[tuple[Tokens, Tokens]]) -> tuple[Indices, Indice
         worth = np.zeros(m, np.int64)
         for k, (a, b) in enumerate(reversed(levels)):
             worth += (a[i] == b).astype(np.int64) << (LEVEL_BITS * k)
-        taken = np.where(worth > 0, score[i, :-1] + worth, 0)
-        np.maximum.accumulate(np.maximum(score[i, 1:], taken), out=score[i + 1, 1:])
+        matched = np.where(worth > 0, score[i, :-1] + worth, 0)
+        np.maximum.accumulate(np.maximum(score[i, 1:], matched), out=score[i + 1, 1:])
     return _path(score)
 
 
@@ -271,10 +269,10 @@ def _path(score: np.ndarray) -> tuple[Indices, Indices]:
     i, j = score.shape[0] - 1, score.shape[1] - 1
     pairs = []
     while i and j:
-        here = score[i, j]
-        if score[i - 1, j] == here:
+        best = score[i, j]
+        if score[i - 1, j] == best:
             i -= 1
-        elif score[i, j - 1] == here:
+        elif score[i, j - 1] == best:
             j -= 1
         else:
             i, j = i - 1, j - 1

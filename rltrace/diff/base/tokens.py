@@ -1,6 +1,6 @@
-"""One side of a stretch as the aligner sees it: a 64-bit token per row and question, and where its inputs came from.
+"""Rows of one side as the aligner sees them: several 64-bit tokens per row, and its links to producers.
 
-Owns what tokens mean. Two rows with equal tokens give the same answer to the question; nothing else is compared.
+Owns what each kind of token means. Two rows are equal in a respect where their tokens of that kind are equal.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag
 
 
 @dataclass(frozen=True, eq=False)
-class StretchTokens:
-    """One side of a stretch, a token per row and question."""
+class RowTokens:
+    """Tokens of adjacent rows of one side; shape [n] each."""
 
     identity: Tokens
-    """Call site and op: with the how-manieth occurrence, the execution index."""
+    """Call site and op; with the occurrence, this identifies an op within a step."""
     structure: Tokens
-    """All that is in the structure chain: kind, op, site, module, tensor structure, skeleton of the arguments."""
+    """Kind, op, site, module, tensor structure and skeleton of the arguments, as in the prefix digest of structure."""
     values: Tokens
-    """Numbers, generator state and digests; those of inputs only where they came from outside (see ``values_of``)."""
+    """Numbers, RNG state and digests; those of inputs only for outside data (see ``values_of``)."""
     computation: Tokens
-    """Op, tensor structure and skeleton of the arguments, wherever it was called from."""
+    """Op, tensor structure and skeleton of the arguments, whatever the call site."""
     operator: Tokens
-    """Op alone."""
-    told: NDArray[np.bool_]
-    """Whether the row carries a digest or a number read out, so that it tells something of the values."""
+    """Op only."""
+    has_values: NDArray[np.bool_]
+    """Whether the row has a digest or a logged scalar."""
     draws: NDArray[np.bool_]
-    """Whether it drew from a generator: what it returned then tells how often others drew before, not which it is."""
+    """Whether it drew from a generator: its result then depends on earlier draws, and does not identify it."""
     links: NDArray[np.int64]
-    """Link cells of all rows."""
+    """Link cells of all rows; shape [links]."""
     link_offsets: NDArray[np.int64]
-    """Shape [n + 1]: where each row's links begin."""
+    """Where each row's links begin; shape [n + 1]."""
 
     def __len__(self) -> int:
         return len(self.identity)
@@ -50,14 +50,14 @@ class StretchTokens:
 
     @cached_property
     def content(self) -> Tokens:
-        """What the row computes, wherever it was called from."""
+        """What the row computes, whatever the call site."""
         return mix(self.computation, self.values)
 
     @cached_property
     def sources(self) -> Tokens:
-        """The values of the rows that the inputs come from, as far as those are in the stretch.
+        """The values of the rows that produced the inputs, as far as those are in this range.
 
-        An argmax may return the same in every round; what it was computed from tells the rounds apart.
+        An argmax may return the same in every iteration; its inputs distinguish the iterations.
         """
         owner = np.repeat(np.arange(len(self)), np.diff(self.link_offsets))
         distance = self.links >> 12
@@ -66,25 +66,25 @@ class StretchTokens:
         sources[inside] = self.values[(owner - distance)[inside]]
         return cell_sums(sources, self.link_offsets, DIGESTS)
 
-    def telling(self, tokens: Tokens, side: int) -> Tokens:
-        """``tokens``, those of rows whose values tell nothing replaced by ones that equal no other of any side."""
+    def with_values_only(self, tokens: Tokens, side: int) -> Tokens:
+        """``tokens`` where the values of a row identify it; elsewhere tokens that equal no other."""
         unlike = mix(np.arange(len(self), dtype=np.uint64), np.full(len(self), side, np.uint64))
-        return np.where(self.told & ~self.draws, tokens, unlike)
+        return np.where(self.has_values & ~self.draws, tokens, unlike)
 
 
-def values_of(rows: Rows, given: bool = True) -> Tokens:
-    """What each row was given from outside (unless ``given`` is false) and what it computed, as one token.
+def values_of(rows: Rows, outside: bool = True) -> Tokens:
+    """One token per row for the outside data that it read (unless ``outside`` is false) and what it computed.
 
-    Which op reads a parameter first in a step, and so carries its digest, is a matter of order; values are not. A
-    marked row's digests tell nothing.
+    Other inputs are ignored: which op reads a parameter first in a step, and so has its digest, depends on the order.
+    So are the digests of marked rows.
     """
     owner = np.repeat(np.arange(len(rows)), np.diff(rows.link_offsets))
     is_read = (rows.links & 1) != 0
     nth = np.cumsum(is_read) - 1
     first = np.concatenate([[0], np.cumsum(rows.reads)])[:-1]
-    tracked = is_read & (rows.links >> 12 != Origin.OUTSIDE) if given else is_read
+    tracked = is_read & (rows.links >> 12 != Origin.OUTSIDE) if outside else is_read
     marked = (rows.column(Column.FLAGS) & np.uint32(RowFlag.MARKED)) != 0
-    marked &= rows.column(Column.KIND) == Kind.OP  # what an event tells is told for sure, whether it matters or not
+    marked &= rows.column(Column.KIND) == Kind.OP  # the digests of an event are certain, whether they matter or not
     keep = ~np.repeat(marked, np.diff(rows.digest_offsets))
     keep[(rows.digest_offsets[owner] + nth - first[owner])[tracked]] = False
     if rows.evidence is not None:

@@ -1,6 +1,6 @@
-"""One side of a comparison: a stream and the words and keys that its ids stand for, read a few segments at a time.
+"""One side of a comparison: a stream, read a few segments at a time, with the names and portable keys of its ids.
 
-Everything that two traces could have interned in another order is compared through portable keys, never through ids.
+Interned entries are compared by portable keys, never by ids: two traces may have interned them in another order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.sequences import Tokens
-from rltrace.diff.base.tokens import StretchTokens, mix, values_of
+from rltrace.diff.base.tokens import RowTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
 from rltrace.trace.format.rows import Rows
@@ -26,12 +26,10 @@ from rltrace.trace.read.stream import StreamTrace
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 #
-# Which line of B is which line of A, though it has another name or another text: renamed functions, edited lines.
+# Call sites of B that are sites of A in renamed files, renamed functions or edited lines.
 #
-# A site that both sides have is itself. Of the others, those whose lines say the same are one, whatever the functions
-# and files around are called; that much the tables of two processes tell. Which line an edited line was is learned from
-# ops that are proven to be one: from then on, every stack that the line is in is known. Owns these names; proves
-# nothing.
+# Unmatched sites with equal source lines are matched from the tables alone. Edited lines are learned from ops that are
+# proven to be matched (``learn``); every stack with such a line is then matched too.
 
 
 Frame = tuple[str, str, str]
@@ -39,58 +37,58 @@ Frame = tuple[str, str, str]
 
 Stack = tuple[Frame, ...]
 
-LARGEST = 1 << 16
-"""Sites that one side alone has; where there are more, it is another program."""
+MAX_UNMATCHED_SITES = 1 << 16
+"""Unmatched sites of a side; with more, it is another program."""
 
 
 class SiteNames:
-    """Sites of B by the names that A knows them by."""
+    """Keys of B's sites, those of renamed ones replaced by A's."""
 
     def __init__(self, a: ProcessTrace, b: ProcessTrace) -> None:
         self._own_a, self._own_b = a.tables["sites"].keys, b.tables["sites"].keys
         self.keys: Tokens = self._own_b.copy()
-        """Keys of B's sites, those of A in place of the ones that have another name."""
-        alone_a, alone_b = _only(a, self._own_b), _only(b, self._own_a)
-        if not len(alone_a) or not len(alone_b) or max(len(alone_a), len(alone_b)) > LARGEST:
-            alone_a = alone_b = []
+        """Shape [sites of B]; A's key for a site that was renamed."""
+        only_a, only_b = _unmatched_sites(a, self._own_b), _unmatched_sites(b, self._own_a)
+        if not len(only_a) or not len(only_b) or max(len(only_a), len(only_b)) > MAX_UNMATCHED_SITES:
+            only_a = only_b = []
         self.any = False
-        """Whether any site has another name."""
-        self._a, self._b = _stacks(a, alone_a), _stacks(b, alone_b)
+        """Whether any site was renamed."""
+        self._a, self._b = _stacks(a, only_a), _stacks(b, only_b)
         self._frames: dict[Frame, Frame] = {}
-        """Frames of B to what they are in A."""
-        for says in (_in_another_file, _under_another_name):
-            self._take(_one_to_one(self._a, self._b, says))
+        """Frames of B to the frames of A that they were."""
+        for key in (_without_file, _without_name):
+            self._rename(_one_to_one(self._a, self._b, key))
 
     def learn(self, a: int, b: int) -> bool:
-        """Take site ``a`` of A and ``b`` of B for one; False where that is no news, or cannot be.
+        """Match site ``a`` of A with ``b`` of B; False where they are matched already, or cannot be.
 
-        Stacks of one depth that differ in one frame tell which line was edited; others are no edited line.
+        Their stacks must have one depth and differ in one frame: the edited line.
         """
         if a not in self._a or b not in self._b:
             return False
         stack_a, stack_b = self._a[a], self._b[b]
-        apart = [(x, y) for x, y in zip(stack_a, stack_b, strict=False) if x != self._frames.get(y, y)]
-        if len(stack_a) != len(stack_b) or len(apart) != 1:
+        differing = [(x, y) for x, y in zip(stack_a, stack_b, strict=False) if x != self._frames.get(y, y)]
+        if len(stack_a) != len(stack_b) or len(differing) != 1:
             return False
-        if apart[0][1] in self._frames or apart[0][0] in self._frames.values():
+        if differing[0][1] in self._frames or differing[0][0] in self._frames.values():
             return False
-        self._frames.update((y, x) for x, y in apart)
+        self._frames.update((y, x) for x, y in differing)
         by_stack = {stack: site for site, stack in self._a.items()}
         found = [(by_stack.get(self._translated(stack)), site) for site, stack in self._b.items()]
-        self._take((i, j) for i, j in found if i is not None)
+        self._rename((i, j) for i, j in found if i is not None)
         return True
 
     def _translated(self, stack: Stack) -> Stack:
         return tuple(self._frames.get(frame, frame) for frame in stack)
 
-    def _take(self, pairs: Iterable[tuple[int, int]]) -> None:
+    def _rename(self, pairs: Iterable[tuple[int, int]]) -> None:
         for i, j in pairs:
             if i in self._a and j in self._b:
                 self.keys[j], self.any = self._own_a[i], True
                 self._frames.update((y, x) for x, y in zip(self._a.pop(i), self._b.pop(j), strict=True) if x != y)
 
 
-def _only(process: ProcessTrace, others: Tokens) -> list[int]:
+def _unmatched_sites(process: ProcessTrace, others: Tokens) -> list[int]:
     """Ids of the readable sites whose keys the other side lacks."""
     sites = process.tables["sites"]
     found: list[int] = np.flatnonzero(sites.present & ~np.isin(sites.keys, others)).tolist()
@@ -102,46 +100,46 @@ def _stacks(process: ProcessTrace, sites: Iterable[int]) -> dict[int, Stack]:
     return {i: tuple((f.file, f.function, f.source.strip()) for f in process.words.stack(i)) for i in sites}
 
 
-Says = Callable[[Frame], tuple[str, ...]]
-"""What is left of a frame where something about it may have changed. A line whose text is not known keeps its place."""
+FrameKey = Callable[[Frame], tuple[str, ...]]
+"""The part of a frame that a rename leaves as it was; the whole frame where its source line is not known."""
 
 
-def _in_another_file(frame: Frame) -> tuple[str, ...]:
+def _without_file(frame: Frame) -> tuple[str, ...]:
     return frame[1:] if frame[2] else frame
 
 
-def _under_another_name(frame: Frame) -> tuple[str, ...]:
+def _without_name(frame: Frame) -> tuple[str, ...]:
     return frame[2:] if frame[2] else frame
 
 
-def _one_to_one(a: dict[int, Stack], b: dict[int, Stack], says: Says) -> list[tuple[int, int]]:
-    """Sites of which there is one alone on either side that says the same."""
-    told_a, told_b = _by_words(a, says), _by_words(b, says)
+def _one_to_one(a: dict[int, Stack], b: dict[int, Stack], key: FrameKey) -> list[tuple[int, int]]:
+    """Pairs of sites whose key occurs exactly once on each side."""
+    groups_a, groups_b = _group_by(a, key), _group_by(b, key)
     return [
-        (found[0], told_b[words][0])
-        for words, found in told_a.items()
-        if words and len(found) == 1 and len(told_b.get(words, ())) == 1
+        (found[0], groups_b[words][0])
+        for words, found in groups_a.items()
+        if words and len(found) == 1 and len(groups_b.get(words, ())) == 1
     ]
 
 
-def _by_words(stacks: dict[int, Stack], says: Says) -> dict[tuple[tuple[str, ...], ...], list[int]]:
+def _group_by(stacks: dict[int, Stack], key: FrameKey) -> dict[tuple[tuple[str, ...], ...], list[int]]:
     found: dict[tuple[tuple[str, ...], ...], list[int]] = {}
     for site, stack in stacks.items():
-        found.setdefault(tuple(map(says, stack)), []).append(site)
+        found.setdefault(tuple(map(key, stack)), []).append(site)
     return found
 
 
 # --- view -------------------------------------------------------------------------------------------------------------
 
 
-MOST_OPENING = 1 << 16
-"""Opening rows of a window that are read."""
+MAX_OPENING_ROWS = 1 << 16
+"""Opening rows of a window that are read at most."""
 
-LEFT_OUT = "these rows are not in this slice"
+NOT_IN_SLICE = "these rows are not in this slice"
 
 
 class RowRange:
-    """Some adjacent rows of one side, with what is needed to compare them."""
+    """Adjacent rows of one side, with their hashes and tokens."""
 
     def __init__(self, view: StreamView, rows: Rows) -> None:
         self.view = view
@@ -162,37 +160,37 @@ class RowRange:
 
     @cached_property
     def computation(self) -> Tokens:
-        """Kind, op, tensor structure and skeleton of the arguments of each row, wherever it was called from."""
+        """Kind, op, tensor structure and skeleton of the arguments of each row, whatever the call site."""
         kind = self.rows.column(Column.KIND).astype(np.uint64)
         keys = (self.view.keys(t, self.rows.column(c)) for t, c in COMPUTATION)
         return mix(kind, *keys)
 
     @cached_property
-    def tokens(self) -> StretchTokens:
+    def tokens(self) -> RowTokens:
         op = self.view.keys("ops", self.rows.column(Column.OP))
         site = self.view.keys("sites", self.rows.column(Column.SITE))
         kind = self.rows.column(Column.KIND)
         structure = self._structure()
-        # an event is told from others of its kind by what it speaks of: a parameter's name stands in its scalars
+        # an event is identified by its subject as well: a parameter's name, in the scalars
         event = np.where(kind == Kind.OP, np.uint64(0), structure)
-        return StretchTokens(
+        return RowTokens(
             identity=mix(kind.astype(np.uint64), op, site, event),
             structure=structure,
             values=values_of(self.rows),
             computation=self.computation,
             operator=mix(kind.astype(np.uint64), op),
-            told=(self.rows.column(Column.DIGESTS) > 0) | self.flags(VALUE_FLAGS),
+            has_values=(self.rows.column(Column.DIGESTS) > 0) | self.flags(VALUE_FLAGS),
             draws=self.flags(RowFlag.RNG),
             links=self.rows.links,
             link_offsets=self.rows.link_offsets,
         )
 
-    def forget_names(self) -> None:
-        """Make the tokens anew: what sites are called has changed."""
+    def drop_tokens(self) -> None:
+        """Discard the tokens, as site names have changed."""
         self.__dict__.pop("tokens", None)
 
     def _structure(self) -> Tokens:
-        """The structure of each row, of a site that was only renamed as if it had the other side's name."""
+        """The structure of each row, with the other side's names of renamed sites."""
         names = self.view.other_names
         if names is None:
             return self.hashes.structure
@@ -205,13 +203,13 @@ class RowRange:
         return found
 
     @cached_property
-    def unwritten(self) -> NDArray[np.bool_]:
-        """Which rows are ops that may hold bytes that no op wrote."""
+    def marked_ops(self) -> NDArray[np.bool_]:
+        """Which rows are ops that may hold uninitialised memory."""
         found: NDArray[np.bool_] = self.flags(RowFlag.MARKED) & (self.rows.column(Column.KIND) == Kind.OP)
         return found
 
     def cut(self, start: int, stop: int) -> RowRange:
-        """Rows ``start`` to ``stop`` of the stream, with whatever has been made of these rows already."""
+        """Rows ``start`` to ``stop`` of the stream, with hashes and tokens that were computed already."""
         rows = self.rows.cut(start - self.first, stop - self.first)
         part, own = RowRange(self.view, rows), slice(start - self.first, stop - self.first)
         if "hashes" in self.__dict__:
@@ -220,13 +218,13 @@ class RowRange:
             part.computation = self.computation[own]
         if "tokens" in self.__dict__:
             whole = self.tokens
-            part.tokens = StretchTokens(
+            part.tokens = RowTokens(
                 identity=whole.identity[own],
                 structure=whole.structure[own],
                 values=whole.values[own],
                 computation=whole.computation[own],
                 operator=whole.operator[own],
-                told=whole.told[own],
+                has_values=whole.has_values[own],
                 draws=whole.draws[own],
                 links=rows.links,
                 link_offsets=rows.link_offsets,
@@ -248,13 +246,13 @@ class StreamView:
         self.process = process
         self.stream = stream
         self._other: ProcessTrace | None = None
-        self._held: RowRange | None = None
+        self._cached: RowRange | None = None
         self._firsts = [int(segment.first) for segment in stream.segments]
 
-    def compared_with(self, a: StreamView) -> None:
-        """From here on, sites that only have another name are known by the one that they have in ``a``."""
+    def use_site_names_of(self, a: StreamView) -> None:
+        """Give sites that were only renamed the keys that they have in ``a``."""
         if self._other is not a.process:
-            self._other, self._held = a.process, None
+            self._other, self._cached = a.process, None
             self.__dict__.pop("_names", None)
 
     @cached_property
@@ -263,14 +261,14 @@ class StreamView:
 
     @property
     def other_names(self) -> Tokens | None:
-        """Keys of this side's sites as the other side knows them; None: all by their own names."""
+        """Keys of this side's sites with the other side's for renamed ones; None: none was renamed."""
         return self._names.keys if self._names is not None and self._names.any else None
 
     def learn(self, site: int, own: int) -> bool:
-        """Site ``own`` is the other side's ``site``, the line edited; False: that is no news. Tokens change by it."""
+        """Match site ``own`` with the other side's ``site``, an edited line; False: nothing new. Changes tokens."""
         learned = self._names is not None and self._names.learn(site, own)
         if learned:
-            self._held = None
+            self._cached = None
         return learned
 
     @property
@@ -283,20 +281,20 @@ class StreamView:
 
     @cached_property
     def steps(self) -> NDArray[np.uint64]:
-        """The attempts that this stream's thread made, in order of their ending; shape [n, len(Step)]."""
+        """The attempts of this stream's thread, ordered by their end row; shape [n, len(Step)]."""
         steps = self.process.steps
         own = steps[steps[:, Step.STREAM] == self.stream.index]
         ordered: NDArray[np.uint64] = own[np.argsort(own[:, Step.END_ROW], kind="stable")]
         return ordered
 
     def attempt_after(self, row: int) -> NDArray[np.uint64] | None:
-        """The first attempt of this stream that ends after ``row``, read without most others; None: none does."""
+        """The first attempt of this stream that ends after ``row``; None: none does. Reads few step parts."""
         own = self._own_steps(self._step_part_after(row))
         found = own[own[:, Step.END_ROW] > np.uint64(row)]
         return found[0] if len(found) else None
 
     def attempt_before(self, row: int) -> NDArray[np.uint64] | None:
-        """The last attempt of this stream that has ended when ``row`` begins, read without most others; None: none."""
+        """The last attempt of this stream that ended before ``row``; None: none did. Reads few step parts."""
         for number in range(min(self._step_part_after(row), len(self.process.step_parts) - 1), -1, -1):
             own = self._own_steps(number)
             before: NDArray[np.uint64] = own[own[:, Step.END_ROW] <= np.uint64(row)]
@@ -334,22 +332,22 @@ class StreamView:
 
     def read(self, start: int, stop: int) -> RowRange:
         """Rows ``start`` to ``stop``; HoleError where some of them cannot be read."""
-        held = self._held
-        if held is not None and held.first <= start <= stop <= held.end:
-            return held.cut(start, stop)
+        cached = self._cached
+        if cached is not None and cached.first <= start <= stop <= cached.end:
+            return cached.cut(start, stop)
         return RowRange(self, self.stream.read(start, stop))
 
-    def hold(self, stretch: RowRange) -> None:
-        """Rows that will be read again in parts: their hashes and tokens are made once, for all of them together."""
+    def cache(self, stretch: RowRange) -> None:
+        """Cache rows that will be read again in parts, so that hashes and tokens are computed once."""
         _ = stretch.tokens
-        self._held = stretch
+        self._cached = stretch
 
     def row(self, index: int) -> tuple[Rows, int]:
-        """The rows of the segment that holds row ``index``, and its place in them; HoleError as ``read``."""
+        """The rows of the segment with row ``index``, and its place in them; HoleError as ``read``."""
         at = bisect_right(self._firsts, index) - 1
         segment = self.stream.segments[at] if at >= 0 else None
         if segment is None or index >= segment.stop:
-            self.stream.read(index, index + 1)  # says what is in the way
+            self.stream.read(index, index + 1)  # raises with the reason
             raise HoleError(f"row {index} of {self.name} cannot be read")
         return self.stream.read_segment(segment), index - segment.first
 
@@ -359,7 +357,7 @@ class StreamView:
         found: set[int] = set()
         for _, _, row in self.stream.windows:
             try:
-                rows = self.stream.read(row, min(self.rows, row + MOST_OPENING))
+                rows = self.stream.read(row, min(self.rows, row + MAX_OPENING_ROWS))
             except HoleError:
                 continue
             later = np.flatnonzero(rows.column(Column.KIND) != Kind.WINDOW)
@@ -368,8 +366,8 @@ class StreamView:
         return found
 
     def alignments(self, row: int) -> dict[int, int] | None:
-        """The largest power of two, 64 at most, that the address of each input of a row is a multiple of; those of 64
-        aside. None: not known."""
+        """Alignment in bytes of the address of each input of a row: a power of two up to 64; 64 is left out.
+        None: not known."""
         values, stream = self.process.values, self.stream.index
         lying = values.placements(stream, row)
         if not lying and not values.inputs(stream, row):
@@ -378,8 +376,8 @@ class StreamView:
         return {place: address & -address for place, address in addresses.items() if address}
 
     def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:
-        """The first (row, rows, why) of rows ``start`` to ``stop`` known to be unreadable. Reading finds more."""
-        left_out = [(first, rows, LEFT_OUT) for first, rows in self.stream.left_out]
+        """The first (row, rows, reason) in ``start`` to ``stop`` known to be unreadable. Reading may find more."""
+        left_out = [(first, rows, NOT_IN_SLICE) for first, rows in self.stream.left_out]
         found = [hole for hole in [*self.stream.holes, *left_out] if hole[0] < stop and hole[0] + hole[1] > start]
         return min(found) if found else None
 
@@ -394,11 +392,11 @@ class StreamView:
                     raise
         return max(hole[0], start)
 
-    # --- what ids stand for -----------------------------------------------------------------------------------------
+    # --- names of ids -----------------------------------------------------------------------------------------------
 
     @cached_property
     def words(self) -> Words:
-        """What ids stand for."""
+        """Names of ids."""
         return self.process.words
 
     def keys(self, table: str, ids: NDArray[np.uint32]) -> Tokens:
@@ -416,7 +414,7 @@ class StreamView:
         return self.words.module(int(rows.columns[i, Column.MODULE]))
 
     def skeleton(self, rows: Rows, i: int) -> list[Any]:
-        """What the arguments of a row are, numbers and tensors aside; of an event, the names of its cells."""
+        """The arguments of a row without numbers and tensors; for an event, the names of its cells."""
         return self.words.skeleton(int(rows.columns[i, Column.SCALARS]))
 
     def tensors(self, rows: Rows, i: int) -> list[Any]:
@@ -428,7 +426,7 @@ class StreamView:
         return self.words.stack(int(rows.columns[i, Column.SITE]))
 
     def is_inside_torch(self, rows: Rows, i: int) -> bool:
-        """Whether torch called the op of a row, not the program itself: the innermost frame is torch's."""
+        """Whether torch called the op of a row, not the program itself: the innermost frame is in torch."""
         return self.words.is_inside_torch(int(rows.columns[i, Column.SITE]))
 
     def kernel(self, rows: Rows, i: int) -> Evidence:
@@ -436,5 +434,5 @@ class StreamView:
         return self.words.evidence(int(rows.columns[i, Column.KERNEL]))
 
     def settings(self, rows: Rows, i: int) -> dict[str, object]:
-        """What torch was set to when the op of a row ran; empty where that is not known."""
+        """Settings of torch when the op of a row ran; empty where they are not known."""
         return self.words.settings(int(rows.columns[i, Column.SETTINGS]))

@@ -1,8 +1,7 @@
-"""What kind of difference a matched pair of rows shows, and how it is known whether their inputs matched.
+"""The cause of a difference between a matched pair of rows, and how it is known whether their inputs match.
 
-Owns the order of the causes. A verdict rests on facts that both sides recorded; where one is missing it says so
-rather than assume. Pairs must be handed in in execution order: every matched pair before is taken to be equal, bytes
-that no op wrote aside.
+Owns the order of the causes. A cause rests on facts that both sides recorded; where one is missing, the cause says so.
+Pairs come in execution order: all matched pairs before are assumed equal, except for uninitialised memory.
 """
 
 from __future__ import annotations
@@ -12,38 +11,36 @@ from dataclasses import dataclass, replace
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, row_at, writer_of
 from rltrace.diff.base.kernels import (
-    behind_a_name,
-    choosing,
-    chosen_text,
+    choice_text,
+    code_settings,
+    identifies_kernel,
     is_another_grid,
     kernel_differences,
-    seen_alike,
+    same_launches,
+    settings_choosing,
     settings_differences,
     settings_text,
-    tells_what_ran,
 )
 from rltrace.diff.base.model import Cause, InputsMatch, Received
 from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, skeleton_text
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.collectives import came_with, ranks_of
-from rltrace.diff.causes.inputs import Input, combined, input_is_equal, match_inputs, origin_of, same_bytes
+from rltrace.diff.causes.collectives import ranks_of, receiving_collective
+from rltrace.diff.causes.inputs import Input, combine, input_is_equal, match_inputs, origin_of, same_bytes
 from rltrace.diff.causes.rng import generators_text
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
 from rltrace.trace.kernels.evidence import kernel_text
 
-# --- lying ------------------------------------------------------------------------------------------------------------
+# --- memory alignment -------------------------------------------------------------------------------------------------
 #
-# Whether the inputs of an op lay otherwise aligned in memory on the other side: kernels choose their loops by that.
-#
-# Owns the comparison and its words. It is known of rows whose inputs were kept; a lead, no cause: measured, MKL's dot
-# and matrix-vector products give other bits where an input begins 4 or 8 bytes past a multiple of 16
-# (docs/internals/findings.md).
+# Inputs that are aligned differently in memory, by which kernels choose their loops; known for rows whose inputs were
+# recorded. It is a hint, not a cause: MKL's dot and matrix-vector products give different bits where an input begins 4
+# or 8 bytes past a multiple of 16 (docs/internals/findings.md).
 
 
 def alignments_text(a: RowAt, b: RowAt) -> str:
-    """``; input 0 begins at a multiple of 64 bytes in A, of 4 in B, …``; "" where it is the same, or not known."""
+    """``; input 0 … is aligned to 64 bytes in A, to 4 in B, …``; "" where that is equal, or not known."""
     on_a, on_b = a.view.alignments(a.index), b.view.alignments(b.index)
     if on_a is None or on_b is None:
         return ""
@@ -56,34 +53,32 @@ def alignments_text(a: RowAt, b: RowAt) -> str:
     return f"; {what}, and kernels choose their loops by alignment"
 
 
-# --- opening ----------------------------------------------------------------------------------------------------------
+# --- opening rows -----------------------------------------------------------------------------------------------------
 #
-# What the opening rows of a window prove: the digests of everything that had a history when recording began.
-#
-# Within a window, a parameter comes from outside as far as links tell. Owns the look-up that tells it from an
-# observation.
+# The opening rows of a window hold the digests of all tensors that existed when it began. By its links, a parameter in
+# a window is outside data; these digests distinguish it from an observation.
 
 
-def was_equal_when_the_window_began(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
-    """Whether an input that differs now is known to have been equal when the recording of ops began.
+def equal_at_window_start(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
+    """Whether an input that differs is known to have been equal when the recording of ops began.
 
-    ``x`` and ``y`` are the input's links; at least one of them says "outside".
+    ``x`` and ``y`` are the input's links, of which at least one is outside.
     """
-    held_a, held_b = held_at_opening(scene.a, a, x), held_at_opening(scene.b, b, y)
+    digests_a, digests_b = opening_digests_of(context.a, a, x), opening_digests_of(context.b, b, y)
     if x.distance == y.distance == Origin.OUTSIDE:
-        return bool({x.digest, y.digest} & held_a & held_b)
-    return bool({x.digest, y.digest} & (held_a or written(a, x)) & (held_b or written(b, y)))
+        return bool({x.digest, y.digest} & digests_a & digests_b)
+    return bool({x.digest, y.digest} & (digests_a or written_digests(a, x)) & (digests_b or written_digests(b, y)))
 
 
-def held_before_the_window(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
-    """Whether one side knows the writer of an input, and for the other it is from before its window."""
+def predates_window(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
+    """Whether one side knows the producer of an input, which the other side had before its window."""
     if x.distance == y.distance:
         return False
-    view, digest = (scene.a, x.digest) if x.distance == Origin.OUTSIDE else (scene.b, y.digest)
+    view, digest = (context.a, x.digest) if x.distance == Origin.OUTSIDE else (context.b, y.digest)
     return digest in view.opening_digests
 
 
-def held_at_opening(view: StreamView, row: RowAt, link: Link) -> set[int]:
+def opening_digests_of(view: StreamView, row: RowAt, link: Link) -> set[int]:
     return view.opening_digests if link.distance == Origin.OUTSIDE else set()
 
 
@@ -93,15 +88,15 @@ def is_opening(row: RowAt) -> bool:
 
 
 def digests_of(row: RowAt) -> set[int]:
-    """What a row wrote, or, of an opening row, what it found."""
+    """Digests of what a row wrote; for an opening row, of the tensor that it describes."""
     if is_opening(row):
         start, stop = row.rows.digest_offsets[row.place : row.place + 2]
         return set(row.rows.digests[start:stop].tolist())
     return set(row.rows.outputs(row.place))
 
 
-def written(row: RowAt, link: Link) -> set[int]:
-    """Digests of what the row that a link leads to wrote."""
+def written_digests(row: RowAt, link: Link) -> set[int]:
+    """Digests of the outputs of the row that a link leads to."""
     if not 0 < link.distance <= row.index:
         return set()
     try:
@@ -114,34 +109,34 @@ def written(row: RowAt, link: Link) -> set[int]:
 # --- causes -----------------------------------------------------------------------------------------------------------
 
 
-LONGEST_TRAIL = 256
-"""How many marked rows are followed back to the first one."""
+MAX_TRAIL = 256
+"""Marked rows that are followed back at most to find the first one."""
 
 COMPILED = "inductor."
-"""How the operators of regions that torch.compile has made begin."""
+"""Start of the operator names of regions compiled by torch.compile."""
 
-NOT_TRIED = "whether it is deterministic was not tried"
+NOT_RERUN = "whether it is deterministic was not tried"
 
 
-def tried_text(times: int, repeats: bool) -> str:
-    """In place of ``NOT_TRIED``, of an op that was called again where it ran."""
+def rerun_text(times: int, repeats: bool) -> str:
+    """The clause that replaces ``NOT_RERUN`` for an op that was called again while it was recorded."""
     words = "is deterministic" if repeats else "is nondeterministic"
     return f"re-executed {times:,} times on its inputs while it was recorded, it {words}"
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Where the origin of a difference is, and what it is."""
+    """The origin of a difference, and its cause."""
 
     a: RowAt
     b: RowAt
-    decided: Judgement
+    judgement: Judgement
 
 
-def judge(scene: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Classification:
+def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Classification:
     """The cause of the first pair that differs."""
-    inputs = match_inputs(scene, a, b)
-    known = combined(inputs)
+    inputs = match_inputs(context, a, b)
+    known = combine(inputs)
     if not a.is_op:
         cause, why = event_cause(a)
         return Classification(a, b, Judgement(cause, InputsMatch.UNKNOWN, why))
@@ -150,37 +145,37 @@ def judge(scene: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> Cla
     if difference.rng:
         why = "the RNG state already differed before the op drew: another seed, or an earlier extra draw"
         return Classification(a, b, Judgement(Cause.RNG, known, why))
-    marked = _marked_origin(scene, a, b, inputs)
+    marked = _marked_origin(context, a, b, inputs)
     if marked is not None:
         return marked
-    unequal = [entered for entered in inputs if entered.match is InputsMatch.DIFFER]
+    unequal = [operand for operand in inputs if operand.match is InputsMatch.DIFFER]
     if unequal:
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
-        return Classification(a, b, _of_input(scene, a, b, (outside or unequal)[0]))
-    strangers = _written_by_strangers(scene, a, b, inputs)
-    if strangers is not None:
-        return Classification(a, b, strangers)
+        return Classification(a, b, _input_judgement(context, a, b, (outside or unequal)[0]))
+    unmatched = _written_by_unmatched_ops(context, a, b, inputs)
+    if unmatched is not None:
+        return Classification(a, b, unmatched)
     if difference.structure or difference.arguments:
         return Classification(a, b, Judgement(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
-    return Classification(a, b, _noting_region(_noting_memory(_of_kernel(scene, a, b, known), a, b), a))
+    return Classification(a, b, _add_region_note(_add_memory_note(_kernel_judgement(context, a, b, known), a, b), a))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _of_input(scene: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgement:
+def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> Judgement:
     """The cause where an input's bytes differ though every earlier matched op is equal."""
-    what = input_text(a, entered.place)
-    x, y = entered.a, entered.b
+    what = input_text(a, operand.place)
+    x, y = operand.a, operand.b
     if Origin.OUTSIDE in (x.distance, y.distance):
-        received = _received(scene, a, x, b, y)
+        received = _received(context, a, x, b, y)
         if received is not None:
             why = f"{what} came from other processes with {received.op} (row {received.a_index:,}) and differs"
             return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
-        if was_equal_when_the_window_began(scene, a, x, b, y):
+        if equal_at_window_start(context, a, x, b, y):
             why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
             return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
-        if held_before_the_window(scene, a, x, b, y):
+        if predates_window(context, a, x, b, y):
             why = f"{what} dates from before the recording of ops began on one side, and differs"
             return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
         why = f"{what} came from outside (no recorded op wrote it) and differs"
@@ -190,10 +185,10 @@ def _of_input(scene: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgeme
     opening = _from_opening_row(a, x, b, y, what)
     if opening is not None:
         return opening
-    writers = _writers(scene, a, x, b, y)
+    writers = _writers(context, a, x, b, y)
     if writers is not None:
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {writers}")
-    several = _several(x.distance, y.distance)
+    several = _several_writers(x.distance, y.distance)
     if several is not None:
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, f"{what} was last written by {several}")
     if Origin.UNKNOWN in (x.distance, y.distance):
@@ -205,16 +200,16 @@ def _of_input(scene: DiffContext, a: RowAt, b: RowAt, entered: Input) -> Judgeme
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
 
 
-def _received(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
-    """The collective with which both sides were sent an input; None where either was not, or it is not one op."""
-    with_a, with_b = came_with(a, x), came_with(b, y)
-    if with_a is None or with_b is None or scene.matching.partner(with_a.index) != with_b.index:
+def _received(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
+    """The matched collective that both sides received an input from; None: there is none."""
+    call_a, call_b = receiving_collective(a, x), receiving_collective(b, y)
+    if call_a is None or call_b is None or context.matching.partner(call_a.index) != call_b.index:
         return None
-    return Received(with_a.op, with_a.index, with_b.index, ranks_of(with_a))
+    return Received(call_a.op, call_a.index, call_b.index, ranks_of(call_a))
 
 
-def _several(x: int, y: int) -> str | None:
-    """Who wrote an input, where that is several ops on one side alone; by where its links lead."""
+def _several_writers(x: int, y: int) -> str | None:
+    """The writers of an input that several ops wrote on one side only; None otherwise. ``x``, ``y``: link origins."""
     if (x == Origin.MIXED) == (y == Origin.MIXED):
         return None
     one, other = ("A", "B") if x == Origin.MIXED else ("B", "A")
@@ -222,7 +217,7 @@ def _several(x: int, y: int) -> str | None:
 
 
 def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Judgement | None:
-    """The cause where the last that is known of an input is what a window began with."""
+    """The cause where the last producer of an input is an opening row of a window; None otherwise."""
     writer_a, writer_b = writer_of(a, x), writer_of(b, y)
     if writer_a is None or writer_b is None or not (is_opening(writer_a) or is_opening(writer_b)):
         return None
@@ -233,54 +228,54 @@ def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Judgem
     return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)
 
 
-def _writers(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
-    """Who wrote an input, where that is not the same op on both sides."""
+def _writers(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> str | None:
+    """The writers of an input, where they are not matched ops; None otherwise."""
     writer_a, writer_b = writer_of(a, x), writer_of(b, y)
-    if writer_a is None or writer_b is None or scene.matching.partner(writer_a.index) == writer_b.index:
+    if writer_a is None or writer_b is None or context.matching.partner(writer_a.index) == writer_b.index:
         return None
     wrote_a, wrote_b = (writer.rows.outputs(writer.place) for writer in (writer_a, writer_b))
-    if wrote_a and wrote_a == wrote_b:  # one of two equal ops: whichever it was, what it wrote is what B's wrote
+    if wrote_a and wrote_a == wrote_b:  # one of two equal ops: both wrote the same
         return None
     return f"{writer_a} in A (row {writer_a.index:,}) and by {writer_b} in B (row {writer_b.index:,})"
 
 
-def _written_by_strangers(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
-    """The cause where nobody read an input on both sides, and ops that are not the same wrote it last."""
-    for entered in inputs:
-        if entered.match is InputsMatch.UNKNOWN and not input_is_equal(scene, a, b, entered.place):
-            writers = _writers(scene, a, entered.a, b, entered.b)
+def _written_by_unmatched_ops(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
+    """The cause where an input was not read on both sides, and unmatched ops wrote it last; None otherwise."""
+    for operand in inputs:
+        if operand.match is InputsMatch.UNKNOWN and not input_is_equal(context, a, b, operand.place):
+            writers = _writers(context, a, operand.a, b, operand.b)
             if writers is None:
-                writers = _several(origin_of(a, entered.a), origin_of(b, entered.b))
+                writers = _several_writers(origin_of(a, operand.a), origin_of(b, operand.b))
             if writers is not None:
-                why = f"{input_text(a, entered.place)} was last written by {writers}"
+                why = f"{input_text(a, operand.place)} was last written by {writers}"
                 return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
     return None
 
 
-def _marked_origin(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Classification | None:
-    """The first op that read unwritten memory, where an input of this unmarked pair goes back to one that differs."""
+def _marked_origin(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Classification | None:
+    """The first marked op that differs and that an input of this unmarked pair depends on; None: there is none."""
     if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.MARKED:
         return None
-    found = _marked_producer(scene, a, b, inputs)
+    found = _marked_producer(context, a, b, inputs)
     if found is None:
         return None
     origin = found
-    for _ in range(LONGEST_TRAIL):
-        earlier = _marked_producer(scene, *origin, match_inputs(scene, *origin))
+    for _ in range(MAX_TRAIL):
+        earlier = _marked_producer(context, *origin, match_inputs(context, *origin))
         if earlier is None:
             break
         origin = earlier
     why = f"it may have read uninitialised memory: its outputs differ, and {a} (row {a.index:,}) computes with them"
-    return Classification(*origin, Judgement(Cause.UNINITIALISED, combined(match_inputs(scene, *origin)), why))
+    return Classification(*origin, Judgement(Cause.UNINITIALISED, combine(match_inputs(context, *origin)), why))
 
 
-def _marked_producer(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
-    for entered in inputs:
-        writer_a, writer_b = writer_of(a, entered.a), writer_of(b, entered.b)
-        if entered.match is InputsMatch.READ or writer_a is None or writer_b is None:
+def _marked_producer(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
+    for operand in inputs:
+        writer_a, writer_b = writer_of(a, operand.a), writer_of(b, operand.b)
+        if operand.match is InputsMatch.READ or writer_a is None or writer_b is None:
             continue
         flags = writer_a.rows.flags(writer_a.place) | writer_b.rows.flags(writer_b.place)
-        matched = scene.matching.partner(writer_a.index) == writer_b.index
+        matched = context.matching.partner(writer_a.index) == writer_b.index
         if matched and flags & RowFlag.MARKED and not same_bytes(writer_a, None, writer_b, None):
             return writer_a, writer_b
     return None
@@ -290,7 +285,7 @@ def _marked_producer(scene: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]
 
 
 def event_cause(a: RowAt) -> tuple[Cause, str]:
-    """Cause of a difference in a row that is no op."""
+    """Cause of a difference in an event."""
     kind = int(a.rows.columns[a.place, Column.KIND])
     if kind == Kind.WINDOW:
         name = " ".join(filter(None, [a.module, skeleton_text(a)]))
@@ -300,64 +295,64 @@ def event_cause(a: RowAt) -> tuple[Cause, str]:
     return Cause.UNKNOWN, f"the {a.op} differs"
 
 
-def _noting_memory(decided: Judgement, a: RowAt, b: RowAt) -> Judgement:
-    """Where an op writes over what it reads, the order in which its kernel goes through memory decides the result."""
-    why = decided.explanation + alignments_text(a, b)
+def _add_memory_note(judgement: Judgement, a: RowAt, b: RowAt) -> Judgement:
+    """Add how inputs are aligned, and whether source and destination overlap, so that the access order matters."""
+    why = judgement.explanation + alignments_text(a, b)
     if (a.rows.flags(a.place) | b.rows.flags(b.place)) & RowFlag.OVERLAPPING:
         why += "; it writes memory that it also reads (source and destination overlap), so its result depends on the"
         why += " order in which a kernel accesses it"
-    return replace(decided, explanation=why)
+    return replace(judgement, explanation=why)
 
 
-def _noting_region(decided: Judgement, a: RowAt) -> Judgement:
-    """What torch.compile has made is one op: that it gave something else is known, and no more."""
+def _add_region_note(judgement: Judgement, a: RowAt) -> Judgement:
+    """Add that a compiled region is recorded as one op."""
     if not a.op.startswith(COMPILED):
-        return decided
+        return judgement
     inside = "a compiled region is recorded as one op; record --compile eager runs it op by op"
-    return replace(decided, explanation=f"{decided.explanation}; {inside}")
+    return replace(judgement, explanation=f"{judgement.explanation}; {inside}")
 
 
-def _of_kernel(scene: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
-    """The cause where outputs differ and nothing that went in is known to.
+def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMatch) -> Judgement:
+    """The cause where outputs differ and no input is known to differ.
 
-    That another kernel ran explains a difference only where the inputs match. Where that is not known it is a lead.
+    Another kernel explains a difference only where the inputs match; where that is not known, it is a hint.
     """
     same_state = "; the RNG state is the same" if a.rows.rng(a.place) is not None else ""
-    another = _another_kernel(scene, a, b)
+    reason = _kernel_difference(context, a, b)
     if known is InputsMatch.UNKNOWN:
-        lead = f"; {another}, which explains it if they match" if another else ""
+        lead = f"; {reason}, which explains it if they match" if reason else ""
         why = f"its outputs differ, and not all of its inputs could be compared{same_state}{lead}"
         return Judgement(Cause.UNKNOWN, known, why)
     start = f"its inputs match and its outputs differ{same_state}"
-    if another:
-        return Judgement(Cause.KERNEL, known, f"{start}: {another}")
-    known_a, known_b = tells_what_ran(a.kernel), tells_what_ran(b.kernel)
+    if reason:
+        return Judgement(Cause.KERNEL, known, f"{start}: {reason}")
+    known_a, known_b = identifies_kernel(a.kernel), identifies_kernel(b.kernel)
     if known_a and known_b:
-        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_TRIED}"
+        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_RERUN}"
         return Judgement(Cause.SAME_KERNEL, known, why)
     missing = "either side" if not known_a and not known_b else "A" if not known_a else "B"
     return Judgement(Cause.COMPUTATION, known, f"{start}; the kernel is unknown on {missing}")
 
 
-def _another_kernel(scene: DiffContext, a: RowAt, b: RowAt) -> str | None:
-    """In what the kernels of the two sides differ, by the rows' own evidence or else by what selects kernels."""
+def _kernel_difference(context: DiffContext, a: RowAt, b: RowAt) -> str | None:
+    """How the kernels differ, by the evidence of the rows or else by the settings that select kernels; None: equal."""
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
-    under = settings_text(a.op, (a.kernel, b.kernel), settings_differences(a.settings, b.settings))
+    by_settings = settings_text(a.op, (a.kernel, b.kernel), settings_differences(a.settings, b.settings))
     if differences:
         what = "the same kernel ran on another grid" if is_another_grid(a.kernel, b.kernel) else "another kernel ran"
-        chosen = chosen_text(a.op, a.kernel, b.kernel, scene.settings)
-        return f"{what} ({', '.join(differences)}){chosen}" + (f"; {under}" if under else "")
-    if under and not seen_alike(a.kernel, b.kernel):
-        return under
-    settings, what = scene.settings, "the settings that select kernels differ"
-    if seen_alike(a.kernel, b.kernel):
+        chosen = choice_text(a.op, a.kernel, b.kernel, context.settings)
+        return f"{what} ({', '.join(differences)}){chosen}" + (f"; {by_settings}" if by_settings else "")
+    if by_settings and not same_launches(a.kernel, b.kernel):
+        return by_settings
+    settings, what = context.settings, "the settings that select kernels differ"
+    if same_launches(a.kernel, b.kernel):
         settings, what = (
-            behind_a_name(settings),
+            code_settings(settings),
             "kernels of the same name ran, but the code behind the name may differ",
         )
     if not settings:
         return None
-    first = choosing(a.op, a.kernel, b.kernel, settings)
+    first = settings_choosing(a.op, a.kernel, b.kernel, settings)
     ranked = [*first, *(setting for setting in settings if setting not in first)]
     names = ", ".join(f"{d.name} {d.a or 'unset'} against {d.b or 'unset'}" for d in ranked[:3])
     more = "" if len(settings) <= 3 else f" and {len(settings) - 3} more"

@@ -1,7 +1,7 @@
-"""Collectives: where the processes of a program meet, and with which of them what an op reads came in.
+"""Collectives: the ops through which processes exchange data, and the collective that an input was received from.
 
-Owns which operators these are, which way they carry data, and how they are counted within a stream: the nth of a group
-is one event of all members. Looks at one stream at a time; what follows for several is ``order.py``'s.
+Owns which operators these are, the direction of their data, and how they are counted within a stream: the nth one of a
+group is the same collective in all members. Reads one stream at a time; ``finding_order`` relates several.
 """
 
 from __future__ import annotations
@@ -42,45 +42,45 @@ ARRIVING = frozenset(
         "recv_any_source_",
     )
 )
-"""Have something sent into what their first argument holds, if it holds anything."""
+"""Receive data into the tensors of their first argument, if it has any."""
 
 IN_FLIGHT = frozenset(f"_c10d_functional.{name}" for name in FUNCTIONAL)
-"""Return before what they return has been sent."""
+"""Return before their data has arrived."""
 
 FROM_ONE = frozenset({"c10d.broadcast_", "c10d.scatter_", "_c10d_functional.broadcast", "_c10d_functional.broadcast_"})
 TO_ONE = frozenset({"c10d.reduce_", "c10d.gather_"})
 BETWEEN_TWO = {"c10d.send": True, "c10d.recv_": False}
 """True: this process sends."""
 OTHERS = frozenset({"c10d.barrier", "c10d.monitored_barrier_"})
-NOT_ORDERED = frozenset(
+UNORDERED = frozenset(
     {"c10d.recv_any_source_"} | {f"_c10d_functional.{n}" for n in ("irecv", "isend", "batch_p2p_ops")}
 )
-"""Between two processes, of which the row does not name the other."""
+"""Point-to-point ops whose rows do not name the other process."""
 
-AT_ONCE = 1 << 14
-LONGEST_SCAN = 1 << 23
-"""Rows of a stream that are read at most to count its collectives."""
+CHUNK_ROWS = 1 << 14
+MAX_SCANNED = 1 << 23
+"""Rows of a stream that are read at most to count collectives."""
 
 Key = tuple[object, ...]
-"""What a collective is counted by: its group, and for two processes who sends to whom."""
+"""What collectives are counted by: the group; for point-to-point ops also the sender and the receiver."""
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """One row that meets the rows of other processes."""
+class CollectiveCall:
+    """The row of a collective, as one process runs it."""
 
     row: int
     op: str
     ranks: tuple[int, ...]
-    """Who takes part, by rank in the whole program."""
+    """Ranks of the participants within the whole program."""
     own: int
     key: Key
     senders: frozenset[int]
-    """Whose data others may have after it."""
+    """Ranks whose data others may have after it."""
     receivers: frozenset[int]
-    """Who has data of others after it."""
-    at_once: bool
-    """Data is there when it returns."""
+    """Ranks that have data of others after it."""
+    synchronous: bool
+    """The data has arrived when it returns."""
 
 
 @dataclass
@@ -88,39 +88,43 @@ class CollectiveLog:
     """The collectives of a stream from one row to another."""
 
     counts: Counter[Key] = field(default_factory=Counter)
-    """How many began before the last row, by what they are counted by."""
+    """Number of collectives that began before the last row."""
     ops: dict[Key, list[str]] = field(default_factory=dict)
-    """Their names, in order."""
-    done: dict[Key, list[tuple[int, Meeting]]] = field(default_factory=dict)
-    """(how many of its like were before it, the meeting) of each that was over by the last row."""
+    """Their operators, in order."""
+    completed: dict[Key, list[tuple[int, CollectiveCall]]] = field(default_factory=dict)
+    """(number within its key, collective) of each that was complete by the last row."""
 
-    def is_over(self, number: int, meeting: Meeting) -> None:
-        self.done.setdefault(meeting.key, []).append((number, meeting))
+    def complete(self, number: int, call: CollectiveCall) -> None:
+        self.completed.setdefault(call.key, []).append((number, call))
 
 
-def met(view: StreamView, start: int, last: int) -> CollectiveLog | None:
-    """The collectives of rows ``start`` to ``last``; None where that cannot be known.
+def collectives_between(view: StreamView, start: int, last: int) -> CollectiveLog | None:
+    """The collectives of rows ``start`` to ``last``; None where the rows are too many, or cannot be read.
 
-    One that does not wait counts as over when a row has read what came with it.
+    An asynchronous one counts as complete once a row has read what it received.
     """
-    if last - start > LONGEST_SCAN:
+    if last - start > MAX_SCANNED:
         return None
     found = CollectiveLog()
     names = [_name(op) for op in view.process.tables["ops"].payloads]
-    arrivals: list[tuple[int, Meeting] | None] = []
+    incoming: list[tuple[int, CollectiveCall] | None] = []
     try:
-        for at in range(start, last + 1, AT_ONCE):
-            stretch = view.read(at, min(at + AT_ONCE, last + 1))
-            _take(found, stretch, names, arrivals, last)
+        for at in range(start, last + 1, CHUNK_ROWS):
+            stretch = view.read(at, min(at + CHUNK_ROWS, last + 1))
+            _add_collectives(found, stretch, names, incoming, last)
     except HoleError:
         return None
     return found
 
 
-def _take(
-    found: CollectiveLog, stretch: RowRange, names: list[str], arrivals: list[tuple[int, Meeting] | None], last: int
+def _add_collectives(
+    found: CollectiveLog,
+    stretch: RowRange,
+    names: list[str],
+    incoming: list[tuple[int, CollectiveCall] | None],
+    last: int,
 ) -> None:
-    """Add the collectives of some rows; ``arrivals``: of each row so far that has anything sent, unless it is over."""
+    """Add the collectives of a range. ``incoming``: one entry per receiving row so far; None once it is complete."""
     view, rows = stretch.view, stretch.rows
     places = _rows_of(rows, [name.startswith(("c10d.", "_c10d_functional.")) for name in names])
     readers = _readers(rows)
@@ -128,28 +132,28 @@ def _take(
     for i in [*places.tolist(), len(rows)]:
         while at < len(readers[0]) and readers[0][at] <= i:
             back = int(readers[1][at])
-            if 0 < back <= len(arrivals) and (over := arrivals[-back]) is not None:
-                found.is_over(*over)
-                arrivals[-back] = None
+            if 0 < back <= len(incoming) and (call_before := incoming[-back]) is not None:
+                found.complete(*call_before)
+                incoming[-back] = None
             at += 1
         if i == len(rows):
             break
         name = names[int(rows.columns[i, Column.OP])]
-        meeting = meeting_at(view, rows, i, name)
-        here = None
-        if meeting is not None and stretch.first + i < last:
-            here = found.counts[meeting.key], meeting
-            found.counts[meeting.key] += 1
-            found.ops.setdefault(meeting.key, []).append(meeting.op)
-            if meeting.at_once:
-                found.is_over(*here)
-                here = None
+        call = collective_at(view, rows, i, name)
+        pending = None
+        if call is not None and stretch.first + i < last:
+            pending = found.counts[call.key], call
+            found.counts[call.key] += 1
+            found.ops.setdefault(call.key, []).append(call.op)
+            if call.synchronous:
+                found.complete(*pending)
+                pending = None
         if arrives(view, rows, i, name):
-            arrivals.append(here)
+            incoming.append(pending)
 
 
 def _readers(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that read what other processes sent, by place, and with which collective before them it came."""
+    """Places of rows that read received data, and how many receiving rows back its collective is."""
     slots = (rows.links >> 2) & SLOT_UNKNOWN
     sent = np.flatnonzero((rows.links & 1 != 0) & (rows.links >> 12 == Origin.OUTSIDE) & (slots < SLOT_UNKNOWN))
     return np.searchsorted(rows.link_offsets, sent, side="right") - 1, slots[sent]
@@ -158,45 +162,47 @@ def _readers(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 # --- one row --------------------------------------------------------------------------------------------------------
 
 
-def meeting_at(view: StreamView, rows: Rows, i: int, name: str) -> Meeting | None:
-    """What the row of a collective is; None where it does not say who takes part."""
+def collective_at(view: StreamView, rows: Rows, i: int, name: str) -> CollectiveCall | None:
+    """The collective of a row; None where the row does not record its participants."""
     words = view.skeleton(rows, i)
-    told = next(filter(None, map(_group, words)), None)
-    if told is None or name in NOT_ORDERED:
+    group_of = next(filter(None, map(_group, words)), None)
+    if group_of is None or name in UNORDERED:
         return None
-    group, own, ranks = told
+    group, own, ranks = group_of
     everyone = frozenset(ranks)
-    at_once = name.startswith("c10d.") and any(word is False for word in words)
-    other = _other(rows, i, ranks)
+    synchronous = name.startswith("c10d.") and any(word is False for word in words)
+    peer = _peer(rows, i, ranks)
     if name in BETWEEN_TWO:
-        if other is None:
+        if peer is None:
             return None
-        sender, receiver = (own, other) if BETWEEN_TWO[name] else (other, own)
+        sender, receiver = (own, peer) if BETWEEN_TWO[name] else (peer, own)
         key: Key = (group, sender, receiver)
-        return Meeting(rows.first + i, "", ranks, own, key, frozenset({sender}), frozenset({receiver}), at_once)
-    one = frozenset() if other is None else frozenset({other})
+        return CollectiveCall(
+            rows.first + i, "", ranks, own, key, frozenset({sender}), frozenset({receiver}), synchronous
+        )
+    one = frozenset() if peer is None else frozenset({peer})
     senders = one if name in FROM_ONE else everyone
     receivers = one if name in TO_ONE else everyone
-    return Meeting(rows.first + i, name, ranks, own, (group,), senders, receivers, at_once)
+    return CollectiveCall(rows.first + i, name, ranks, own, (group,), senders, receivers, synchronous)
 
 
 def arrives(view: StreamView, rows: Rows, i: int, name: str) -> bool:
-    """Whether other processes send something with the row, which links count."""
+    """Whether the row receives data, and so is counted by links."""
     if name in IN_FLIGHT:
         return True
     words = view.skeleton(rows, i) if name in ARRIVING else []
     return bool(words) and _holds_tensor(words[0])
 
 
-def came_with(row: RowAt, link: Link) -> RowAt | None:
-    """The collective with which other processes sent what a row read; None where they did not, or it is not said."""
+def receiving_collective(row: RowAt, link: Link) -> RowAt | None:
+    """The collective that an input was received from; None: it was not received, or that is not recorded."""
     if link.distance != Origin.OUTSIDE or link.slot is None or link.digest is None:
         return None
     names = [_name(op) for op in row.view.process.tables["ops"].payloads]
     left, stop = link.slot, row.index
     try:
-        while stop > max(0, row.index - LONGEST_SCAN):
-            rows = row.view.read(max(0, stop - AT_ONCE), stop).rows
+        while stop > max(0, row.index - MAX_SCANNED):
+            rows = row.view.read(max(0, stop - CHUNK_ROWS), stop).rows
             for i in _rows_of(rows, [name in ARRIVING or name in IN_FLIGHT for name in names])[::-1].tolist():
                 left -= arrives(row.view, rows, i, names[int(rows.columns[i, Column.OP])])
                 if not left:
@@ -208,7 +214,7 @@ def came_with(row: RowAt, link: Link) -> RowAt | None:
 
 
 def own_rank(process: ProcessTrace) -> int | None:
-    """The rank of a process, as it was told to a collective; None where none was."""
+    """The rank of a process, as its collectives recorded it; None: there are none."""
     for payload in process.tables["scalars"].payloads:
         for word in payload if isinstance(payload, list) else ():
             if (group := _group(word)) is not None:
@@ -217,7 +223,7 @@ def own_rank(process: ProcessTrace) -> int | None:
 
 
 def first_row(view: StreamView, step: int) -> int | None:
-    """The row of a stream at which a step begins; None where the step before was not ended by the stream."""
+    """The row of a stream at which a step begins; None where another stream ended the step before."""
     if step == 0:
         return 0
     steps = view.process.steps
@@ -226,27 +232,27 @@ def first_row(view: StreamView, step: int) -> int | None:
 
 
 def ranks_of(row: RowAt) -> tuple[int, ...]:
-    """Who takes part in a collective."""
-    meeting = meeting_at(row.view, row.rows, row.place, _name(row.op))
-    return meeting.ranks if meeting is not None else ()
+    """Ranks of the participants of a collective; empty: not known."""
+    call = collective_at(row.view, row.rows, row.place, _name(row.op))
+    return call.ranks if call is not None else ()
 
 
-def _rows_of(rows: Rows, wanted: list[bool]) -> NDArray[np.int64]:
-    """Places of the rows of operators that are ``wanted``, by id."""
-    if not any(wanted):
+def _rows_of(rows: Rows, selected: list[bool]) -> NDArray[np.int64]:
+    """Places of the rows of operators that are ``selected``, by id."""
+    if not any(selected):
         return np.empty(0, np.int64)
-    return np.flatnonzero(np.array(wanted)[rows.column(Column.OP)] & (rows.column(Column.KIND) == Kind.OP))
+    return np.flatnonzero(np.array(selected)[rows.column(Column.OP)] & (rows.column(Column.KIND) == Kind.OP))
 
 
-def _other(rows: Rows, i: int, ranks: tuple[int, ...]) -> int | None:
-    """The process that a row names by its first number, the rank within the group."""
+def _peer(rows: Rows, i: int, ranks: tuple[int, ...]) -> int | None:
+    """Rank of the process that a row names by its first number, a rank within the group; None: not known."""
     at, end = rows.integer_offsets[i : i + 2].tolist()
     number = int(rows.integers[at]) if at < end else -1
     return ranks[number] if 0 <= number < len(ranks) else None
 
 
 def _group(word: object) -> tuple[str, int, tuple[int, ...]] | None:
-    """A group's name, the own rank and all of its members', in the order of their ranks within it."""
+    """(name, own rank, ranks of all members in the order of their ranks within the group); None: not a group."""
     if not isinstance(word, dict) or not isinstance(word.get("ranks"), list):
         return None
     name, own, ranks = word.get("group"), word.get("rank"), word["ranks"]

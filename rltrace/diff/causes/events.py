@@ -1,9 +1,9 @@
-"""Events that differ, and which of them a difference of values goes back to.
+"""Events that differ, and the event that a difference of values goes back to.
 
-What an environment returned matters where an op takes it in: an environment that is reset once without a seed, so as to
-ask for the shape of an observation, differs in every run and changes nothing. So events decide nothing by themselves.
-Owns the way back from a difference that came in from outside to the event that brought it in: the one that tells the
-very bytes that the op took in; else the one from which on everything differs that this environment tells.
+What an environment returned matters only where an op reads it: an environment that is reset once without a seed, to
+get the shape of an observation, differs in every run and changes nothing. So events alone decide no verdict. Outside
+data that differs goes back to the event with these very bytes; else to the event from which on all events of an
+environment differ.
 """
 
 from __future__ import annotations
@@ -25,33 +25,31 @@ from rltrace.trace.read.names import Site
 
 # --- event pairs ------------------------------------------------------------------------------------------------------
 #
-# Events that both sides have, read back from a place in two matched streams.
-#
-# Owns what a pair of them tells, and the way from row to row.
+# Matched events, read backwards from a place in two matched streams.
 
 
 GENERATORS = ("own generator", "Python generator", "NumPy generator")
-"""Evidence of environments' events: states before them."""
+"""Evidence cells of environment events: RNG states before them."""
 
-TOLD = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP, Kind.CHECKPOINT)
-"""Events that bring something in."""
+INPUT_EVENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP, Kind.CHECKPOINT)
+"""Events through which outside data enters."""
 
-PIECE = 1 << 14
-"""Rows that are read at a time, from the difference back."""
+CHUNK_ROWS = 1 << 14
+"""Rows that are read at a time, backwards from the difference."""
 
-FAR, FARTHEST = 1 << 17, 1 << 21
-"""Rows that are gone back at most, to the first event met, and while events differ."""
+MAX_ROWS_BACK, MAX_ROWS_BACK_OPEN = 1 << 17, 1 << 21
+"""Rows that are searched backwards at most; the second limit while all events of an environment differ."""
 
 
 class MatchedEvent(Protocol):
-    """An event that both sides have, wherever it was read."""
+    """An event of both sides, of two traces or of a trace and a running program."""
 
     event_a: Event
     event_b: Event
 
     @property
     def row(self) -> int:
-        """Where it is in its stream; of two traces, in A's."""
+        """Its row; in a comparison of two traces, A's."""
 
     @property
     def op(self) -> str:
@@ -59,17 +57,17 @@ class MatchedEvent(Protocol):
 
     @property
     def module(self) -> str:
-        """Whose it is."""
+        """Its owner: the class of an environment, for example."""
 
     @property
     def place(self) -> str:
-        """Of B's, as ``train.py:12``; empty where it is not known."""
+        """Call site in B, ``train.py:12``; "" where it is not known."""
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """Names of the cells that both tell and that differ."""
-        told_a, told_b = self.event_a.compared, self.event_b.compared
-        return tuple(name for name, cell in told_a.items() if name in told_b and not _same(cell, told_b[name]))
+        """Names of the cells that both have and that differ."""
+        cells_a, cells_b = self.event_a.compared, self.event_b.compared
+        return tuple(name for name, cell in cells_a.items() if name in cells_b and not _same(cell, cells_b[name]))
 
     @property
     def is_seeded(self) -> bool:
@@ -78,19 +76,19 @@ class MatchedEvent(Protocol):
         return seeds[0] == seeds[1] and seeds[0] not in (None, NONE)
 
     @property
-    def others_alike(self) -> bool:
-        """Whether Python's and NumPy's generators stood alike before it."""
+    def shared_generators_equal(self) -> bool:
+        """Whether the states of Python's and NumPy's generators were equal before it."""
         return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in GENERATORS[1:])
 
-    def brought(self, differs: Collection[str]) -> set[tuple[int, int]]:
-        """What A and B tell in these cells."""
-        told_a, told_b = self.event_a.compared, self.event_b.compared
-        return {(int(told_a[name].value), int(told_b[name].value)) for name in differs}
+    def differing_digests(self, differs: Collection[str]) -> set[tuple[int, int]]:
+        """Digests of A and B in these cells."""
+        cells_a, cells_b = self.event_a.compared, self.event_b.compared
+        return {(int(cells_a[name].value), int(cells_b[name].value)) for name in differs}
 
 
 @dataclass(frozen=True)
 class EventPair(MatchedEvent):
-    """One of two rows."""
+    """A matched event of two traces."""
 
     a: RowAt
     b: RowAt
@@ -119,66 +117,66 @@ def event_at(row: RowAt) -> Event:
 
 
 def events_before(
-    scene: DiffContext,
+    context: DiffContext,
     end: int,
     end_b: int | None,
     is_open: Callable[[], bool],
     down_to: int = 0,
-    kinds: Collection[Kind] = TOLD,
+    kinds: Collection[Kind] = INPUT_EVENTS,
 ) -> Iterator[EventPair]:
     """Pairs of events before row ``end`` of A and ``end_b`` of B, the last first."""
     stop = end
-    while stop > down_to and end - stop < (FARTHEST if is_open() else FAR):
-        start = max(stop - PIECE, down_to)
-        rows = scene.a.read(start, stop).rows
+    while stop > down_to and end - stop < (MAX_ROWS_BACK_OPEN if is_open() else MAX_ROWS_BACK):
+        start = max(stop - CHUNK_ROWS, down_to)
+        rows = context.a.read(start, stop).rows
         for place in np.flatnonzero(np.isin(rows.column(Column.KIND), list(kinds)))[::-1].tolist():
-            partner = scene.matching.partner(start + place)
-            if partner is None or (end_b is not None and partner >= end_b) or partner >= scene.b.rows:
+            partner = context.matching.partner(start + place)
+            if partner is None or (end_b is not None and partner >= end_b) or partner >= context.b.rows:
                 continue
-            a, b = RowAt(scene.a, rows, place), row_at(scene.b, partner)
+            a, b = RowAt(context.a, rows, place), row_at(context.b, partner)
             if a.op == b.op:
                 yield EventPair(a, b, event_at(a), event_at(b))
         stop = start
 
 
 def _same(x: object, y: object) -> bool:
-    return repr(x) == repr(y)  # not a number is itself
+    return repr(x) == repr(y)  # NaN equals NaN
 
 
-# --- boundary words ---------------------------------------------------------------------------------------------------
+# --- event text -------------------------------------------------------------------------------------------------------
 #
-# What is said of an event that differs: what it was given, what it returned, how the generators around it stood.
+# Clauses on an event that differs: its action, its results, and the RNG states before it.
 
 
-GIVEN: Final = "action"
+ACTION: Final = "action"
 
 
-def because(pair: MatchedEvent, behind: Iterable[str], *, lasts: bool) -> list[str]:
+def event_text_parts(pair: MatchedEvent, seeding_notes: Iterable[str], *, persists: bool) -> list[str]:
     """``environment 3 (Hopper-v5) returned another observation at its step 812, given the same action``, and so on.
 
-    ``behind``: what else is known of it; ``lasts``: all that it tells differs from there on.
+    ``persists``: all later events of this environment differ as well.
     """
-    parts = [_what_differs(pair), *_seeds(pair), *_generators(pair), *behind]
-    return parts if lasts else [*parts, "later events were equal again"]
+    parts = [_what_differs(pair), *_seeds(pair), *_generators(pair), *seeding_notes]
+    return parts if persists else [*parts, "later events were equal again"]
 
 
-def because_of_it(op: str, site: Site | None, row: int) -> str:
-    """The first op that differs."""
+def first_op_text(op: str, site: Site | None, row: int) -> str:
+    """A clause on the first op that differs."""
     at = f" at {site.file}:{site.line}" if site else ""
     return f"{op}{at} (row {row:,}) is the first op that differs as a result"
 
 
-def one_sided_because(side: str, event: Event, pair: MatchedEvent) -> str:
-    """Where one side alone made a step more."""
+def extra_event_text(side: str, event: Event, pair: MatchedEvent) -> str:
+    """A clause on an event that only one side has."""
     other = "B" if side == "A" else "A"
     verb = "steps" if event.evidence("step") is not None else "resets"
-    then = _at(pair.event_a, pair.event_b)
-    return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {then} on all its events differ"
+    followed_by = _at(pair.event_a, pair.event_b)
+    return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {followed_by} on all its events differ"
 
 
 def _what_differs(pair: MatchedEvent) -> str:
-    given = GIVEN in pair.differs
-    returned = [name for name in pair.differs if name != GIVEN and not name.startswith("of ")]
+    given = ACTION in pair.differs
+    returned = [name for name in pair.differs if name != ACTION and not name.startswith("of ")]
     inside = [name.removeprefix("of ") for name in pair.differs if name.startswith("of ")]
     at = _at(pair.event_a, pair.event_b)
     if pair.op == "checkpoint":
@@ -187,7 +185,7 @@ def _what_differs(pair: MatchedEvent) -> str:
     if given:
         text = f"{_name(pair)} was given another action at its {at}, though no op before it differs"
         return text + (f"; it returned another {_and(returned)}{more}" if returned else "")
-    same = ", given the same action" if GIVEN in pair.event_a.compared else ""
+    same = ", given the same action" if ACTION in pair.event_a.compared else ""
     return f"{_name(pair)} returned another {_and(returned or ['result'])} at its {at}{same}{more}"
 
 
@@ -196,7 +194,7 @@ def _name(pair: MatchedEvent) -> str:
 
 
 def _at(a: Event, b: Event) -> str:
-    """``step 812``; of both sides where they count differently."""
+    """``step 812``; both numbers where the sides count differently."""
     for name in ("step", "reset"):
         x, y = a.evidence(name), b.evidence(name)
         if x is not None and y is not None:
@@ -215,22 +213,22 @@ def _seeds(pair: MatchedEvent) -> list[str]:
 
 
 def _generators(pair: MatchedEvent) -> list[str]:
-    """How they stood before the event, those that nobody has touched aside."""
+    """RNG states before the event, those of untouched generators left out."""
     equal: list[str] = []
     other: list[str] = []
     for name in GENERATORS:
         a, b = pair.event_a.evidence(name), pair.event_b.evidence(name)
         if a and b:
             (equal if a == b else other).append(name.removesuffix(" generator"))
-    told = []
+    texts = []
     if other:
-        told.append(f"{_whose(other)} had another state before it")
+        texts.append(f"{_owners(other)} had another state before it")
     if equal:
-        told.append(f"{_whose(equal)} had equal states before it" if not other else f"{_whose(equal)} equal ones")
-    return told
+        texts.append(f"{_owners(equal)} had equal states before it" if not other else f"{_owners(equal)} equal ones")
+    return texts
 
 
-def _whose(names: list[str]) -> str:
+def _owners(names: list[str]) -> str:
     """``the environment's own generator and Python's``."""
     words = ["the environment's own generator" if name == "own" else f"{name}'s" for name in names]
     if "own" not in names:
@@ -243,69 +241,68 @@ def _and(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-# --- seeded -----------------------------------------------------------------------------------------------------------
+# --- seeding ----------------------------------------------------------------------------------------------------------
 #
-# What stands behind data that differs and that no op made: how spaces were seeded, how an environment was made.
-#
-# Owns the sentences. A space that nobody seeded seeds itself, with another seed in every run; then no generator that
-# people think of stands elsewhere, and the actions that are sampled from it differ. Nothing is decided here.
+# Clauses on how spaces were seeded and environments constructed, where outside data differs. An unseeded space seeds
+# itself, differently in every run, so the actions sampled from it differ though all other RNG states are equal.
 
 
 ACTIONS, ANY = "action space", "a space"
 SPACES = (ACTIONS, "observation space", ANY)
-MADE = ("environment", "vector environment")
+ENVIRONMENTS = ("environment", "vector environment")
 
-KINDS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
+SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 
-def behind(scene: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
-    """Sentences, without a capital and a full stop. ``about``: the event that is named, which is at ``end``; None: an
-    op took in what differs."""
-    if not any(_may_tell(view) for view in (scene.a, scene.b)):
+def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
+    """Clauses on seeding before row ``end``; ``about``: the event at ``end`` that differs; None: it is an op."""
+    if not any(_has_seeding(view) for view in (context.a, context.b)):
         return []
     try:
-        return sentences(list(events_before(scene, end, end_b, bool, kinds=KINDS)), about)
+        return seeding_texts(list(events_before(context, end, end_b, bool, kinds=SEEDING_EVENTS)), about)
     except HoleError:
         return []
 
 
-def sentences(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
-    """The same of what was seeded, made and reset before it, the last first."""
-    made = _made_of(about, pairs)
-    told = [_made(pair) for pair in pairs if made is not None and _made_number(pair) == made and pair.differs]
+def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
+    """Clauses on seeding from the seeding, construction and reset events before ``about``, the last first."""
+    number = _environment_number(about, pairs)
+    texts = [_made_text(pair) for pair in pairs if number is not None and _number(pair) == number and pair.differs]
     if about is None or "action" in about.differs:
-        told += _of_spaces((ACTIONS, ANY), pairs, made)
+        texts += _of_spaces((ACTIONS, ANY), pairs, number)
     elif about.event_a.evidence("reset") is not None or about.event_a.evidence("step") is not None:
-        told += _of_spaces(SPACES[1:], pairs, made)
-    return told
+        texts += _of_spaces(SPACES[1:], pairs, number)
+    return texts
 
 
-def _may_tell(view: StreamView) -> bool:
-    """Whether anything in the trace was seeded or made; asked of a table, so that no row is read in vain."""
-    names = (*SPACES, *MADE)
+def _has_seeding(view: StreamView) -> bool:
+    """Whether the trace has such events, by a table alone, so that no row is read in vain."""
+    names = (*SPACES, *ENVIRONMENTS)
     payloads = view.process.tables["scalars"].payloads
     return any(isinstance(entry, list) and entry[:1] and entry[0] in names for entry in payloads)
 
 
-def _made_number(pair: MatchedEvent) -> tuple[int | None, int | None]:
+def _number(pair: MatchedEvent) -> tuple[int | None, int | None]:
     return pair.event_a.evidence("made"), pair.event_b.evidence("made")
 
 
-def _made_of(about: MatchedEvent | None, pairs: Sequence[MatchedEvent]) -> tuple[int | None, int | None] | None:
-    """How manieth environment of its process the event's is, which its resets tell; None: not known."""
+def _environment_number(
+    about: MatchedEvent | None, pairs: Sequence[MatchedEvent]
+) -> tuple[int | None, int | None] | None:
+    """Construction numbers, in A and B, of the environment of an event, as its resets record them; None: not known."""
     if about is None:
         return None
-    of_it = (p for p in (about, *pairs) if p.event_a.what == about.event_a.what and _made_number(p)[0] is not None)
-    found = next((_made_number(pair) for pair in of_it), None)
+    events = (p for p in (about, *pairs) if p.event_a.what == about.event_a.what and _number(p)[0] is not None)
+    found = next((_number(pair) for pair in events), None)
     return found if found and all(found) else None
 
 
 def _of_spaces(
-    names: tuple[str, ...], pairs: Sequence[MatchedEvent], made: tuple[int | None, int | None] | None
+    names: tuple[str, ...], pairs: Sequence[MatchedEvent], number: tuple[int | None, int | None] | None
 ) -> Iterator[str]:
-    """Of the space that was seeded last, that of the environment itself where there is one."""
+    """The clause on the space that was seeded last, preferably one of this environment."""
     seeds = [pair for pair in pairs if pair.event_a.what in names and pair.event_a.what == pair.event_b.what]
-    own = [pair for pair in seeds if made is not None and _made_number(pair) == made]
+    own = [pair for pair in seeds if number is not None and _number(pair) == number]
     for pair in (own or seeds)[:1]:
         words = _seeding(pair)
         if words:
@@ -323,7 +320,7 @@ def _seeding(pair: MatchedEvent) -> str | None:
     return None
 
 
-def _made(pair: MatchedEvent) -> str:
+def _made_text(pair: MatchedEvent) -> str:
     return f"it was made with different arguments{_seeded_at(pair)}"
 
 
@@ -331,28 +328,28 @@ def _seeded_at(pair: MatchedEvent) -> str:
     return f" at {pair.place}" if pair.place else ""
 
 
-# --- boundaries -------------------------------------------------------------------------------------------------------
+# --- tracing back -----------------------------------------------------------------------------------------------------
 
 
 FROM_OUTSIDE = {Cause.OUTSIDE, Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.UNTRACKED_WRITE, Cause.ENDED}
-"""Causes that what came in at an event can be behind."""
+"""Causes that an earlier event can explain."""
 
 E = TypeVar("E", bound=MatchedEvent)
 
 
 class EnvironmentEvents(NamedTuple, Generic[E]):
-    """What the matched events of one environment show, from one of them to another."""
+    """A summary of consecutive matched events of one environment."""
 
     all_differ: bool
     seeded: bool
-    """It was reset with one seed on both sides."""
+    """It was reset with the same seed on both sides."""
     open: E | None
-    """The first of those at its end that all differ; None: the last one is equal."""
+    """The first of its last events that all differ; None: the last one is equal."""
     passing: E | None = None
-    """The first that differed before others were equal again, and that no seed came after."""
+    """The first that differs although a later one is equal, with no seeded reset after it."""
 
-    def then(self, later: EnvironmentEvents[E]) -> EnvironmentEvents[E]:
-        """With the events that follow."""
+    def followed_by(self, later: EnvironmentEvents[E]) -> EnvironmentEvents[E]:
+        """The summary of these events and ``later``."""
         passing = None if later.seeded else self.passing or (None if later.all_differ else self.open)
         return EnvironmentEvents(
             self.all_differ and later.all_differ,
@@ -364,17 +361,16 @@ class EnvironmentEvents(NamedTuple, Generic[E]):
 
 @dataclass
 class EventTracker(Generic[E]):
-    """The matched events before a difference: added in their order while a program runs, or from the last one back.
+    """The matched events before a difference, added in order (while a program runs) or backwards.
 
-    What differs in all that an environment tells from some event on, up to the difference, has its origin there. A
-    single event that differs may have been put into a replay buffer and taken out much later; but not one that a seeded
-    reset came after, before which nobody cared, nor where NumPy's or Python's generator stood elsewhere: then other
-    parts of the same data may have been taken out.
+    If all events of an environment differ from one on, up to the difference, that one is the origin. A single event
+    that differs may have gone into a replay buffer and been sampled much later, unless a seeded reset followed it, or
+    the state of NumPy's or Python's generator differs: then other parts of equal data may have been sampled.
     """
 
     environments: dict[str, EnvironmentEvents[E]] = field(default_factory=dict)
-    others_alike: bool | None = None
-    """Python's and NumPy's generators, at the last event; None: there is none."""
+    shared_generators_equal: bool | None = None
+    """Whether the states of Python's and NumPy's generators are equal at the last event; None: there is no event."""
 
     @property
     def is_open(self) -> bool:
@@ -382,25 +378,27 @@ class EventTracker(Generic[E]):
         return any(known.all_differ for known in self.environments.values())
 
     def add(self, pair: E, *, differs: bool, earlier: bool = False) -> None:
-        """The next event; ``earlier``: the one before all that were added."""
+        """Add the next event; ``earlier``: the one before all added ones."""
         what = pair.event_a.what
         one = EnvironmentEvents(differs, pair.is_seeded, pair if differs else None)
         known = self.environments.get(what)
-        self.environments[what] = one if known is None else one.then(known) if earlier else known.then(one)
-        if not earlier or self.others_alike is None:
-            self.others_alike = pair.others_alike
+        self.environments[what] = (
+            one if known is None else one.followed_by(known) if earlier else known.followed_by(one)
+        )
+        if not earlier or self.shared_generators_equal is None:
+            self.shared_generators_equal = pair.shared_generators_equal
 
     def origin(self, cause: Cause, oldest: int = 0) -> tuple[E | None, bool]:
-        """The event that a difference goes back to, and whether all differ from there on.
+        """The event that a difference goes back to (None: there is none), and whether all later ones differ.
 
-        ``oldest``: row before which a single event is too far away.
+        ``oldest``: the first row at which a single event counts.
         """
         known = self.environments.values()
         lasting = [events.open for events in known if events.open is not None]
         if lasting:
             return min(lasting, key=_row), True
         single = [events.passing for events in known if events.passing is not None and events.passing.row >= oldest]
-        if single and cause is Cause.OUTSIDE and self.others_alike:
+        if single and cause is Cause.OUTSIDE and self.shared_generators_equal:
             return min(single, key=_row), False
         return None, True
 
@@ -409,8 +407,8 @@ def _row(pair: MatchedEvent) -> int:
     return pair.row
 
 
-def taken_in(a: RowAt, b: RowAt) -> set[tuple[int, int]]:
-    """Digests, of A and B, of what an op took in from outside and what differs."""
+def outside_digests(a: RowAt, b: RowAt) -> set[tuple[int, int]]:
+    """Digests, in A and B, of the outside data of an op that differs."""
     return {
         (x.digest, y.digest)
         for x, y in zip(a.rows.inputs(a.place), b.rows.inputs(b.place), strict=False)
@@ -420,77 +418,86 @@ def taken_in(a: RowAt, b: RowAt) -> set[tuple[int, int]]:
 
 
 def event_judgement(
-    pair: MatchedEvent, extra: tuple[str, Event] | None, behind: Iterable[str], result: Iterable[str], *, lasts: bool
+    pair: MatchedEvent,
+    extra: tuple[str, Event] | None,
+    seeding_notes: Iterable[str],
+    result: Iterable[str],
+    *,
+    persists: bool,
 ) -> Judgement:
-    """Of a difference that goes back to an event.
+    """The cause of a difference that goes back to an event.
 
-    ``extra``: the side that alone has another event of this environment right before it, and that event; ``behind``:
-    what else is known of it; ``result``: the first op that differs because of it.
+    ``extra``: (side, event) of an event of this environment right before it on one side only; ``result``: clauses on
+    the first op that differs because of it.
     """
     if extra is not None:
-        words = [one_sided_because(*extra, pair), *result]
+        words = [extra_event_text(*extra, pair), *result]
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, "; ".join(words))
-    words = [*because(pair, behind, lasts=lasts), *result]
+    words = [*event_text_parts(pair, seeding_notes, persists=persists), *result]
     return Judgement(Cause.OUTSIDE, InputsMatch.UNKNOWN, "; ".join(words))
 
 
-def came_in(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> Finding | None:
-    """The finding at the event that ``finding`` goes back to; None where there is none.
+def trace_to_event(context: DiffContext, finding: Finding, matched_rows: int, first: int | None) -> Finding | None:
+    """The finding at the event that ``finding`` goes back to; None: there is none.
 
-    ``looked_at``: rows of A up to which the matching is known. ``first``: the first marked row that differs, where the
-    streams are in step up to the finding.
+    ``matched_rows``: rows of A that are matched. ``first``: the first marked row that differs, where all rows before
+    the finding match position by position.
     """
     if finding.cause not in FROM_OUTSIDE:
         return None
     try:
-        found, lasts = _origin(scene, finding, looked_at, first)
-        return None if found is None else _finding(scene, found, finding, lasts=lasts)
+        found, persists = _origin(context, finding, matched_rows, first)
+        return None if found is None else _finding(context, found, finding, persists=persists)
     except HoleError:
         return None
 
 
-def with_what_is_behind(scene: DiffContext, finding: Finding) -> Finding:
-    """A difference that came in from outside, and through no event: with how the spaces were seeded before it."""
+def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
+    """Add clauses on seeding to a finding of outside data that goes back to no event."""
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
         return finding
-    told = behind(scene, finding.a_index, finding.b_index, None)
-    return replace(finding, explanation="; ".join([finding.explanation, *told])) if told else finding
+    texts = seeding_notes(context, finding.a_index, finding.b_index, None)
+    return replace(finding, explanation="; ".join([finding.explanation, *texts])) if texts else finding
 
 
-def _origin(scene: DiffContext, finding: Finding, looked_at: int, first: int | None) -> tuple[EventPair | None, bool]:
-    """From a difference back over the events before it: the last that brought in the very bytes, or else which one."""
+def _origin(
+    context: DiffContext, finding: Finding, matched_rows: int, first: int | None
+) -> tuple[EventPair | None, bool]:
+    """The event that a difference goes back to, the last with these very bytes first; and whether later ones differ."""
     a, b = finding.a_index, finding.b_index
-    other_bytes = set() if a is None or b is None else taken_in(row_at(scene.a, a), row_at(scene.b, b))
-    end = looked_at if a is None else min(looked_at, a)
+    other_bytes = set() if a is None or b is None else outside_digests(row_at(context.a, a), row_at(context.b, b))
+    end = matched_rows if a is None else min(matched_rows, a)
     events: EventTracker[EventPair] = EventTracker()
-    for pair in events_before(scene, end, b, lambda: events.is_open):
+    for pair in events_before(context, end, b, lambda: events.is_open):
         differs = pair.differs
-        if differs and other_bytes & pair.brought(differs):
+        if differs and other_bytes & pair.differing_digests(differs):
             return pair, True
         events.add(pair, differs=bool(differs), earlier=True)
-    found, lasts = events.origin(finding.cause)
+    found, persists = events.origin(finding.cause)
     if found is not None or finding.cause is not Cause.OUTSIDE or first is None:
-        return found, lasts
-    if first >= end - FAR or events.others_alike is False:
-        return None, lasts
-    # the first row that differs at all, further back than was looked: an event that no seed undid later
-    later = list(events_before(scene, min(first + FAR, end), b, bool, down_to=first))
-    far = next((p for p in later if p.a.index == first), None)
-    undone = far is not None and any(p.is_seeded and p.event_a.what == far.event_a.what for p in later)
-    return (None, lasts) if undone else (far, False)
+        return found, persists
+    if first >= end - MAX_ROWS_BACK or events.shared_generators_equal is False:
+        return None, persists
+    # beyond the search: the first row that differs at all, if it is an event that no seeded reset followed
+    later = list(events_before(context, min(first + MAX_ROWS_BACK, end), b, bool, down_to=first))
+    oldest_pair = next((p for p in later if p.a.index == first), None)
+    reset_later = oldest_pair is not None and any(
+        p.is_seeded and p.event_a.what == oldest_pair.event_a.what for p in later
+    )
+    return (None, persists) if reset_later else (oldest_pair, False)
 
 
-def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool) -> Finding:
-    alone = _extra_event(scene, pair) if lasts else None
+def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists: bool) -> Finding:
+    extra = _extra_event(context, pair) if persists else None
     count = Pair(_count(pair.event_a), _count(pair.event_b))
     boundary = Boundary(pair.event_a.what, pair.a.module or None, count, (), later)
-    if alone is not None:
-        side, row = alone
-        decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later), lasts=lasts)
+    if extra is not None:
+        side, row = extra
+        decided = event_judgement(pair, (side, event_at(row)), (), _first_op(later), persists=persists)
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), boundary=boundary)
-    told = behind(scene, pair.a.index, pair.b.index, pair)
-    decided = event_judgement(pair, None, told, _first_op(later), lasts=lasts)
+    texts = seeding_notes(context, pair.a.index, pair.b.index, pair)
+    decided = event_judgement(pair, None, texts, _first_op(later), persists=persists)
     events = pair.event_a, pair.event_b
     cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in pair.differs)
     before = min(later.identical_before, pair.a.index)
@@ -499,17 +506,17 @@ def _finding(scene: DiffContext, pair: EventPair, later: Finding, *, lasts: bool
 
 def _first_op(later: Finding) -> list[str]:
     row = later.a_index if later.a_index is not None else later.b_index
-    return [] if later.op is None or row is None else [because_of_it(later.op, later.site, row)]
+    return [] if later.op is None or row is None else [first_op_text(later.op, later.site, row)]
 
 
-def _extra_event(scene: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:
-    """An event of this environment that one side alone has, right before the first that differs."""
-    before = next((p for p in events_before(scene, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
+def _extra_event(context: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:
+    """(side, row) of an event of this environment on one side only, right before the first that differs."""
+    before = next((p for p in events_before(context, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
     if before is None:
         return None
     for side, view, start, stop in (
-        ("A", scene.a, before.a.index + 1, pair.a.index),
-        ("B", scene.b, before.b.index + 1, pair.b.index),
+        ("A", context.a, before.a.index + 1, pair.a.index),
+        ("B", context.b, before.b.index + 1, pair.b.index),
     ):
         row = _event_between(view, start, stop, pair.event_a.what)
         if row is not None:
@@ -522,10 +529,10 @@ def _is_of(other: EventPair, pair: EventPair) -> bool:
 
 
 def _event_between(view: StreamView, start: int, stop: int, what: str) -> RowAt | None:
-    if start >= stop or stop - start > FAR:
+    if start >= stop or stop - start > MAX_ROWS_BACK:
         return None
     rows = view.read(start, stop).rows
-    for place in np.flatnonzero(np.isin(rows.column(Column.KIND), TOLD)).tolist():
+    for place in np.flatnonzero(np.isin(rows.column(Column.KIND), INPUT_EVENTS)).tolist():
         row = RowAt(view, rows, place)
         if event_at(row).what == what:
             return row

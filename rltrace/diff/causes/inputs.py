@@ -1,7 +1,7 @@
 """Whether the inputs of a matched pair of rows were equal, and how that is known.
 
-Owns the reading of links: through rows that read the same view before, to the row that wrote the bytes. The whole
-verdict rests on this, so nothing is taken for equal that no fact of both sides says is.
+Follows links through rows that read the same view, to the row that wrote the bytes. The verdict rests on this, so
+inputs count as equal only if facts of both sides prove it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rltrace.diff.causes.no_op_writes import (
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import Origin
 
-LONGEST_TRAIL = 64
-"""Rows that are followed back from an input, each of which only read it or left it as it was."""
+MAX_TRAIL = 64
+"""Rows that are followed back from an input, each of which only read it or left it unchanged."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +37,26 @@ class Input:
     match: InputsMatch
 
 
-def match_inputs(scene: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
-    """Every tensor input that both rows have, and how it is known whether it matched."""
+def match_inputs(context: DiffContext, a: RowAt, b: RowAt) -> list[Input]:
+    """Every tensor input that both rows have, with how it is known to match."""
     links_a, links_b = list(a.rows.inputs(a.place)), list(b.rows.inputs(b.place))
     return [
-        Input(place, x, y, _match(scene, a, x, b, y))
+        Input(place, x, y, _match(context, a, x, b, y))
         for place, (x, y) in enumerate(zip(links_a, links_b, strict=False))
         if Origin.OVERWRITTEN not in (x.distance, y.distance)
     ]
 
 
-def combined(inputs: list[Input]) -> InputsMatch:
-    """What is known of all inputs together: as much as of the least known one."""
-    found = {entered.match for entered in inputs}
+def combine(inputs: list[Input]) -> InputsMatch:
+    """The weakest knowledge of all inputs."""
+    found = {operand.match for operand in inputs}
     for weakest in (InputsMatch.DIFFER, InputsMatch.UNKNOWN, InputsMatch.INFERRED):
         if weakest in found:
             return weakest
     return InputsMatch.READ
 
 
-def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
+def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMatch:
     read_a, read_b = _digest(a, x), _digest(b, y)
     if read_a is not None and read_b is not None:
         if read_a != read_b:
@@ -64,7 +64,7 @@ def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMa
         return InputsMatch.READ if x.digest is not None and y.digest is not None else InputsMatch.INFERRED
     if x.distance <= 0 or y.distance <= 0 or x.known or y.known:
         return InputsMatch.UNKNOWN
-    matched = scene.matching.partner(a.index - x.distance) == b.index - y.distance
+    matched = context.matching.partner(a.index - x.distance) == b.index - y.distance
     target_a, target_b = reach(a, x.distance), reach(b, y.distance)
     if target_a is None or target_b is None:
         return InputsMatch.UNKNOWN
@@ -77,8 +77,8 @@ def _match(scene: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> InputsMa
     return InputsMatch.INFERRED if proven and same_step else InputsMatch.UNKNOWN
 
 
-def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
-    """Whether input ``place`` of a matched pair is proven to hold the same bytes on both sides, whoever wrote them."""
+def input_is_equal(context: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
+    """Whether input ``place`` of a matched pair is proven to hold the same bytes, whatever ops wrote them."""
     x, y = _link(a, place), _link(b, place)
     if x is None or y is None or Origin.OVERWRITTEN in (x.distance, y.distance):
         return True
@@ -86,7 +86,7 @@ def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
     if read_a is not None and read_b is not None:
         return read_a == read_b
     writers_a, writers_b = _writers(a, x), _writers(b, y)
-    if any(_are_matched(scene, one, other) for one in writers_a for other in writers_b):
+    if any(_are_matched(context, one, other) for one in writers_a for other in writers_b):
         return True
     bytes_a = [_as_read(a, place, read_a), *(writer.bytes for writer in writers_a)]
     bytes_b = [_as_read(b, place, read_b), *(writer.bytes for writer in writers_b)]
@@ -95,24 +95,24 @@ def input_is_equal(scene: DiffContext, a: RowAt, b: RowAt, place: int) -> bool:
 
 @dataclass(frozen=True)
 class Bytes:
-    """What is known of the bytes that stand somewhere."""
+    """What is known of the bytes of a tensor."""
 
     digest: int | None
-    """None: nothing."""
+    """None: not known."""
     layout: Layout | None
-    """In which they were digested; None: in that of the new tensor that an op returned, whatever it was."""
+    """Layout in which they were digested; None: that of a new tensor that an op returned."""
 
 
 @dataclass(frozen=True)
 class StoredOutput:
-    """An output of a row, as the bytes that stand somewhere since."""
+    """An output of a row, as later rows may read it."""
 
     row: RowAt
     slot: int | None
 
     @property
     def bytes(self) -> Bytes:
-        """A library's workspace has no digest."""
+        """Its bytes; a library's workspace has no digest."""
         outputs = self.row.rows.outputs(self.row.place)
         slot = 0 if self.slot is None and len(outputs) == 1 else self.slot
         digest = outputs[slot] or None if slot is not None and slot < len(outputs) else None
@@ -129,24 +129,24 @@ def _link(row: RowAt, place: int) -> Link | None:
 
 
 def _writers(row: RowAt, link: Link) -> list[StoredOutput]:
-    """What holds the bytes of an input: what its last writer wrote, and before it all that it left as it was."""
+    """Outputs with the bytes of an input: of its last writer, and of earlier ones if later writers changed nothing."""
     found: list[StoredOutput] = []
-    for _ in range(LONGEST_TRAIL):
+    for _ in range(MAX_TRAIL):
         source = _past_readers(row, link)
         if source is None:
             break
         written = StoredOutput(*source)
         found.append(written)
         before = _link(written.row, written.slot) if written.slot is not None else None
-        if before is None or not _left_as_it_was(written, before):
+        if before is None or not _left_unchanged(written, before):
             break
         row, link = written.row, before
     return found
 
 
 def _past_readers(row: RowAt, link: Link) -> tuple[RowAt, int | None] | None:
-    """The row that wrote an input, and as which output; through rows that only read the same view."""
-    for _ in range(LONGEST_TRAIL):
+    """The row that wrote an input, and the number of the output, through rows that only read the same view."""
+    for _ in range(MAX_TRAIL):
         target = reach(row, link.distance)
         if target is None:
             return None
@@ -159,8 +159,8 @@ def _past_readers(row: RowAt, link: Link) -> tuple[RowAt, int | None] | None:
     return None
 
 
-def _left_as_it_was(written: StoredOutput, before: Link) -> bool:
-    """Whether an op that wrote one of its arguments changed none of its bytes; ``before``: where it took them from."""
+def _left_unchanged(written: StoredOutput, before: Link) -> bool:
+    """Whether an op that wrote one of its arguments changed no byte of it; ``before``: the link of that argument."""
     row, slot = written.row, written.slot
     if slot is None or not writes_in_place(row) or before.distance == Origin.OVERWRITTEN:
         return False
@@ -175,23 +175,23 @@ def _left_as_it_was(written: StoredOutput, before: Link) -> bool:
 
 
 def _digest_of(row: RowAt, link: Link) -> int | None:
-    """Digest of an input, read or as it was written."""
+    """Digest of an input, as it was read or as it was written."""
     read = _digest(row, link)
     source = None if read is not None else _past_readers(row, link)
     return read if source is None else StoredOutput(*source).bytes.digest
 
 
-def _are_matched(scene: DiffContext, a: StoredOutput, b: StoredOutput) -> bool:
-    """Whether one op on both sides wrote the bytes, and the same."""
-    if scene.matching.partner(a.row.index) != b.row.index or a.slot != b.slot:
+def _are_matched(context: DiffContext, a: StoredOutput, b: StoredOutput) -> bool:
+    """Whether matched ops wrote the bytes, and wrote the same."""
+    if context.matching.partner(a.row.index) != b.row.index or a.slot != b.slot:
         return False
     return bool(a.row.rows.outputs(a.row.place)) and same_bytes(a.row, a.slot, b.row, b.slot)
 
 
 def _is_same(one: Bytes, other: Bytes) -> bool:
-    """Whether the same bytes stand in the same places: equal digests, of equal or plain layouts.
+    """Whether memory holds the same bytes: equal digests of equal or plain layouts.
 
-    A square matrix and its transpose written through a transposed view have one digest, and other bytes.
+    A square matrix and its transpose written through a transposed view have the same digest, but different bytes.
     """
     if one.digest is None or one.digest != other.digest:
         return False
@@ -202,7 +202,7 @@ def _is_same(one: Bytes, other: Bytes) -> bool:
 
 def origin_of(row: RowAt, link: Link) -> int:
     """Distance or ``Origin`` of an input, through rows that only read the same view."""
-    for _ in range(LONGEST_TRAIL):
+    for _ in range(MAX_TRAIL):
         target = reach(row, link.distance) if link.known and link.slot is not None else None
         earlier = None if target is None or link.slot is None else _link(target, link.slot)
         if target is None or earlier is None:
@@ -212,7 +212,7 @@ def origin_of(row: RowAt, link: Link) -> int:
 
 
 def _digest(row: RowAt, link: Link) -> int | None:
-    """Digest of an input's bytes: read by the row, or by an earlier one that read the very same view."""
+    """Digest of an input's bytes, read by the row or by an earlier one that read the same view."""
     for _ in range(8):
         if link.digest is not None or not link.known or link.slot is None:
             return link.digest
@@ -225,7 +225,7 @@ def _digest(row: RowAt, link: Link) -> int | None:
 
 
 def same_bytes(a: RowAt, slot_a: int | None, b: RowAt, slot_b: int | None) -> bool:
-    """Whether what two rows wrote is equal, in the output that is asked for."""
+    """Whether two rows wrote the same into these outputs; None: into all of them."""
     outputs_a, outputs_b = a.rows.outputs(a.place), b.rows.outputs(b.place)
     if slot_a is None or slot_b is None or slot_a >= len(outputs_a) or slot_b >= len(outputs_b):
         return slot_a == slot_b and outputs_a == outputs_b

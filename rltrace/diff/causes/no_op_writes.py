@@ -1,8 +1,7 @@
-"""Ops that leave every byte they write as it was: by what is known of the bytes before, or by what the op does.
+"""Ops that write without changing a byte, recognised by their arguments.
 
-Owns the short list of ops that can be told by their arguments. The clipping of gradients that are small enough is one
-of them: it multiplies by one, and no digest tells what was there before, since a gradient is often a view of what the
-backward pass returned.
+Clipping small gradients is one of them: it multiplies by one, and often no digest of the bytes before is known, as a
+gradient may be a view of what the backward pass returned.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Layout = tuple[str, tuple[int, ...], tuple[int, ...] | None]
 
 
 def layouts_of(row: RowAt) -> list[Layout]:
-    """Of the tensor arguments of a row, in order; empty where that is not known."""
+    """Layouts of the tensor arguments of a row, in order; empty where they are not known."""
     found: list[Layout] = []
     for payload in row.view.tensors(row.rows, row.place):
         match payload:
@@ -54,14 +53,13 @@ def writes_in_place(row: RowAt) -> bool:
 
 
 def written_layout(row: RowAt, slot: int) -> Layout | None:
-    """The layout in which an op wrote one of its arguments; None where it returned a new tensor, or where that is
-    not known."""
+    """The layout in which an op wrote one of its arguments; None: it returned a new tensor, or not known."""
     layouts = layouts_of(row) if writes_in_place(row) else []
     return layouts[slot] if slot < len(layouts) else None
 
 
 def is_plain(layout: Layout) -> bool:
-    """Whether the elements lie in memory in the order in which a digest takes them."""
+    """Whether the tensor is contiguous: its elements are in memory in the order in which they are digested."""
     _, shape, strides = layout
     expected = 1
     for length, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
@@ -89,7 +87,7 @@ def scales_by_one(row: RowAt, factor: int | None) -> bool:
 
 
 def numbers_of(row: RowAt) -> list[int | float]:
-    """All numbers among the arguments of a row that returns none."""
+    """All numbers among the arguments of a row that returns no number."""
     rows, i = row.rows, row.place
     integers: list[int] = rows.integers[rows.integer_offsets[i] : rows.integer_offsets[i + 1]].tolist()
     floats: list[float] = rows.floats[rows.float_offsets[i] : rows.float_offsets[i + 1]].tolist()

@@ -1,11 +1,10 @@
-"""What PyTorch says of an op: that it need not repeat itself, and what setting makes it.
+"""Operators that PyTorch documents as nondeterministic, and the settings that make them deterministic.
 
-Owns a table of operators, from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on
-2026-11-21; modules and functions there, the operators that they run here) and of its recurrent layers, of attention's
-backward passes (which ask for that setting themselves), and of CPU operators that were measured not to repeat
-themselves on several threads (docs/internals/findings.md). It is advice, no cause: a verdict never rests on it. The
-running torch cannot be asked for more: no operator of ATen carries ``torch.Tag.nondeterministic_bitwise`` in 2.13.
-Whether an op has a deterministic form ``rltrace explain`` asks it, by running the op so.
+The table is from the documentation of ``torch.use_deterministic_algorithms`` in PyTorch 2.13 (read on 2026-11-21;
+modules and functions there, their operators here) and of its recurrent layers, from the backward passes of attention
+(which check that setting), and from CPU operators that were measured to be nondeterministic on several threads
+(docs/internals/findings.md). It is advice and never decides a cause. torch itself does not know more: no ATen operator
+carries ``torch.Tag.nondeterministic_bitwise`` in 2.13. ``rltrace explain`` runs an op to see what makes it repeat.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ SETTING = "torch.use_deterministic_algorithms(True)"
 
 @dataclass(frozen=True)
 class NondeterminismTable:
-    """What is known of some operators on some devices."""
+    """What is known about some operators on some devices."""
 
     devices: tuple[str, ...]
     why: str
-    """A clause: why two calls need not agree."""
+    """A clause: why two calls may differ."""
     has_form: bool
-    """Whether it has a deterministic form, which the setting chooses; else the setting makes it raise an error."""
+    """Whether it has a deterministic form, which the setting selects; else the setting makes it raise an error."""
     how: str = ""
-    """What else to set, where the setting is not it."""
+    """Another way to make it deterministic, where the setting does not."""
 
 
 _ATOMICS = "it sums with atomic operations, in the order in which GPU threads arrive"
@@ -94,7 +93,7 @@ _known(NondeterminismTable((CPU, CUDA), _DUPLICATES, False), "max_unpool2d", "ma
 
 
 def known_of(op: str, device: str) -> NondeterminismTable | None:
-    """What is known of an operator (``aten.index_put_.default``) on a kind of device; None: nothing."""
+    """The entry of an operator (``aten.index_put_.default``) on a kind of device; None: there is none."""
     parts = op.split(".")
     if len(parts) < 2 or parts[0] != "aten":
         return None
@@ -102,8 +101,8 @@ def known_of(op: str, device: str) -> NondeterminismTable | None:
 
 
 def advice_text(finding: Finding) -> str | None:
-    """A sentence on the op of a finding that may rest on its not repeating itself; None: nothing is known, or it ran on
-    one thread both times.
+    """A sentence on the op of a finding, where its nondeterminism may be the cause; None: it is not known to be
+    nondeterministic, or it ran on one thread both times.
     """
     if finding.op is None or finding.cause not in (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION):
         return None

@@ -1,7 +1,7 @@
-"""Marked rows: differences in what they hold are counted and listed, and are no verdict by themselves.
+"""Marked rows whose digests differ: counted and reported, but deciding no verdict.
 
-Owns the count. There are two kinds: ops that may have read memory that no op wrote, and events, which tell what came in
-from outside of torch, whether anything depends on it or not.
+There are two kinds: ops that may have read uninitialised memory, and events with data from outside torch, whether or
+not an op reads it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rltrace.diff.base.view import RowRange
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import event_of
 
-SCAN = 1 << 18
-"""Rows that are read at most to count marked ones, where nothing else needs them read."""
+MAX_SCANNED = 1 << 18
+"""Rows that are read at most only to count marked ones."""
 
-PIECE = 1 << 16
+CHUNK_ROWS = 1 << 16
 
 
 @dataclass
 class MarkedRows:
-    """What was met so far."""
+    """Counts of marked rows so far."""
 
     ops: int = 0
     unequal_ops: int = 0
@@ -34,11 +34,11 @@ class MarkedRows:
     unequal_events: int = 0
     first_event: str | None = None
     whole: bool = False
-    """Every row that could count was looked at."""
+    """Every row that could count was read."""
 
-    def take(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
-        """Pairs of matched rows, places within the stretches."""
-        own = a.unwritten[at_a]
+    def add(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
+        """Add matched rows; places within the ranges."""
+        own = a.marked_ops[at_a]
         self.ops += int(own.sum())
         unequal = a.hashes.marked[at_a] != b.hashes.marked[at_b]
         if not unequal.any():
@@ -56,22 +56,22 @@ class MarkedRows:
         return UninitialisedCount(self.ops, self.unequal_ops, self.first_op, self.whole)
 
     @property
-    def told(self) -> EventSummary:
+    def events(self) -> EventSummary:
         return EventSummary(self.unequal_events, self.first_event, self.whole)
 
 
 def count_marked(search: Bisection, end: int, found: MarkedRows) -> MarkedRows:
-    """Marked rows before row ``end``, up to which the streams match position by position, on top of what was met."""
+    """``found`` plus the marked rows before row ``end``, up to which the streams match position by position."""
     first = search.first(MARKED, before=end)
     if first.row is None:
         return found
     before = MarkedRows()
-    stop = min(end, first.row + SCAN)
+    stop = min(end, first.row + MAX_SCANNED)
     try:
-        for at in range(first.row, stop, PIECE):
-            a, b = (view.read(at, min(at + PIECE, stop)) for view in (search.a, search.b))
+        for at in range(first.row, stop, CHUNK_ROWS):
+            a, b = (view.read(at, min(at + CHUNK_ROWS, stop)) for view in (search.a, search.b))
             rows = np.arange(len(a))
-            before.take(a, rows, b, rows)
+            before.add(a, rows, b, rows)
     except HoleError:
         stop = first.row
     return MarkedRows(

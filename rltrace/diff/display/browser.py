@@ -1,7 +1,7 @@
-"""Two streams side by side, line by line, for whoever looks at them: which row of A stands beside which of B.
+"""Two streams side by side as lines, for display.
 
-Owns the order of the lines and what folds into one. Built from digests alone, so it reads no rows until a stretch is
-opened, and never more of them than that stretch. Decides no verdict: the findings of a comparison are given.
+Owns the order of the lines and which of them are folded. It is built from digests: no rows are read until a piece is
+opened, and then only rows of that piece. Decides no verdict: the findings of a comparison are an argument.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rltrace.diff.display.row_pairs import (
     Keep,
     Lines,
     Relation,
+    aligned_lines,
     equal_lines,
-    in_step_lines,
     one_sided_lines,
     pair_rows,
     window_end,
 )
-from rltrace.diff.display.segments import CONTEXT, MOST_ROWS, SHORTEST_FOLD, Piece, own_pieces, pieces
+from rltrace.diff.display.segments import CONTEXT, MAX_ROWS, SHORTEST_FOLD, Piece, own_pieces, pieces
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Step
 
@@ -37,30 +37,30 @@ class BrowserLine:
     """One line: a row of each side or of one, or a fold."""
 
     a: int | None
-    """Row of A; of a fold: its first one."""
+    """Row of A; for a fold, the first one."""
     b: int | None
     relation: Relation | None
     """None: a fold."""
     moved: bool = False
     piece: Piece | None = None
-    """What folds here."""
+    """The piece that the line belongs to."""
 
 
 class Browser:
-    """The lines of one pair of streams. Threads may share it: they see whole states, and read one after the other."""
+    """The lines of one pair of streams. Thread-safe: state is replaced as a whole, and reads are serialised."""
 
     def __init__(self, a: StreamView, b: StreamView | None, findings: Iterable[Finding] = ()) -> None:
-        """``b`` None: A by itself, which is read as A beside itself and folded step by step."""
+        """``b`` None: only A, which is shown beside itself and folded step by step."""
         self.a, self.b = a, b or a
-        self.alone = b is None
+        self.is_single = b is None
         self.lock = RLock()
-        """Held by whoever reads rows of these streams."""
+        """Held while rows of these streams are read."""
         self.hide_receivers = False
-        self._keep: tuple[Keep, Keep] | None = None
+        self._filter: tuple[Keep, Keep] | None = None
         own = [f for f in findings if f.stream == a.name]
         self.pins = {(f.a_index, f.b_index) for f in own if f.a_index is not None or f.b_index is not None}
-        """Rows of findings: these are pairs, whatever else is."""
-        self._put_all(list(own_pieces(a) if b is None else pieces(a, b, self.pins)))
+        """Rows of findings; these are always pairs."""
+        self._set_pieces(list(own_pieces(a) if b is None else pieces(a, b, self.pins)))
 
     # --- lines --------------------------------------------------------------------------------------------------------
 
@@ -71,8 +71,8 @@ class Browser:
     def pieces(self) -> list[Piece]:
         return self._state[0]
 
-    def _put_all(self, new: list[Piece]) -> None:
-        """Another state, in one go: the pieces, and the first line of each (and the number of lines)."""
+    def _set_pieces(self, new: list[Piece]) -> None:
+        """Replace the state: the pieces, and the first line of each, followed by the number of lines."""
         self._state = new, np.cumsum([0, *(self._height(piece) for piece in new)])
 
     def _height(self, piece: Piece) -> int:
@@ -83,22 +83,22 @@ class Browser:
         return len(piece.lines.shown(self.hide_receivers))
 
     def set_hide_receivers(self, hide: bool) -> None:
-        """Leave rows out that only pass a difference on, or put them back."""
+        """Hide rows that only propagate a difference, or show them again."""
         with self.lock:
             self.hide_receivers = hide
-            self._put_all(self.pieces)
+            self._set_pieces(self.pieces)
 
     def set_filter(self, keep: tuple[Keep, Keep] | None) -> None:
-        """Show only rows that ``keep`` wants (of A, of B), or all again. Reads what is open; a long run that is open
-        unread is folded.
+        """Show only rows that ``keep`` selects (in A, in B); None: all rows. Reads the open pieces; a long run that was
+        not read is folded.
         """
         with self.lock:
-            self._keep = keep
-            self._put_all([new for piece in self.pieces for new in self._filtered(piece)])
+            self._filter = keep
+            self._set_pieces([new for piece in self.pieces for new in self._filtered(piece)])
 
     @property
     def is_filtered(self) -> bool:
-        return self._keep is not None
+        return self._filter is not None
 
     def piece_at(self, line: int) -> int:
         """Number of the piece that holds a line."""
@@ -113,9 +113,9 @@ class Browser:
         at = int(np.searchsorted(starts, number, side="right")) - 1
         piece, offset = pieces_[at], number - int(starts[at])
         if not piece.is_open:
-            return BrowserLine(piece.a0, None if self.alone else piece.b0, None, piece=piece)
+            return BrowserLine(piece.a0, None if self.is_single else piece.b0, None, piece=piece)
         if piece.lines is None:
-            b = None if self.alone else piece.b0 + offset
+            b = None if self.is_single else piece.b0 + offset
             return BrowserLine(piece.a0 + offset, b, Relation.EQUAL, piece=piece)
         return self._row_line(piece.lines, int(piece.lines.shown(self.hide_receivers)[offset]), piece)
 
@@ -123,20 +123,20 @@ class Browser:
         a, b = int(lines.a[k]), int(lines.b[k])
         return BrowserLine(
             a if a >= 0 else None,
-            b if b >= 0 and not self.alone else None,
+            b if b >= 0 and not self.is_single else None,
             Relation(int(lines.relation[k])),
             bool(lines.moved[k]),
             piece,
         )
 
-    # --- where a row is -----------------------------------------------------------------------------------------------
+    # --- place of a row -----------------------------------------------------------------------------------------------
 
     def piece_of(self, side: str, row: int) -> int:
         """Number of the piece that holds a row of ``"a"`` or ``"b"``."""
         return min(bisect_right(self.pieces, row, key=lambda p: p.a1 if side == "a" else p.b1), len(self.pieces) - 1)
 
     def line_of(self, side: str, row: int) -> int:
-        """The line that shows a row, or the fold that holds it; where the row is hidden, the next one that is not."""
+        """The line that shows a row, or the fold that contains it; for a hidden row, the next line shown."""
         pieces_, starts = self._state
         for at in range(self.piece_of(side, row), len(pieces_)):
             piece, start = pieces_[at], int(starts[at])
@@ -156,7 +156,7 @@ class Browser:
         return max(0, len(self) - 1)
 
     def is_hidden(self, side: str, row: int) -> bool:
-        """Whether a row of what is open is left out."""
+        """Whether a row of an open piece is hidden."""
         if not len(self):
             return True
         line = self.line(self.line_of(side, row))
@@ -165,8 +165,8 @@ class Browser:
     # --- opening and folding ------------------------------------------------------------------------------------------
 
     def opened(self, piece: Piece) -> list[Piece]:
-        """What stands in the place of a folded piece once it is open; reads its rows unless all are equal."""
-        if piece.equal and self._keep is None:
+        """The pieces that replace a folded piece when it is opened; reads its rows unless all are equal."""
+        if piece.equal and self._filter is None:
             return [replace(piece, is_open=True)]
         if piece.trouble:
             return [piece]
@@ -176,37 +176,37 @@ class Browser:
         except HoleError as error:
             return [replace(piece, trouble=str(error))]
 
-    def put(self, at: int, old: Piece, new: list[Piece]) -> None:
-        """Put ``new`` in the place of ``old``, which stood at number ``at``; nothing happens where it is gone."""
+    def replace_piece(self, at: int, old: Piece, new: list[Piece]) -> None:
+        """Replace piece ``old`` at number ``at`` by ``new``; no effect if another piece is there now."""
         with self.lock:
             if at < len(self.pieces) and self.pieces[at] is old:
-                self._put_all([*self.pieces[:at], *new, *self.pieces[at + 1 :]])
+                self._set_pieces([*self.pieces[:at], *new, *self.pieces[at + 1 :]])
 
     def open(self, at: int) -> None:
         """Open piece ``at`` in place."""
         piece = self.pieces[at]
         if not piece.is_open:
-            self.put(at, piece, self.opened(piece))
+            self.replace_piece(at, piece, self.opened(piece))
 
     def fold(self, at: int) -> int:
-        """Fold piece ``at``, with all that was cut from the same stretch; the number of the fold."""
+        """Fold piece ``at`` and all that were cut from the same piece; returns the number of the fold."""
         piece = self.pieces[at]
         whole = piece.part_of
         if whole is None or (piece.equal and piece.is_open):
             foldable = piece.equal or piece.lines is None
-            self.put(at, piece, [replace(piece, is_open=False, lines=None)] if foldable else [piece])
+            self.replace_piece(at, piece, [replace(piece, is_open=False, lines=None)] if foldable else [piece])
             return at
         first = last = at
         while first > 0 and self.pieces[first - 1].part_of is whole:
             first -= 1
         while last + 1 < len(self.pieces) and self.pieces[last + 1].part_of is whole:
             last += 1
-        self._put_all([*self.pieces[:first], whole, *self.pieces[last + 1 :]])
+        self._set_pieces([*self.pieces[:first], whole, *self.pieces[last + 1 :]])
         return first
 
     def reveal(self, side: str, row: int) -> int:
-        """Open whatever folds hide a row; the line that shows it."""
-        for _ in range(3):  # a stretch, a fold within it
+        """Open the folds that hide a row; returns the line that shows it."""
+        for _ in range(3):  # a piece, a fold within it
             line = self.line_of(side, row)
             at = self.piece_at(line)
             piece = self.pieces[at]
@@ -218,7 +218,7 @@ class Browser:
     # --- next origin --------------------------------------------------------------------------------------------------
 
     def seek(self, line: int, direction: int, cancelled: Callable[[], bool] = lambda: False) -> tuple[str, int] | None:
-        """The next row after ``line`` (before it, with -1) where a difference may begin: (side, row). Reads its way."""
+        """(side, row) of the next row after ``line`` (before it, with -1) where a difference may begin; reads rows."""
         at = self.piece_at(line)
         numbers = range(at, len(self.pieces)) if direction > 0 else range(at, -1, -1)
         for number in numbers:
@@ -237,7 +237,7 @@ class Browser:
     def _stops(self, lines: Lines) -> Iterator[tuple[str, int]]:
         kinds = (Relation.DIFFERS, Relation.ONLY_A, Relation.ONLY_B)
         before = Relation.EQUAL
-        lines = lines if lines.kept is None else lines.only(lines.kept)
+        lines = lines if lines.visible is None else lines.only(lines.visible)
         for k in np.flatnonzero(np.isin(lines.relation, kinds) | (lines.relation == Relation.EQUAL)).tolist():
             relation = Relation(int(lines.relation[k]))
             if relation in kinds and (relation is Relation.DIFFERS or relation is not before):
@@ -251,8 +251,8 @@ class Browser:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _read(self, piece: Piece) -> list[Piece]:
-        """The rows of a stretch, its identical runs folded."""
-        a1, b1 = min(piece.a1, piece.a0 + MOST_ROWS), min(piece.b1, piece.b0 + MOST_ROWS)
+        """The rows of a piece, with identical runs folded."""
+        a1, b1 = min(piece.a1, piece.a0 + MAX_ROWS), min(piece.b1, piece.b0 + MAX_ROWS)
         a, b = self.a.read(piece.a0, a1), self.b.read(piece.b0, b1)
         rest: list[Piece] = []
         if (a1, b1) != (piece.a1, piece.b1):
@@ -261,18 +261,18 @@ class Browser:
                 return [replace(piece, trouble="the two sides are too different here to be aligned")]
             a, b = a.cut(a.first, a.first + ends[0]), b.cut(b.first, b.first + ends[1])
             rest = [replace(piece, a0=a.end, b0=b.end, part_of=piece)]
-        if piece.in_step:
-            lines = in_step_lines(a, b)
+        if piece.is_aligned:
+            lines = aligned_lines(a, b)
         elif not len(a) or not len(b):
             lines = one_sided_lines(a, b)
         else:
             lines = pair_rows(a, b, self.pins)
-        lines = lines.filtered(a, b, self._keep)
+        lines = lines.filtered(a, b, self._filter)
         return [
             Piece(
                 *bounds,
                 equal=equal,
-                in_step=equal,
+                is_aligned=equal,
                 lines=None if equal else part,
                 is_open=not equal,
                 part_of=piece,
@@ -281,26 +281,26 @@ class Browser:
         ] + rest
 
     def _read_equal(self, piece: Piece) -> list[Piece]:
-        """The rows of an identical stretch, of which a filter may want some; as many as are read at a time."""
-        count = min(piece.a1 - piece.a0, MOST_ROWS)
+        """The rows of an identical piece, filtered; at most as many as are read at a time."""
+        count = min(piece.a1 - piece.a0, MAX_ROWS)
         a, b = self.a.read(piece.a0, piece.a0 + count), self.b.read(piece.b0, piece.b0 + count)
-        lines = equal_lines(a, b).filtered(a, b, self._keep)
+        lines = equal_lines(a, b).filtered(a, b, self._filter)
         rest = replace(piece, a0=a.end, b0=b.end, is_open=False, lines=None)
         return [replace(piece, a1=a.end, b1=b.end, lines=lines, is_open=True), *([rest] if rest.rows else [])]
 
     def _filtered(self, piece: Piece) -> list[Piece]:
-        """An open piece under the filter there is now."""
-        if not piece.is_open or (piece.lines is None and self._keep is None):
+        """A piece under the current filter."""
+        if not piece.is_open or (piece.lines is None and self._filter is None):
             return [piece]
-        if piece.equal and (self._keep is None or piece.rows > MOST_ROWS):
-            return [replace(piece, lines=None, is_open=self._keep is None)]
+        if piece.equal and (self._filter is None or piece.rows > MAX_ROWS):
+            return [replace(piece, lines=None, is_open=self._filter is None)]
         try:
             if piece.lines is None:
                 return self._read_equal(piece)
             a, b = self.a.read(piece.a0, piece.a1), self.b.read(piece.b0, piece.b1)
         except HoleError as error:
             return [replace(piece, is_open=False, lines=None, trouble=str(error))]
-        return [replace(piece, lines=piece.lines.filtered(a, b, self._keep))]
+        return [replace(piece, lines=piece.lines.filtered(a, b, self._filter))]
 
     def step_of(self, piece: Piece) -> int | None:
         """The step in which a piece begins; None where the stream's thread made no attempt. Reads no row."""
@@ -313,13 +313,11 @@ class Browser:
 
 # --- partners ---------------------------------------------------------------------------------------------------------
 #
-# Which row of B stands beside a row of A, as far as somebody who looks at both has read.
-#
-# Owns nothing but the look-up in a browser's pieces; opens none.
+# Matched rows of a browser, as far as its pieces were read; opens none.
 
 
 class PartnerLookup(Matching):
-    """Partners of rows, as far as pieces are known."""
+    """Matched rows, as far as the pieces of a browser were read."""
 
     def __init__(self, browser: Browser) -> None:
         super().__init__(0)
@@ -327,7 +325,7 @@ class PartnerLookup(Matching):
 
     def partner(self, row: int) -> int | None:
         piece = self._browser.pieces[self._browser.piece_of("a", row)]
-        if piece.in_step:
+        if piece.is_aligned:
             return row - piece.a0 + piece.b0
         if piece.lines is None:
             return None

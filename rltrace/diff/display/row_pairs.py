@@ -1,7 +1,7 @@
-"""The rows of one short stretch of two streams, paired for display, and how each pair stands.
+"""The rows of a short range of two streams, paired for display, with the relation of each pair.
 
-Owns the words for that: equal, differs, receives, one side only. A pair that differs while an input of it differs too
-only passes a difference on. Aligns as ``diff`` does; decides no verdict.
+Owns the relations: equal, differs, receives, one side only. A pair *receives* a difference if one of its inputs differs
+too. Aligns as ``diff`` does; decides no verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.rows import Alignment, align, safe_cut, with_fewest_moves
+from rltrace.diff.align.rows import Alignment, align, minimize_moves, safe_cut
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import InputsMatch
@@ -30,64 +30,64 @@ PAIRS_TRIED = 256
 Numbers = NDArray[np.int64]
 Pin = tuple[int | None, int | None]
 Keep = Callable[[RowRange], NDArray[np.bool_]]
-"""Which rows of a stretch are to be shown."""
+"""Selects the rows of a range to show."""
 
 
 class Relation(IntEnum):
-    """How the two sides of a line stand to each other."""
+    """The relation of the two sides of a line."""
 
     EQUAL = 0
     DIFFERS = 1
-    """It differs, and no input is seen to."""
+    """It differs, and no input does."""
     RECEIVES = 2
     """It differs, and so does an input."""
     UNSURE = 3
-    """It differs, and of an input it is not known whether it does."""
+    """It differs, and an input may differ."""
     ONLY_A = 4
     ONLY_B = 5
     UNPAIRED = 6
-    """The two sides are too different here to say what belongs to what."""
+    """The two sides are too different here to be aligned."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lines:
-    """Lines of a stretch, in order."""
+    """Lines of a range, in order; arrays of shape [n]."""
 
     a: Numbers
     """Row of A; -1: none."""
     b: Numbers
     relation: Numbers
     moved: NDArray[np.bool_]
-    """B has it at another place in the order."""
-    kept: NDArray[np.bool_] | None = None
+    """Whether B has it at another place in the order."""
+    visible: NDArray[np.bool_] | None = None
     """Which lines a filter lets through; None: there is no filter."""
 
     def __len__(self) -> int:
         return len(self.a)
 
     def shown(self, hide_receivers: bool) -> Numbers:
-        """Which lines are shown."""
-        shown = np.ones(len(self), bool) if self.kept is None else self.kept
+        """Numbers of the lines to show."""
+        shown = np.ones(len(self), bool) if self.visible is None else self.visible
         if hide_receivers:
             shown = shown & ~np.isin(self.relation, (Relation.RECEIVES, Relation.UNSURE))
         return np.flatnonzero(shown)
 
     def filtered(self, a: RowRange, b: RowRange, keep: tuple[Keep, Keep] | None) -> Lines:
-        """The same lines, of which those are kept whose row of A (or of B, where A has none) ``keep`` wants."""
+        """The same lines, visible where ``keep`` selects the row of A (or of B, where A has none)."""
         if keep is None:
-            return replace(self, kept=None)
+            return replace(self, visible=None)
         wanted_a, wanted_b = np.append(keep[0](a), False), np.append(keep[1](b), False)
         at_a, at_b = np.where(self.a < 0, -1, self.a - a.first), np.where(self.b < 0, -1, self.b - b.first)
-        return replace(self, kept=np.where(at_a >= 0, wanted_a[at_a], wanted_b[at_b]))
+        return replace(self, visible=np.where(at_a >= 0, wanted_a[at_a], wanted_b[at_b]))
 
     def only(self, chosen: NDArray[np.bool_]) -> Lines:
         """Some of the lines."""
         return Lines(self.a[chosen], self.b[chosen], self.relation[chosen], self.moved[chosen])
 
     def cut(self, start: int, stop: int) -> Lines:
-        kept = None if self.kept is None else self.kept[start:stop]
+        visible = None if self.visible is None else self.visible[start:stop]
         own = slice(start, stop)
-        return Lines(self.a[own], self.b[own], self.relation[own], self.moved[own], kept)
+        return Lines(self.a[own], self.b[own], self.relation[own], self.moved[own], visible)
 
     def runs(
         self, start: tuple[int, int], shortest: int, context: int
@@ -110,8 +110,8 @@ class Lines:
             at_a, at_b = int(end_a), int(end_b)
 
 
-def in_step_lines(a: RowRange, b: RowRange) -> Lines:
-    """Rows that stand side by side, position by position."""
+def aligned_lines(a: RowRange, b: RowRange) -> Lines:
+    """Rows paired position by position."""
     rows = np.arange(len(a))
     return _lines(a, rows, b, rows, np.zeros(len(a), bool), len(a), len(b))
 
@@ -123,21 +123,21 @@ def equal_lines(a: RowRange, b: RowRange) -> Lines:
 
 
 def one_sided_lines(a: RowRange, b: RowRange) -> Lines:
-    """A stretch that only one side has."""
+    """Rows of one side only."""
     none = np.empty(0, np.int64)
     return _lines(a, none, b, none, np.zeros(0, bool), len(a), len(b))
 
 
 def pair_rows(a: RowRange, b: RowRange, pins: Collection[Pin] = ()) -> Lines:
-    """Align two stretches; ``pins``: rows of the two streams that are pairs (or of one side alone), come what may."""
-    b.view.compared_with(a.view)
+    """Align two ranges; ``pins``: rows that are pairs in any case (None: unmatched)."""
+    b.view.use_site_names_of(a.view)
     at_a, at_b, moved = [], [], []
     end_a = end_b = 0
     sure = (len(a), len(b))
     for pin_a, pin_b in _inside(a, b, pins):
         part_a, part_b = a.cut(a.first + end_a, a.first + pin_a), b.cut(b.first + end_b, b.first + pin_b)
         last = (pin_a, pin_b) == (len(a), len(b))
-        found = with_fewest_moves(align(part_a.tokens, part_b.tokens, budget=BUDGET))
+        found = minimize_moves(align(part_a.tokens, part_b.tokens, budget=BUDGET))
         at_a.append(end_a + found.a)
         at_b.append(end_b + found.b)
         moved.append(found.moved)
@@ -154,11 +154,11 @@ def pair_rows(a: RowRange, b: RowRange, pins: Collection[Pin] = ()) -> Lines:
 
 
 def window_end(a: RowRange, b: RowRange) -> tuple[int, int]:
-    """Rows of two stretches that go on, up to where they can be cut: both sides agree there. (0, 0): nowhere.
+    """Places up to which two ranges can be aligned if the streams continue after them; (0, 0): nowhere.
 
-    Where no long run of pairs is, any pair of the first half will do that no rows changed places across.
+    Without a long run of pairs, after any pair of the first half that no reordered pair lies across.
     """
-    b.view.compared_with(a.view)
+    b.view.use_site_names_of(a.view)
     found = align(a.tokens, b.tokens, open_end=True, budget=BUDGET)
     end = safe_cut(found)
     if end == (0, 0):
@@ -166,18 +166,18 @@ def window_end(a: RowRange, b: RowRange) -> tuple[int, int]:
     return (0, 0) if found.unsure is not None and found.unsure < end else end
 
 
-def _last_pair(found: Alignment, most_a: int, most_b: int) -> tuple[int, int]:
-    """The rows up to and with the last pair before these rows that keeps all that changed places on one side."""
+def _last_pair(found: Alignment, limit_a: int, limit_b: int) -> tuple[int, int]:
+    """Places after the last pair before these limits that no reordered pair lies across; (0, 0): there is none."""
     from_a, from_b = found.a[found.moved], found.b[found.moved]
-    kept = ~found.moved & (found.a < most_a) & (found.b < most_b)
-    for k in np.flatnonzero(kept)[::-1][:PAIRS_TRIED].tolist():
+    visible = ~found.moved & (found.a < limit_a) & (found.b < limit_b)
+    for k in np.flatnonzero(visible)[::-1][:PAIRS_TRIED].tolist():
         if np.array_equal(from_a < found.a[k], from_b < found.b[k]):
             return int(found.a[k]) + 1, int(found.b[k]) + 1
     return 0, 0
 
 
 def _inside(a: RowRange, b: RowRange, pins: Collection[Pin]) -> list[tuple[int, int]]:
-    """The pairs of rows within two stretches that are settled, counted from their starts, and their ends."""
+    """The pins within two ranges, as places in them, followed by the ends of the ranges."""
     found = [
         (i - a.first, j - b.first)
         for i, j in pins
@@ -193,14 +193,14 @@ def _inside(a: RowRange, b: RowRange, pins: Collection[Pin]) -> list[tuple[int, 
 def _lines(
     a: RowRange, at_a: Numbers, b: RowRange, at_b: Numbers, moved: NDArray[np.bool_], sure_a: int, sure_b: int
 ) -> Lines:
-    """Pairs and what is left of both sides, in A's order; B's own rows stand before the pair that follows them."""
+    """Pairs and unmatched rows in A's order; unmatched rows of B come before the pair that follows them."""
     relation = _relations(a, at_a, b, at_b)
     only_a = np.setdiff1d(np.arange(len(a)), at_a)
     only_b = np.setdiff1d(np.arange(len(b)), at_b)
     kept_a, kept_b = at_a[~moved], at_b[~moved]
-    # a row of B alone stands where the next kept pair of B is
-    beside = np.concatenate([kept_a, [len(a)]])[np.searchsorted(kept_b, only_b)]
-    place = np.concatenate([at_a, only_a, beside]).astype(np.float64)
+    # an unmatched row of B has the place of the next pair of B
+    next_pair = np.concatenate([kept_a, [len(a)]])[np.searchsorted(kept_b, only_b)]
+    place = np.concatenate([at_a, only_a, next_pair]).astype(np.float64)
     turn = np.concatenate([np.ones(len(at_a)), np.zeros(len(only_a)), np.zeros(len(only_b))])
     tie = np.concatenate([at_b, np.zeros(len(only_a)), only_b])
     order = np.lexsort((tie, turn, place))
@@ -225,21 +225,21 @@ def _relations(a: RowRange, at_a: Numbers, b: RowRange, at_b: Numbers) -> Number
     matching = Matching(a.first if a.first == b.first else 0)
     order = np.argsort(at_a)
     matching.add(a.first + at_a[order], b.first + at_b[order])
-    scene = DiffContext(a.view, b.view, matching, ())
-    tells_otherwise = (a.hashes.marked[at_a] != b.hashes.marked[at_b]) & ~a.unwritten[at_a]
-    found[tells_otherwise] = Relation.DIFFERS
-    for k in np.flatnonzero(candidates(a, at_a, b, at_b) & ~tells_otherwise).tolist():
+    context = DiffContext(a.view, b.view, matching, ())
+    events_differ = (a.hashes.marked[at_a] != b.hashes.marked[at_b]) & ~a.marked_ops[at_a]
+    found[events_differ] = Relation.DIFFERS
+    for k in np.flatnonzero(candidates(a, at_a, b, at_b) & ~events_differ).tolist():
         i, j = int(at_a[k]), int(at_b[k])
         seen = difference(a, i, b, j)
         if seen.found:
-            found[k] = _relation(scene, RowAt(a.view, a.rows, i), RowAt(b.view, b.rows, j), seen)
+            found[k] = _relation(context, RowAt(a.view, a.rows, i), RowAt(b.view, b.rows, j), seen)
     return found
 
 
-def _relation(scene: DiffContext, a: RowAt, b: RowAt, seen: Difference) -> Relation:
+def _relation(context: DiffContext, a: RowAt, b: RowAt, seen: Difference) -> Relation:
     if seen.rng:
         return Relation.DIFFERS
-    known = {entered.match for entered in match_inputs(scene, a, b)}
+    known = {operand.match for operand in match_inputs(context, a, b)}
     if InputsMatch.DIFFER in known:
         return Relation.RECEIVES
     return Relation.UNSURE if InputsMatch.UNKNOWN in known else Relation.DIFFERS

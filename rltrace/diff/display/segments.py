@@ -1,7 +1,4 @@
-"""Two streams cut into pieces, from digests alone: what is identical, and the steps that are not.
-
-Owns where a piece begins and ends before any of its rows is read.
-"""
+"""Two streams cut into pieces by their digests: identical runs, and the steps that differ. Reads no rows."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ CONTEXT = 2
 SHORTEST_FOLD = 6
 """Identical rows that are worth a fold."""
 
-MOST_ROWS = 1 << 13
+MAX_ROWS = 1 << 13
 """Rows of a side that are read and aligned at a time."""
 
 
@@ -35,13 +32,13 @@ class Piece:
     b1: int
     equal: bool
     """Every row is identical on both sides, position by position."""
-    in_step: bool
-    """The rows stand side by side, position by position, whatever they computed."""
+    is_aligned: bool
+    """The rows are paired position by position, whatever they computed."""
     lines: Lines | None = None
     """The rows, once they were read; None: not read."""
     is_open: bool = False
     part_of: Piece | None = None
-    """What it was cut from when that was read."""
+    """The piece that it was cut from when that was read."""
     trouble: str = ""
     """Why its rows cannot be shown."""
 
@@ -52,28 +49,28 @@ class Piece:
 
 
 def pieces(a: StreamView, b: StreamView, pins: Collection[Pin] = ()) -> Iterator[Piece]:
-    """All pieces of two streams, in order; ``pins``: rows that are pairs. Reads no more than a search does."""
-    base, parted = _bounds(a, b, pins)
+    """All pieces of two streams, in order; ``pins``: rows that are pairs. Reads only what a bisection reads."""
+    base, diverged = _bounds(a, b, pins)
     first = max(0, base - CONTEXT) if base < max(a.rows, b.rows) else base
     if first >= SHORTEST_FOLD:
-        yield Piece(0, first, 0, first, equal=True, in_step=True)
+        yield Piece(0, first, 0, first, equal=True, is_aligned=True)
         if first < base:
-            yield Piece(first, base, first, base, equal=True, in_step=True, is_open=True)
+            yield Piece(first, base, first, base, equal=True, is_aligned=True, is_open=True)
         first = base
     else:
         first = 0
-    yield from _merged(_steps(a, b, first, parted, pins))
+    yield from _merged(_steps(a, b, first, diverged, pins))
 
 
 def own_pieces(view: StreamView) -> Iterator[Piece]:
-    """All pieces of one stream by itself: a fold for every step, one for what follows the last. Reads the steps."""
+    """All pieces of a single stream: a fold for every step, and one for the rows after the last. Reads the steps."""
     ends = sorted({0, view.rows, *(min(end, view.rows) for end in view.steps[:, Step.END_ROW].tolist())})
     for start, stop in pairwise(ends):
-        yield Piece(start, stop, start, stop, equal=True, in_step=True, is_open=len(ends) == 2)
+        yield Piece(start, stop, start, stop, equal=True, is_aligned=True, is_open=len(ends) == 2)
 
 
 def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, int]:
-    """Rows before the first are identical position by position, rows before the second stand side by side."""
+    """(end of the identical rows, end of the rows that are paired position by position)."""
     if a.process.windows != b.process.windows:
         return 0, 0
     search = Bisection(a, b)
@@ -87,39 +84,39 @@ def _bounds(a: StreamView, b: StreamView, pins: Collection[Pin]) -> tuple[int, i
     return min([*rows, *pinned]), min([rows[0], *shifted])
 
 
-def _steps(a: StreamView, b: StreamView, first: int, parted: int, pins: Collection[Pin]) -> Iterator[Piece]:
-    """The steps from row ``first`` on, which is the same on both sides."""
+def _steps(a: StreamView, b: StreamView, first: int, diverged: int, pins: Collection[Pin]) -> Iterator[Piece]:
+    """The steps from row ``first`` of both sides on."""
     for block in blocks(a, b):
         a0, b0 = max(block.a0, first), max(block.b0, first)
         a1, b1 = max(block.a1, a0), max(block.b1, b0)
         pinned = any(row is not None and a0 <= row < a1 for row, _ in pins)
         if block.same and not pinned and (a0, b0) == (block.a0, block.b0):
-            yield Piece(a0, a1, b0, b1, equal=True, in_step=True)
+            yield Piece(a0, a1, b0, b1, equal=True, is_aligned=True)
             continue
-        beside = min(parted, a1, b1) if a0 == b0 else a0
-        if beside > a0 and (a0 + MOST_ROWS < beside or beside == a1 == b1):
-            yield from _side_by_side(a0, beside)
-            a0 = b0 = beside
+        paired_end = min(diverged, a1, b1) if a0 == b0 else a0
+        if paired_end > a0 and (a0 + MAX_ROWS < paired_end or paired_end == a1 == b1):
+            yield from _side_by_side(a0, paired_end)
+            a0 = b0 = paired_end
         if a0 < a1 or b0 < b1:
-            yield Piece(a0, a1, b0, b1, equal=False, in_step=False)
+            yield Piece(a0, a1, b0, b1, equal=False, is_aligned=False)
 
 
 def _side_by_side(start: int, stop: int) -> Iterator[Piece]:
-    """Rows that stand side by side, a readable number at a time."""
-    for at in range(start, stop, MOST_ROWS):
-        end = min(at + MOST_ROWS, stop)
-        yield Piece(at, end, at, end, equal=False, in_step=True)
+    """Rows paired position by position, at most ``MAX_ROWS`` in a piece."""
+    for at in range(start, stop, MAX_ROWS):
+        end = min(at + MAX_ROWS, stop)
+        yield Piece(at, end, at, end, equal=False, is_aligned=True)
 
 
 def _merged(found: Iterable[Piece]) -> Iterator[Piece]:
     """Adjacent equal pieces as one, empty ones left out."""
-    held: Piece | None = None
+    previous: Piece | None = None
     for piece in chain(found, [None]):
         if piece is not None and not piece.rows:
             continue
-        if held is not None and piece is not None and held.equal and piece.equal:
-            held = replace(held, a1=piece.a1, b1=piece.b1)
+        if previous is not None and piece is not None and previous.equal and piece.equal:
+            previous = replace(previous, a1=piece.a1, b1=piece.b1)
             continue
-        if held is not None:
-            yield held
-        held = piece
+        if previous is not None:
+            yield previous
+        previous = piece

@@ -1,6 +1,6 @@
-"""One trace by itself, for whoever looks at it: its optimizer steps at a glance, and the numbers it read out.
+"""A single trace for display: its optimizer steps, and its logged scalars.
 
-Owns what is counted of a step without reading its rows. The numbers are sampled as those of two traces are.
+Steps are summarised without reading rows. The scalars are sampled as those of two traces are.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class OwnStep:
 
     number: int
     ops: int | None
-    """Ops of its thread that became rows since its last attempt; None: they were not recorded."""
+    """Recorded ops of its thread since its last attempt; None: they were not recorded."""
     skipped: bool
-    """The attempt left the parameters alone, as GradScaler makes it."""
+    """The attempt was skipped, by a GradScaler for example."""
     optimizer: int
-    """Which, in the order of their creation."""
+    """Number of the optimizer, in the order of construction."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ def _steps(process: ProcessTrace) -> tuple[OwnStep, ...]:
     steps = process.steps
     before: dict[int, int] = {}
     payloads = process.tables["optimizers"].payloads
-    born = [payload.get("ordinal", n) if isinstance(payload, dict) else n for n, payload in enumerate(payloads)]
+    ordinals = [payload.get("ordinal", n) if isinstance(payload, dict) else n for n, payload in enumerate(payloads)]
     found = []
     columns = [Step.STEP, Step.STREAM, Step.END_ROW, Step.SKIPPED, Step.FLAGS, Step.OPTIMIZER]
     for number, stream, end, skipped, flags, optimizer in steps[:, columns].tolist():
         ops = end - before.get(stream, 0) if flags & StepFlag.RECORDED else None
         before[stream] = end
-        which = born[optimizer] if optimizer < len(born) else optimizer
-        found.append(OwnStep(number, ops, skipped == 1, int(which)))
+        ordinal = ordinals[optimizer] if optimizer < len(ordinals) else optimizer
+        found.append(OwnStep(number, ops, skipped == 1, int(ordinal)))
     return tuple(found)
 
 
 def own_curves(trace: Trace, cancelled: Callable[[], bool] = lambda: False) -> tuple[Curve, ...]:
-    """The numbers that the trace's streams read out, those of most steps first; there is no side B in them."""
-    series = all_series(trace, segments=timeline.MOST_SEGMENTS, cancelled=cancelled)
+    """Curves of the trace's series, those with the most steps first; their side B is empty."""
+    series = all_series(trace, segments=timeline.MAX_SEGMENTS, cancelled=cancelled)
     found = [timeline.own_curve(one) for one in series if timeline.is_curve(one)]
     flat = [len(np.unique([value for _, value in curve.a])) < 2 for curve in found]
     ordered = sorted(zip(flat, found, strict=True), key=lambda pair: (pair[0], -len(pair[1].a)))

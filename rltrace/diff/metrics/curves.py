@@ -1,7 +1,7 @@
-"""How two runs' curves come apart: where each series first differs at all, where one sees it, how the distance grows.
+"""How the curves of two runs diverge: the first difference, the first visible one, and the growth of the distance.
 
-Owns the pairing of numbers by (optimizer attempt, how manieth within its step), and what counts as visible. Works on
-the arrays of ``series.py``; reads nothing, decides no verdict.
+Numbers are paired by optimizer attempt and occurrence within its step. Owns what counts as visible. Works on the
+arrays of ``series.py``; decides no verdict.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 
 TOLERANCE = 0.01
-"""A distance that one sees in a chart of the curve, as a share of its range."""
+"""A distance that is visible in a chart of the curve, as a share of its range."""
 
-LEAST_RANGE = 0.01
+MIN_RANGE = 0.01
 """A curve counts as ranging over at least this share of its largest magnitude: a flat one is not magnified."""
 
-POOLED = "/pool:"
-"""In the name of a stream that has no order."""
+POOL = "/pool:"
+"""In the name of a stream without an order."""
 
 
 @dataclass(frozen=True)
 class AttemptTable:
-    """What a process's steps stand for: which optimizer's attempt ended each, in that one's own count."""
+    """The attempt that ended each step of a process, as a token of its optimizer and count."""
 
     steps: StepNumbers
     tokens: Tokens
@@ -48,7 +48,7 @@ class AttemptTable:
         return AttemptTable(steps[:, Step.STEP].astype(np.int64), attempt_keys(process, steps))
 
     def at(self, steps: StepNumbers) -> Tokens:
-        """A token for each of these steps; one that no attempt has ended is known by the last attempt before it."""
+        """A token for each of these steps; for a step without an attempt, from the last attempt before it."""
         if not len(self.steps):
             return np.zeros(len(steps), np.uint64)
         at = np.searchsorted(self.steps, steps)
@@ -57,12 +57,12 @@ class AttemptTable:
         return np.where(ended, self.tokens[np.minimum(at, len(self.steps) - 1)], before)
 
 
-Both = Callable[[], tuple[AttemptTable, AttemptTable]]
-"""The attempts of both processes, read when they are asked for."""
+AttemptTables = Callable[[], tuple[AttemptTable, AttemptTable]]
+"""Returns the attempts of both processes, read on the first call."""
 
 
-def drift_of(a: Series, b: Series, attempts: Both | None = None, tolerance: float = TOLERANCE) -> Drift:
-    """How two series of one name come apart. ``attempts``: of their processes; None: steps bear equal numbers."""
+def drift_of(a: Series, b: Series, attempts: AttemptTables | None = None, tolerance: float = TOLERANCE) -> Drift:
+    """How two series of one name diverge. ``attempts``: of their processes; None: compare step numbers."""
     at_a, at_b = paired(a, b, attempts)
     steps, x, y = a.steps[at_a], a.values[at_a], b.values[at_b]
     apart = distances(x, y)
@@ -85,8 +85,8 @@ def drift_of(a: Series, b: Series, attempts: Both | None = None, tolerance: floa
     )
 
 
-def paired(a: Series, b: Series, attempts: Both | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of the numbers that belong together, ascending in A."""
+def paired(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of paired numbers, ascending in A."""
     if np.array_equal(a.steps, b.steps) and (attempts is None or a.values.tobytes() == b.values.tobytes()):
         every = np.arange(len(a))
         return every, every
@@ -105,7 +105,7 @@ def paired(a: Series, b: Series, attempts: Both | None) -> tuple[NDArray[np.int6
 
 
 def _occurrence(tokens: Tokens) -> Tokens:
-    """How manieth of its token each is."""
+    """Occurrence of each token among equal ones, from 0."""
     order = np.argsort(tokens, kind="stable")
     ordered = tokens[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else np.zeros(0, int)
@@ -116,13 +116,13 @@ def _occurrence(tokens: Tokens) -> Tokens:
 
 
 def distances(x: Values, y: Values) -> Values:
-    """|A - B| of each pair: 0 for two NaN or the same infinity, infinite where one side alone is not finite."""
+    """|A - B| of each pair: 0 for two NaN or the same infinity, infinite where only one side is finite."""
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(x - y)
-    apart[np.isnan(apart)] = np.inf
-    apart[same] = 0.0
-    return apart
+        distance = np.abs(x - y)
+    distance[np.isnan(distance)] = np.inf
+    distance[same] = 0.0
+    return distance
 
 
 def range_of(*values: Values) -> float:
@@ -132,7 +132,7 @@ def range_of(*values: Values) -> float:
     if not present:
         return 0.0
     low, high = min(float(own.min()) for own in present), max(float(own.max()) for own in present)
-    return max(high - low, LEAST_RANGE * max(abs(low), abs(high)))
+    return max(high - low, MIN_RANGE * max(abs(low), abs(high)))
 
 
 def _point(steps: StepNumbers, x: Values, y: Values, at: NDArray[np.int64]) -> DriftPoint | None:
@@ -142,24 +142,24 @@ def _point(steps: StepNumbers, x: Values, y: Values, at: NDArray[np.int64]) -> D
     return DriftPoint(int(steps[first]), float(x[first]), float(y[first]))
 
 
-def growth(steps: StepNumbers, apart: Values) -> tuple[tuple[int, float], ...]:
-    """(step, distance) at the first difference, and wherever the distance first reaches another power of ten."""
-    at = np.flatnonzero(apart > 0)
+def growth(steps: StepNumbers, distance: Values) -> tuple[tuple[int, float], ...]:
+    """(step, distance) at the first difference, and at each step that first reaches another power of ten."""
+    at = np.flatnonzero(distance > 0)
     if not len(at):
         return ()
     with np.errstate(divide="ignore"):
-        powers = np.floor(np.log10(apart[at]))
+        powers = np.floor(np.log10(distance[at]))
     reached = np.maximum.accumulate(powers)
     new = np.concatenate([[True], reached[1:] > reached[:-1]])
-    return tuple((int(steps[k]), float(apart[k])) for k in at[new])
+    return tuple((int(steps[k]), float(distance[k])) for k in at[new])
 
 
 def compare_series(
     a: Iterable[Series], b: Iterable[Series], processes: Sequence[tuple[ProcessTrace, ProcessTrace]], tolerance: float
 ) -> tuple[tuple[Drift, ...], tuple[Series, ...], tuple[Series, ...]]:
-    """Drifts of the series that both sides have, and the series that A, or B, alone has.
+    """Drifts of the series that both sides have, the series that only A has, and those that only B has.
 
-    Series of a pool's threads are left out: timing decides which thread takes which of its tasks.
+    Series of pool threads are left out, as timing decides which thread takes which task.
     """
     own, others = _by_key(a), _by_key(b)
     drifts = [drift for drift, _, _ in paired_series(own.values(), others.values(), processes, tolerance)]
@@ -174,36 +174,36 @@ def paired_series(
     processes: Sequence[tuple[ProcessTrace, ProcessTrace]],
     tolerance: float = TOLERANCE,
 ) -> Iterator[tuple[Drift, Series, Series]]:
-    """Each series that both sides have, and how the two come apart."""
+    """(drift, A's series, B's series) for each series that both sides have."""
     others = _by_key(b)
-    attempts = {p.name: both(p, q) for p, q in processes}
+    attempts = {p.name: attempt_tables(p, q) for p, q in processes}
     for key, series in _by_key(a).items():
         if key in others:
             yield drift_of(series, others[key], _attempts(attempts, series.stream), tolerance), series, others[key]
 
 
 def matching_processes(a: Trace, b: Trace) -> list[tuple[ProcessTrace, ProcessTrace]]:
-    """Processes of one name."""
+    """Pairs of processes with equal names."""
     others = {process.name: process for process in b.processes}
     return [(process, others[process.name]) for process in a.processes if process.name in others]
 
 
 def _by_key(series: Iterable[Series]) -> dict[tuple[object, ...], Series]:
-    return {one.key: one for one in series if POOLED not in one.stream}
+    return {one.key: one for one in series if POOL not in one.stream}
 
 
-def both(a: ProcessTrace, b: ProcessTrace) -> Both:
-    """What the steps of two processes stand for; the steps are read once, if they are asked for."""
+def attempt_tables(a: ProcessTrace, b: ProcessTrace) -> AttemptTables:
+    """A function that returns the attempts of two processes; they are read on the first call."""
     return cache(lambda: (AttemptTable.of(a), AttemptTable.of(b)))
 
 
-def _attempts(known: dict[str, Both], stream: str) -> Both | None:
+def _attempts(known: dict[str, AttemptTables], stream: str) -> AttemptTables | None:
     names = [name for name in known if stream == name or stream.startswith(f"{name}/")]
     return known[max(names, key=len)] if names else None
 
 
 def ordered(drifts: Iterable[Drift]) -> tuple[Drift, ...]:
-    """In the order in which one sees them part, then those that only differ, then those that don't."""
+    """Drifts in the order in which they visibly diverge, then those that only differ, then equal ones."""
 
     def rank(drift: Drift) -> tuple[float, float]:
         seen = math.inf if drift.exceeds is None else drift.exceeds.step
@@ -214,22 +214,20 @@ def ordered(drifts: Iterable[Drift]) -> tuple[Drift, ...]:
 
 # --- curves -----------------------------------------------------------------------------------------------------------
 #
-# Where the numbers that a program reads out (losses, returns) first differ: its curves, for free.
-#
-# Every ``.item()`` passes through one op that records the number. Owns the look-ahead from a first difference: a
-# bounded number of rows, so that a search stays a search.
+# The first difference of each logged scalar. Every ``.item()`` runs one op that records the number. Reads a bounded
+# number of rows after a first difference.
 
 
 LOOK_AHEAD = 1 << 17
 """Rows read from the first difference on."""
 
-MOST = 50
+MAX_CURVE_POINTS = 50
 
 
 def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: bool) -> tuple[CurvePoint, ...]:
-    """For each place that reads a number, the first step after ``first`` where the two sides read another one.
+    """For each call site that logs a scalar, the first step after ``first`` at which the two sides differ.
 
-    ``same_structure``: the two sides made the same attempts in the same order, so a step's number stands for itself.
+    ``same_structure``: both sides made the same attempts in the same order, so that step numbers can be compared.
     """
     if first.a_index is None or first.b_index is None:
         return ()
@@ -246,11 +244,11 @@ def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: b
         value_b = numbers_b[key][0]
         if value_a != value_b and not (value_a != value_a and value_b != value_b):
             found[site] = CurvePoint(name, step, value_a, value_b)
-    return tuple(sorted(found.values(), key=lambda point: point.step))[:MOST]
+    return tuple(sorted(found.values(), key=lambda point: point.step))[:MAX_CURVE_POINTS]
 
 
 Numbers = dict[tuple[object, int, int], tuple[float, int, str]]
-"""(attempt, site, how manieth) to (number, step, name), in execution order."""
+"""(attempt, site, occurrence) to (number, step, name), in execution order."""
 
 
 def _numbers(view: StreamView, start: int, attempts: dict[int, int]) -> Numbers:
@@ -270,7 +268,7 @@ def _numbers(view: StreamView, start: int, attempts: dict[int, int]) -> Numbers:
 
 
 def _attempt_counts(view: StreamView) -> dict[int, int]:
-    """What a step's number stands for: its optimizer and that one's own count, as one token."""
+    """Token of the optimizer and attempt count of each step, by step number."""
     steps = view.process.steps
     return dict(zip(steps[:, Step.STEP].tolist(), attempt_keys(view.process, steps).tolist(), strict=True))
 

@@ -1,9 +1,8 @@
-"""How far two recorded tensors lie apart, element by element: in steps between neighbouring numbers, and in value.
+"""Distances between two recorded tensors, element by element: in ULPs, absolute and relative.
 
-Owns the counting: how many elements differ, by how much, which the most, and what has no distance (NaN, infinities).
-Pure functions of NumPy arrays; reads nothing, needs no torch. An ULP distance here is the number of representable
-numbers from one to the other (Dawson, "Comparing floating point numbers", 2012): 1 for neighbours, 0 for +0 and -0,
-and it does not shrink where a rounding crosses a power of two.
+Counts the elements that differ, by how much, and those without a distance (NaN, infinities). Pure functions of NumPy
+arrays. The ULP distance here is the number of representable numbers from one to the other (Dawson, "Comparing floating
+point numbers", 2012): 1 for neighbours, 0 for +0 and -0; it does not shrink where a rounding crosses a power of two.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from numpy.typing import NDArray
 
 # --- bits -------------------------------------------------------------------------------------------------------------
 #
-# What the bits of a tensor's elements mean: signs, magnitudes, NaN, numbers. By the name of the dtype, without torch.
-#
-# Owns the layouts of floating-point formats, NumPy's and those that NumPy lacks. Pure functions of arrays of unsigned
-# integers that hold the elements' bits. Layouts: IEEE 754-2019; bfloat16 is the upper half of a binary32; the 8-bit
-# formats: OCP 8-bit Floating Point Specification 1.0 and, for ``fnuz``, Noune et al., "8-bit Numerical Formats" (2022).
+# Floating-point formats by dtype name: signs, magnitudes, NaN and numbers from the bits of the elements, without torch.
+# Layouts: IEEE 754-2019; bfloat16 is the upper half of a binary32; the 8-bit formats: OCP 8-bit Floating Point
+# Specification 1.0 and, for ``fnuz``, Noune et al., "8-bit Numerical Formats" (2022).
 
 
 Bits = NDArray[Any]
-"""Unsigned integers, one an element."""
+"""Unsigned integers, one per element."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class FloatFormat:
     fraction: int
     bias: int
     infinite: bool = True
-    """The largest exponent stands for infinities and NaN. False: it holds numbers, but for the NaN of ``nan``."""
+    """The largest exponent encodes infinities and NaN. False: it encodes numbers, except for the NaN of ``nan``."""
     nan: tuple[int, ...] = ()
     """Bit patterns of NaN, where ``infinite`` is False."""
 
@@ -61,7 +58,7 @@ FLOATS = {
 }
 
 COMPLEX = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
-"""Two of the second name, one after the other."""
+"""dtype of the real and of the imaginary part."""
 
 INTEGERS = {name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")}
 INTEGERS["bool"] = np.dtype("uint8")
@@ -71,7 +68,7 @@ SIZES = {name: form.bits // 8 for name, form in FLOATS.items()} | {name: t.items
 
 
 def bits_of(array: NDArray[Any], size: int) -> Bits:
-    """The elements' bits, flat; ``size``: bytes of an element (of a part, for complex ones)."""
+    """The elements' bits, flat; ``size``: bytes of an element, or of a part of a complex one."""
     flat = np.ascontiguousarray(array).reshape(-1)
     found: Bits = flat.view(np.dtype(f"u{size}"))
     return found
@@ -153,18 +150,17 @@ class ElementPair:
     hex_a: str
     hex_b: str
     distance: int | None
-    """None: one of them is no finite number."""
+    """None: one of them is not finite."""
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Two tensors of one dtype and shape."""
+    """Distances between two tensors of one dtype and shape."""
 
     dtype: str
     shape: tuple[int, ...]
     unit: str
-    """"ULP" between floating-point numbers, "" between whole numbers; "bytes" where the dtype has no order known here
-    (then nothing but ``differing`` is told)."""
+    """"ULP" for floating-point numbers, "" for integers, "bytes" for unknown dtypes (only ``differing`` is set)."""
     elements: int
     differing: int = 0
     """Elements of which any bit differs."""
@@ -175,23 +171,23 @@ class Distances:
     largest_relative: float | None = None
     """The largest of |a - b| / max(|a|, |b|)."""
     zeros: int = 0
-    """Elements that differ in the sign of zero alone: at a distance of 0."""
+    """Elements that differ only in the sign of zero, at a distance of 0."""
     nans: int = 0
     """NaN on one side."""
     payloads: int = 0
-    """NaN on both, of other bits."""
+    """NaN on both sides, with different bits."""
     infinities: int = 0
-    """Infinite on a side, and not the same on the other."""
+    """Infinite on one side, and different on the other."""
     histogram: tuple[Bin, ...] = ()
-    """Distances above 0, in bins that double; from 1 to that of the largest, without gaps."""
+    """Distances above 0, in bins that double, from 1 to the largest, without gaps."""
     worst: tuple[ElementPair, ...] = ()
-    """Those that differ most, what has no distance first; at most ``LISTED``."""
+    """Elements that differ most, those without a distance first; at most ``LISTED``."""
 
 
 def measure(dtype: str, a: NDArray[Any], b: NDArray[Any], listed: int = LISTED) -> Distances:
-    """Compare two tensors; arrays of any type whose elements' bytes are those of ``dtype``, shapes equal.
+    """Compare two tensors: arrays of equal shape, of any type whose elements hold the bytes of ``dtype``.
 
-    Raises ValueError where the shapes or sizes differ: then there is nothing to measure.
+    Raises ValueError where shapes or element sizes differ.
     """
     if a.shape != b.shape or a.dtype.itemsize != b.dtype.itemsize:
         raise ValueError(f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} cannot be compared element by element")
@@ -206,12 +202,12 @@ def measure(dtype: str, a: NDArray[Any], b: NDArray[Any], listed: int = LISTED) 
     found = Distances(dtype, tuple(a.shape), "" if name in INTEGERS else "ULP", a.size)
     for start in range(0, a.size, BLOCK):
         block = slice(start, start + BLOCK)
-        found = _joined(found, _block(found, name, start, bits_a[block], bits_b[block], listed), listed)
+        found = _merged(found, _block(found, name, start, bits_a[block], bits_b[block], listed), listed)
     return found
 
 
 def first_elements(dtype: str, array: NDArray[Any], count: int = LISTED) -> tuple[ElementPair, ...]:
-    """The first elements of one tensor, on both sides the same; none of a dtype that is not known here."""
+    """The first elements of one tensor, the same on both sides; empty for an unknown dtype."""
     parts = 2 if dtype in COMPLEX else 1
     name = COMPLEX.get(dtype, dtype)
     if name not in SIZES or array.dtype.itemsize != parts * SIZES[name]:
@@ -225,7 +221,7 @@ def first_elements(dtype: str, array: NDArray[Any], count: int = LISTED) -> tupl
 
 @dataclass(frozen=True)
 class _Part:
-    """One number of each element that differs: the number itself, or the real or the imaginary part."""
+    """One number of each differing element: the element, or its real or imaginary part."""
 
     distance: NDArray[np.uint64]
     has_distance: NDArray[np.bool_]
@@ -251,7 +247,7 @@ def _float_part(name: str, form: FloatFormat, a: Bits, b: Bits) -> _Part:
     across = is_negative(form, a) != is_negative(form, b)
     distance = np.where(across, x + y, np.maximum(x, y) - np.minimum(x, y))
     numbers = decoded(form, a), decoded(form, b)
-    absolute, relative = _apart(*(np.where(finite, each, 0.0) for each in numbers))
+    absolute, relative = _differences(*(np.where(finite, each, 0.0) for each in numbers))
 
     def texts(k: int) -> tuple[str, str]:
         return _float_text(name, numbers[0][k]), _float_text(name, numbers[1][k])
@@ -264,7 +260,7 @@ def _integer_part(name: str, a: Bits, b: Bits) -> _Part:
     wide = (x.astype(np.uint64), y.astype(np.uint64))  # sign-extended: differences are right modulo 2**64
     distance = np.where(x > y, wide[0] - wide[1], wide[1] - wide[0])
     none = np.zeros(len(a), bool)
-    absolute, relative = _apart(x.astype(np.float64), y.astype(np.float64))
+    absolute, relative = _differences(x.astype(np.float64), y.astype(np.float64))
 
     def texts(k: int) -> tuple[str, str]:
         return (str(bool(x[k])), str(bool(y[k]))) if name == "bool" else (str(x[k]), str(y[k]))
@@ -272,8 +268,8 @@ def _integer_part(name: str, a: Bits, b: Bits) -> _Part:
     return _Part(distance, ~none, absolute, relative, none, none, none, texts)
 
 
-def _apart(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """|x - y|, and that by the larger of |x| and |y|."""
+def _differences(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """|x - y|, and |x - y| / max(|x|, |y|)."""
     largest = np.maximum(np.abs(x), np.abs(y))
     with np.errstate(over="ignore"):
         absolute: NDArray[np.float64] = np.abs(x - y)
@@ -282,7 +278,7 @@ def _apart(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.f
 
 
 def _block(whole: Distances, name: str, start: int, a: Bits, b: Bits, listed: int) -> Distances:
-    """What ``whole`` is to be, of its elements from ``start`` on alone; shapes [elements, numbers of an element]."""
+    """``whole`` for the elements from ``start`` on only; shapes [elements, numbers per element]."""
     at = np.flatnonzero((a != b).any(axis=1))
     a, b = a[at], b[at]
     parts = [_part(name, a[:, k].copy(), b[:, k].copy()) for k in range(a.shape[1])]
@@ -316,7 +312,7 @@ def _block(whole: Distances, name: str, start: int, a: Bits, b: Bits, listed: in
     )
 
 
-def _joined(a: Distances, b: Distances, listed: int) -> Distances:
+def _merged(a: Distances, b: Distances, listed: int) -> Distances:
     """Two parts of the same tensor, the first one's elements before the second's."""
     bins = [
         replace(x or y, count=(x.count if x else 0) + (y.count if y else 0))
@@ -347,7 +343,7 @@ def _largest(each: Iterable[NDArray[np.float64]]) -> float | None:
 
 
 def _histogram(distances: NDArray[np.uint64]) -> tuple[Bin, ...]:
-    """Bins 1, 2 to 3, 4 to 7 and so on; a double cannot tell 2**53 from its neighbour, so the bounds are whole."""
+    """Bins 1, 2 to 3, 4 to 7 and so on; integer bounds, as a double cannot distinguish 2**53 from its neighbour."""
     if not len(distances):
         return ()
     last = int(distances.max()).bit_length()
@@ -369,7 +365,7 @@ def _element(
 
 
 def _float_text(name: str, number: np.float64) -> str:
-    """As many digits as it takes to tell it from its neighbours."""
+    """As many digits as distinguish it from its neighbours."""
     exact = {"float64": np.float64, "float16": np.float16}.get(name, np.float32)
     return str(exact(number))
 
@@ -379,7 +375,7 @@ def _complex_text(real: str, imaginary: str) -> str:
 
 
 def _unordered(dtype: str, a: NDArray[Any], b: NDArray[Any]) -> Distances:
-    """Elements of a dtype that is not known here: that they differ is all that can be said."""
+    """The result for an unknown dtype: only the number of elements that differ."""
     size = max(1, a.dtype.itemsize)
     raw = [np.ascontiguousarray(side).reshape(-1).view(np.uint8).reshape(-1, size) for side in (a, b)]
     differing = int((raw[0] != raw[1]).any(axis=1).sum())

@@ -1,7 +1,7 @@
-"""The gradient scalers of one trace: what became of each, and where those that were alike part.
+"""The gradient scalers of one trace: a summary of each, and where scalers with equal scales diverge.
 
-Owns what a parting is (the same number of updates, another scale), its cause, and what it did to the learning rates.
-Works on the series of one process; reads no row.
+Owns what a divergence is (another scale after as many updates), its cause, and its effect on the learning rates. Works
+on the series of one process; reads no row.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy as np
 from rltrace.diff.metrics.series import EFFECTIVE, RATE, SCALER, Series, StepNumbers, Values
 from rltrace.trace.read.process import ProcessTrace
 
-MOST = 64
-"""Partings that are told of."""
+MAX_DIVERGENCES = 64
+"""Divergences that are reported."""
 
 _NAME = re.compile(r"scaler:(\d+)/(scale|growth|found_inf|skipped:(\d+))")
 
 
-class PartingCause(StrEnum):
-    START = "start"  # they began with another scale
-    FOUND_INF = "found_inf"  # infinities in the gradients of some alone
+class ScalerDivergenceCause(StrEnum):
+    START = "start"  # they began with different scales
+    FOUND_INF = "found_inf"  # infinities in the gradients of only some of them
     GROWTH = "growth"  # as many updates, but more of them in a row without infinities: tracker, factor or interval
     SET = "set"  # none of these: the program set the scale
 
 
 @dataclass(frozen=True)
 class ScaledOptimizer:
-    """What a scaler did to one optimizer."""
+    """The effect of a scaler on one optimizer."""
 
     ordinal: int
     name: str
@@ -44,7 +44,7 @@ class ScaledOptimizer:
     rate: float | None
     """The learning rate of its first group at the end; None: not known."""
     effective: float | None
-    """The mean over its attempts, those that were skipped counting 0."""
+    """The mean over its attempts, with 0 for skipped ones."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +53,26 @@ class Scaler:
 
     process: str
     number: int
-    """In the order in which scalers were made."""
+    """In the order of construction."""
     updates: int
     overflows: int
     """Updates before which infinities were found."""
     first: float
     last: float
-    """Its scale before the first update, and after the last."""
+    """Its scale before the first update (``first``) and after the last one."""
     optimizers: tuple[ScaledOptimizer, ...]
 
 
 @dataclass(frozen=True)
 class ScalerGroup:
-    """Scalers that go on together."""
+    """Scalers that stay equal at a divergence."""
 
     scalers: tuple[int, ...]
     step: int
-    """Of the attempt before the update at which they diverge, of the first of them."""
+    """Of the attempt before the update, for the first of them."""
     before: float
     after: float
-    """Their scale."""
+    """Their scale before and after the update."""
     found_inf: bool
     growth: int
     """The growth tracker before that update."""
@@ -80,12 +80,12 @@ class ScalerGroup:
 
 @dataclass(frozen=True)
 class ScalerDivergence:
-    """Scalers whose scales were the same, update by update, and are no longer."""
+    """The update after which scalers with equal scales have different ones."""
 
     process: str
     update: int
-    """After so many updates of each; 0: they started with different scales."""
-    cause: PartingCause
+    """Number of updates of each; 0: they started with different scales."""
+    cause: ScalerDivergenceCause
     sides: tuple[ScalerGroup, ...]
 
 
@@ -104,7 +104,7 @@ class _History:
 
 
 def scalers_of(process: ProcessTrace, series: Sequence[Series]) -> tuple[Scaler, ...]:
-    """Every scaler of a process that made an update, by its recorded series."""
+    """Every scaler of a process with at least one update, from its recorded series."""
     return tuple(
         Scaler(
             process.name,
@@ -119,25 +119,25 @@ def scalers_of(process: ProcessTrace, series: Sequence[Series]) -> tuple[Scaler,
     )
 
 
-def partings(process: str, series: Sequence[Series]) -> tuple[ScalerDivergence, ...]:
-    """Where scalers of a process part, in the order of updates. Compared update by update, not by step."""
+def scaler_divergences(process: str, series: Sequence[Series]) -> tuple[ScalerDivergence, ...]:
+    """Where scalers of a process diverge, ordered by update. They are compared by update, not by step."""
     found: list[ScalerDivergence] = []
-    waiting = [(list(_histories(process, series)), 0)]
-    while waiting and len(found) < MOST:
-        group, start = waiting.pop(0)
+    queue = [(list(_histories(process, series)), 0)]
+    while queue and len(found) < MAX_DIVERGENCES:
+        group, start = queue.pop(0)
         if len(group) < 2:
             continue
         split = _split(group, start)
         if split is None:
             continue
         at, parts = split
-        found.append(_parting(process, at, parts))
-        waiting += [(part, at + 1) for part in parts]
-    return tuple(sorted(found, key=lambda parting: parting.update))
+        found.append(_divergence(process, at, parts))
+        queue += [(part, at + 1) for part in parts]
+    return tuple(sorted(found, key=lambda divergence: divergence.update))
 
 
 def _split(group: list[_History], start: int) -> tuple[int, list[list[_History]]] | None:
-    """The first update at which the scales of a group are not the same, and who goes on with whom; None: nowhere."""
+    """The first update at which the scales of a group differ, and the groups after it; None: they stay equal."""
     while len(group) > 1:
         stop = min(len(history.scale) for history in group)
         scales = np.stack([history.scale[start:stop] for history in group])
@@ -157,16 +157,16 @@ def _bits(values: Values) -> StepNumbers:
     return found
 
 
-def _parting(process: str, at: int, parts: list[list[_History]]) -> ScalerDivergence:
+def _divergence(process: str, at: int, parts: list[list[_History]]) -> ScalerDivergence:
     sides = tuple(_side(part, at) for part in parts)
     if at == 0:
-        cause = PartingCause.START
+        cause = ScalerDivergenceCause.START
     elif len({side.found_inf for side in sides}) > 1:
-        cause = PartingCause.FOUND_INF
+        cause = ScalerDivergenceCause.FOUND_INF
     elif len({(side.growth, side.after > side.before) for side in sides}) > 1:
-        cause = PartingCause.GROWTH
+        cause = ScalerDivergenceCause.GROWTH
     else:
-        cause = PartingCause.SET
+        cause = ScalerDivergenceCause.SET
     return ScalerDivergence(process, at, cause, sides)
 
 
@@ -190,7 +190,7 @@ def _histories(process: str, series: Iterable[Series]) -> Iterator[_History]:
             parts.setdefault(int(match[1]), {})[match[2]] = one
     for number, own in sorted(parts.items()):
         if set(own) != {"scale", "growth", "found_inf"} or not all(one.whole for one in own.values()):
-            continue  # with numbers missing, nobody knows which update is which
+            continue  # with numbers missing, updates cannot be counted
         updates = min(len(own["scale"]) - 1, len(own["growth"]) - 1, len(own["found_inf"]))
         if updates < 1:
             continue
@@ -227,7 +227,7 @@ def _optimizers(process: ProcessTrace, series: Sequence[Series], number: int) ->
 
 
 def _mean(attempts: Series, effective: Series | None, rate: Series | None) -> float | None:
-    """Of the rates with which these attempts were made; without a skipped one, of the rate as it moved."""
+    """Mean learning rate of these attempts; None: not known."""
     if effective is not None:
         values = effective.values[np.isin(effective.steps, attempts.steps)]
     elif rate is not None and len(rate) and len(attempts):

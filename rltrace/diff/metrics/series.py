@@ -1,8 +1,7 @@
-"""The series that a trace has: numbers that move in time, each with the steps at which it was taken.
+"""The series of a trace: numbers over time, with the optimizer step of each.
 
-Owns what is one series and what it is called: what a program watches, learning rates and gradient scalers as they were
-recorded, and the numbers that one place in the code read out (``.item()``). A series stays two arrays, however long it
-is. Compares nothing.
+Owns what counts as one series and its name: watched numbers, learning rates and gradient scalers as they were recorded,
+and the scalars that one call site logged (``.item()``). A series is two arrays. Compares nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ KINDS = {
 }
 """Kinds of series in the order in which they are listed, in words."""
 
-MOST_SEGMENTS = 256
-"""Segments of a stream that are read for the numbers it read out; of more, so many that lie evenly."""
+MAX_SEGMENTS = 256
+"""Segments of a stream that are read for its logged scalars; of more, this many evenly spaced ones."""
 
 StepNumbers = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -49,25 +48,25 @@ class Series:
     kind: str
     """One of ``KINDS``."""
     name: str
-    """As the program or the recorder calls it; of ``.item()``, the source line."""
+    """The program's or the recorder's name; for ``.item()``, the source line."""
     stream: str
-    """Name of the stream whose thread took them."""
+    """Name of the stream that recorded them."""
     place: str
-    """``train.py:12``; of a learning rate whose optimizer it is, ``critic's Adam``; else ""."""
+    """``train.py:12``; for a learning rate its optimizer, ``critic's Adam``; else ""."""
     key: tuple[object, ...]
-    """What it is known by in another trace of the same program."""
+    """Identifies it in another trace of the same program."""
     steps: StepNumbers
-    """At which optimizer step each was taken."""
+    """Optimizer step of each number; shape [n], ascending."""
     values: Values
     whole: bool = True
-    """False: read in places only, or a part of it cannot be read."""
+    """False: sampled, or a part of it cannot be read."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
     def is_flat(self) -> bool:
-        """Whether all of its numbers are the same one."""
+        """Whether all of its numbers are equal."""
         return not len(self) or bool(np.array_equal(self.values, np.full(len(self), self.values[0]), equal_nan=True))
 
 
@@ -75,16 +74,15 @@ def all_series(
     trace: Trace,
     names: Sequence[str] = (),
     *,
-    segments: int = MOST_SEGMENTS,
-    beside: Trace | None = None,
+    segments: int = MAX_SEGMENTS,
+    renames_of: Trace | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Series, ...]:
     """Every series of a trace, those of one kind together; ``names``: only those that match one of these globs.
 
-    ``beside``: the trace with which they are to be compared; places in the code that were only renamed since are known
-    as they are there.
+    ``renames_of``: the trace to compare with; call sites that were only renamed get the keys that they have there.
     """
-    others = {} if beside is None else {s.name: (p, s) for p in beside.processes for s in p.streams}
+    others = {} if renames_of is None else {s.name: (p, s) for p in renames_of.processes for s in p.streams}
     found: list[Series] = []
     for process in trace.processes:
         found += recorded_series(process)
@@ -92,7 +90,7 @@ def all_series(
             if not cancelled():
                 view = StreamView(process, stream)
                 if stream.name in others:
-                    view.compared_with(StreamView(*others[stream.name]))
+                    view.use_site_names_of(StreamView(*others[stream.name]))
                 found += item_series(view, chosen_segments(stream, segments), cancelled)
     kinds = list(KINDS)
     chosen = [series for series in found if not names or matches(series, names)]
@@ -100,16 +98,16 @@ def all_series(
 
 
 def matches(series: Series, globs: Iterable[str]) -> bool:
-    """Whether a name or a place is one that these globs ask for; upper and lower case are not told apart."""
+    """Whether the name or place of a series matches one of these globs; case is ignored."""
     words = (series.name, series.place)
     return any(fnmatch.fnmatch(word.lower(), glob.lower()) for glob in globs for word in words if word)
 
 
-# --- recorded beside the ops ------------------------------------------------------------------------------------------
+# --- recorded series --------------------------------------------------------------------------------------------------
 
 
 def recorded_series(process: ProcessTrace) -> Iterator[Series]:
-    """Series that were recorded as such, in the order of their first numbers; then the rates that took effect."""
+    """Recorded series, in the order of their first numbers; then the effective learning rates."""
     if not process.sample_parts:
         return
     samples, whole = process.samples, not process.other_holes
@@ -120,14 +118,14 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
         entry, stream = (int(cell) for cell in own[0, [Sample.SERIES, Sample.STREAM]])
         payload = _payload(process, entry)
         if payload is None or payload["kind"] not in KINDS:
-            continue  # a newer version's, or lost
+            continue  # from a newer version, or lost
         kind, name, thread = payload["kind"], payload["name"], payload.get("thread")
-        told = f"{process.name}/thread:{thread}" if thread else streams.get(stream, process.name)
-        where = told if kind == WATCH else process.name
+        stream_name = f"{process.name}/thread:{thread}" if thread else streams.get(stream, process.name)
+        where = stream_name if kind == WATCH else process.name
         key = (process.name, where, kind, name)
         values = np.ascontiguousarray(own[:, Sample.VALUE]).view(np.float64)
-        whose = owner_of(process, name) if kind == RATE else ""
-        series = Series(kind, name, where, whose, key, own[:, Sample.STEP].astype(np.int64), values, whole)
+        place = owner_of(process, name) if kind == RATE else ""
+        series = Series(kind, name, where, place, key, own[:, Sample.STEP].astype(np.int64), values, whole)
         if kind == RATE:
             rates.append(series)
         scaled |= kind == SCALER
@@ -137,8 +135,8 @@ def recorded_series(process: ProcessTrace) -> Iterator[Series]:
 
 
 def _by_series(process: ProcessTrace, samples: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """The samples of each series, in the order of their first. What a thread watches is a series of its own; whose
-    thread made an optimizer's attempt makes none."""
+    """The samples of each series, ordered by their first ones. Watched numbers are separate series per thread, others
+    are not."""
     payloads = process.tables["series"].payloads
     watched = np.array([isinstance(p, dict) and p["kind"] == WATCH for p in payloads] + [False])
     entries = np.minimum(samples[:, Sample.SERIES], np.uint64(len(payloads)))
@@ -157,7 +155,7 @@ def _payload(process: ProcessTrace, entry: int) -> dict[str, Any] | None:
 
 
 def _effective(process: ProcessTrace, rates: Iterable[Series]) -> Iterator[Series]:
-    """The learning rate of every attempt, 0 where it was skipped, of optimizers that skipped at least one."""
+    """The learning rate of every attempt, 0 for skipped ones, for optimizers with at least one skipped attempt."""
     for rate in rates:
         attempts, skipped = attempts_of(process, _ordinal(rate.name))
         if not len(attempts) or not skipped.any():
@@ -172,13 +170,13 @@ def _effective(process: ProcessTrace, rates: Iterable[Series]) -> Iterator[Serie
 
 
 def _ordinal(name: str) -> int:
-    """``1`` of ``optimizer:1/group:0/lr``; -1: it names none."""
+    """``1`` for ``optimizer:1/group:0/lr``; -1: it names no optimizer."""
     number = name.removeprefix("optimizer:").partition("/")[0]
     return int(number) if number.isdecimal() else -1
 
 
 def owner_of(process: ProcessTrace, name: str) -> str:
-    """``critic's Adam`` of ``optimizer:1/group:0/lr``; "" where that is not known."""
+    """``critic's Adam`` for ``optimizer:1/group:0/lr``; "" where that is not known."""
     payloads = (p for p in process.tables["optimizers"].payloads if isinstance(p, dict))
     found = next((p for p in payloads if p["ordinal"] == _ordinal(name)), None)
     if found is None:
@@ -187,17 +185,17 @@ def owner_of(process: ProcessTrace, name: str) -> str:
 
 
 def attempts_of(process: ProcessTrace, ordinal: int) -> tuple[StepNumbers, NDArray[np.bool_]]:
-    """Steps that attempts of one optimizer ended, and whether each left the parameters alone, as far as is known."""
+    """Steps that attempts of one optimizer ended, and whether each was skipped, as far as is known."""
     payloads = process.tables["optimizers"].payloads
     own = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload["ordinal"] == ordinal]
     steps = process.steps[np.isin(process.steps[:, Step.OPTIMIZER], own)]
     numbers = steps[:, Step.STEP].astype(np.int64)
     skipped = steps[:, Step.SKIPPED] == 1
-    told = _skips_told(process, ordinal)  # by the scaler, where the optimizer skips by itself on a device
-    return numbers, skipped | np.isin(numbers, told)
+    stream_name = _recorded_skips(process, ordinal)  # by the scaler, where a fused optimizer skips on the device
+    return numbers, skipped | np.isin(numbers, stream_name)
 
 
-def _skips_told(process: ProcessTrace, ordinal: int) -> StepNumbers:
+def _recorded_skips(process: ProcessTrace, ordinal: int) -> StepNumbers:
     payloads = process.tables["series"].payloads
     ending = f"/skipped:{ordinal}"
     own = [
@@ -206,23 +204,23 @@ def _skips_told(process: ProcessTrace, ordinal: int) -> StepNumbers:
         if isinstance(payload, dict) and payload["kind"] == SCALER and str(payload["name"]).endswith(ending)
     ]
     samples = process.samples[np.isin(process.samples[:, Sample.SERIES], own)]
-    yes = np.ascontiguousarray(samples[:, Sample.VALUE]).view(np.float64) > 0
-    told: StepNumbers = samples[yes, Sample.STEP].astype(np.int64)
-    return told
+    positive = np.ascontiguousarray(samples[:, Sample.VALUE]).view(np.float64) > 0
+    stream_name: StepNumbers = samples[positive, Sample.STEP].astype(np.int64)
+    return stream_name
 
 
-# --- read out by an op ------------------------------------------------------------------------------------------------
+# --- logged scalars ---------------------------------------------------------------------------------------------------
 
 
-def chosen_segments(stream: StreamTrace, most: int, start: int = 0) -> list[int]:
-    """Numbers of the segments that are read, of those from row ``start`` on: all of a few, else some evenly."""
+def chosen_segments(stream: StreamTrace, limit: int, start: int = 0) -> list[int]:
+    """Numbers of the segments to read from row ``start`` on: all, or ``limit`` evenly spaced ones."""
     first = next((n for n, segment in enumerate(stream.segments) if segment.stop > start), len(stream.segments))
     count = len(stream.segments) - first
-    if count <= most:
+    if count <= limit:
         return list(range(first, len(stream.segments)))
-    if most < 2:
-        return [len(stream.segments) - 1] * most
-    return sorted({first + round(k * (count - 1) / (most - 1)) for k in range(most)})
+    if limit < 2:
+        return [len(stream.segments) - 1] * limit
+    return sorted({first + round(k * (count - 1) / (limit - 1)) for k in range(limit)})
 
 
 def item_series(
@@ -233,9 +231,9 @@ def item_series(
     start: int = 0,
     whole: bool | None = None,
 ) -> list[Series]:
-    """The numbers that each place in the code read out, from row ``start`` on, as far as these segments tell.
+    """The scalars that each call site logged in these segments, from row ``start`` on.
 
-    ``whole``: whether those are all that count; None: whether they are all there are.
+    ``whole``: whether these segments are all that count; None: it is whether they are all segments of the stream.
     """
     parts: dict[int, list[tuple[StepNumbers, Values]]] = {}
     names: dict[int, tuple[str, str, str]] = {}
@@ -250,7 +248,7 @@ def item_series(
         except HoleError:
             whole = False
             continue
-        _take_items(stretch, start, parts, names)
+        _add_items(stretch, start, parts, names)
     return [
         Series(
             names[site][0],
@@ -267,10 +265,10 @@ def item_series(
 
 
 NUMBERS = VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX & ~RowFlag.VALUE_BOOL
-"""What is read as a number of a series: a bool is a decision."""
+"""Logged values that count as numbers of a series; a bool is a decision."""
 
 
-def _take_items(
+def _add_items(
     stretch: RowRange,
     start: int,
     parts: dict[int, list[tuple[StepNumbers, Values]]],
@@ -295,7 +293,7 @@ def _take_items(
 
 
 def item_name(stretch: RowRange, i: int) -> tuple[str, str, str]:
-    """Whether the program or torch for itself read a number out, the source line of the program, and its place."""
+    """(whether the program or torch itself called ``.item()``, source line, place) of a logged scalar."""
     view, rows = stretch.view, stretch.rows
     kind = INNER if view.is_inside_torch(rows, i) else ITEM
     stack = view.stack(rows, i)

@@ -69,7 +69,7 @@ def points_of(series: Series, most: int = MOST_POINTS, *, last: bool = False) ->
 # --- timeline ---------------------------------------------------------------------------------------------------------
 
 
-MOST_SEGMENTS = 32
+MAX_SEGMENTS = 32
 """Segments of a stream that are read for its numbers."""
 
 
@@ -77,7 +77,7 @@ class StepState(StrEnum):
     SAME = "same"
     DIFFERS = "differs"
     OTHER_OPS = "other-ops"
-    """Other ops were run or other reads made, or the same ones in another order; no value is known to differ."""
+    """Ops or their order differ; no value is known to differ."""
     ONE_SIDED = "one-sided"
     UNKNOWN = "unknown"
     """A side has no digests of it."""
@@ -89,7 +89,7 @@ WORSE = (StepState.SAME, StepState.UNKNOWN, StepState.ONE_SIDED, StepState.OTHER
 
 @dataclass(frozen=True)
 class Timeline:
-    """The steps of one process, by A's numbers; those that B alone made stand at the end."""
+    """The steps of one process, by A's numbers; steps of only B are at the end."""
 
     process: str
     states: tuple[StepState, ...]
@@ -104,15 +104,16 @@ class Curve:
     """A series, step by step: the last number of each step."""
 
     name: str
-    """Of what a place in the program read out, the source line."""
+    """For a logged scalar, the source line."""
     place: str
-    """``train.py:12``, or what it is a number of."""
-    a: tuple[Point, ...]
-    b: tuple[Point, ...]
-    parts_at: int | None
+    """``train.py:12``, or the kind of series."""
+    a: tuple[tuple[int, float], ...]
+    """(step, number)."""
+    b: tuple[tuple[int, float], ...]
+    diverges_at: int | None
     """The first step read at which the two sides hold other numbers."""
     whole: bool
-    """False: read in places only."""
+    """False: sampled."""
 
 
 def timelines(a: Trace, b: Trace, comparison: Comparison) -> tuple[Timeline, ...]:
@@ -123,7 +124,7 @@ def timelines(a: Trace, b: Trace, comparison: Comparison) -> tuple[Timeline, ...
 
 
 def _settled(comparison: Comparison, process: str) -> int | None:
-    """The step before which the comparison, op by op, found no value of a process to differ; None: all of them."""
+    """The step before which the comparison, op by op, found no value of a process to differ; None: no value differs."""
     if comparison.level != "op" or comparison.verdict is Verdict.UNKNOWN:
         return 0
     if comparison.verdict is not Verdict.DIVERGED:
@@ -140,7 +141,7 @@ def _timeline(a: ProcessTrace, b: ProcessTrace, settled: int | None) -> Timeline
     states[at_a] = _states(steps_a[at_a], steps_b[at_b])
     before = slice(None) if settled is None else steps_a[:, Step.STEP] < np.uint64(settled)
     names = list(StepState)
-    early = states[before]  # a digest of a step tells of every read; the comparison knows which of them count
+    early = states[before]  # step digests cover every read; the comparison knows which reads count
     states[before] = np.where(early == names.index(StepState.DIFFERS), names.index(StepState.OTHER_OPS), early)
     more = len(steps_b) - (int(at_b[-1]) + 1 if len(at_b) else 0)
     return Timeline(a.name, (*(names[k] for k in states.tolist()), *[StepState.ONE_SIDED] * more))
@@ -166,34 +167,34 @@ def _states(a: Steps, b: Steps) -> NDArray[np.int64]:
 
 
 def curves(a: Trace, b: Trace, cancelled: Callable[[], bool] = lambda: False) -> tuple[Curve, ...]:
-    """The series that both sides have; those that part first come first. What never moves is left out."""
-    own = all_series(a, segments=MOST_SEGMENTS, cancelled=cancelled)
-    others = all_series(b, segments=MOST_SEGMENTS, beside=a, cancelled=cancelled)
+    """The series that both sides have; those that diverge first come first. Constant ones are left out."""
+    own = all_series(a, segments=MAX_SEGMENTS, cancelled=cancelled)
+    others = all_series(b, segments=MAX_SEGMENTS, renames_of=a, cancelled=cancelled)
     found = [
         _curve(x, y, None if drift.first is None else drift.first.step)
         for drift, x, y in paired_series(own, others, matching_processes(a, b))
         if drift.first is not None or is_curve(x)
     ]
     late = float("inf")
-    ordered = sorted(found, key=lambda c: (late if c.parts_at is None else c.parts_at, -len(c.a)))
+    ordered = sorted(found, key=lambda c: (late if c.diverges_at is None else c.diverges_at, -len(c.a)))
     return tuple(ordered)
 
 
 def is_curve(series: Series) -> bool:
-    """Whether anybody wants to see it: not what torch reads out for itself, nor a recorded number that never moves."""
+    """Whether to show a series: not scalars that torch itself reads, nor recorded numbers that never change."""
     return series.kind == ITEM or not (series.kind == INNER or series.is_flat)
 
 
 def own_curve(series: Series) -> Curve:
-    """A series of one trace alone."""
+    """The curve of a series of one trace."""
     return Curve(series.name, place_of(series), tuple(points_of(series, last=True)), (), None, series.whole)
 
 
 def place_of(series: Series) -> str:
-    """Where it comes from, in words."""
+    """Its place in the code, or its kind in words."""
     return series.place or KINDS[series.kind]
 
 
-def _curve(a: Series, b: Series, parts_at: int | None) -> Curve:
+def _curve(a: Series, b: Series, diverges_at: int | None) -> Curve:
     x, y = (tuple(points_of(series, last=True)) for series in (a, b))
-    return Curve(a.name, place_of(a), x, y, parts_at, a.whole and b.whole)
+    return Curve(a.name, place_of(a), x, y, diverges_at, a.whole and b.whole)

@@ -1,6 +1,6 @@
-"""Two streams of one name compared: search, then a walk from where they part, then what follows the last common op.
+"""Comparison of two streams of one name: bisection, a walk from the first difference, and rows after the last pair.
 
-Owns the order of these and the account of one pair of streams; decides nothing about the traces as wholes.
+Owns the result for one pair of streams; decides nothing about the traces as wholes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, Unreadable, Watch
+from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, OnProbe, Unreadable
 from rltrace.diff.base.model import (
     Cause,
     CurvePoint,
@@ -21,17 +21,17 @@ from rltrace.diff.base.model import (
     UninitialisedCount,
 )
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.events import came_in, with_what_is_behind
+from rltrace.diff.causes.events import add_seeding_causes, trace_to_event
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
-from rltrace.diff.stream.end import harmless_tail, judge_tail
+from rltrace.diff.stream.end import classify_end, harmless_end
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.diff.stream.walk import Progress, StreamWalk
 
 
 @dataclass
 class StreamResult:
-    """What was found out about one pair of streams."""
+    """The result for one pair of streams."""
 
     a: StreamView
     b: StreamView
@@ -42,39 +42,39 @@ class StreamResult:
     undecided: str | None = None
     hole: Unreadable | None = None
     open: str | None = None
-    """Equal so far, and this is why nothing more can be said."""
+    """Why the comparison ends although all is equal so far; None: it does not."""
     same_rows: bool = False
-    """Row by row equal in structure and values, without any alignment."""
+    """Equal in structure and values, row by row, without an alignment."""
     skipped: bool = False
-    elsewhere: int = 0
-    """Matched ops that are called from another place in the code, or in another module."""
+    moved_calls: int = 0
+    """Matched ops with another call site or module."""
     matched: int = 0
-    drew_alone: bool = False
-    """One side alone drew from a generator."""
+    drew_one_sided: bool = False
+    """There was a random draw on one side only."""
     looked_at: tuple[int, int] = (0, 0)
     """Rows of both sides that were compared or proven equal."""
     marked: UninitialisedCount = field(default_factory=lambda: UninitialisedCount(0, 0, None))
-    told: EventSummary = field(default_factory=EventSummary)
+    events: EventSummary = field(default_factory=EventSummary)
     probes: tuple[Probe, ...] = ()
     curves: tuple[CurvePoint, ...] = ()
 
     @property
     def decisive(self) -> Finding | None:
-        """The earliest finding that makes two runs different ones."""
-        return self.harmful or self.value  # the walk ends at a value: whatever harm it met came before
+        """The earliest finding that makes the runs diverge."""
+        return self.harmful or self.value  # the walk ends at a value, so a harmful op is before it
 
     @property
     def is_identical(self) -> bool:
-        """Every op that both sides recorded is the same op at the same place, and nothing was added."""
+        """Whether all ops are matched with equal order, call sites and values, and all events are equal."""
         counts = self.structure
-        extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.elsewhere
-        if self.told.differing:
+        extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.moved_calls
+        if self.events.differing:
             return False
         return self.same_rows or (self.first is None and self.undecided is None and not extra)
 
     @property
     def different_programs(self) -> bool:
-        """Not even half of what was looked at is matched, and not even the beginning is."""
+        """Whether less than half of the compared rows are matched, and not even the first ones."""
         half = any(2 * self.matched < rows for rows in self.looked_at)
         return half and (self.first is None or self.first.identical_before == 0)
 
@@ -84,10 +84,10 @@ def compare_streams(
     b: StreamView,
     settings: tuple[NamedDifference, ...],
     progress: Progress | None = None,
-    watch: Watch | None = None,
+    watch: OnProbe | None = None,
 ) -> StreamResult:
     """Compare two streams op by op."""
-    b.compared_with(a)
+    b.use_site_names_of(a)
     result = StreamResult(a, b)
     base = 0
     search: Bisection | None = None
@@ -99,12 +99,12 @@ def compare_streams(
             return _with_marked(result, count_marked(search, min(result.looked_at), MarkedRows(whole=True)))
         base = base_or_none
         same_structure = a.rows == b.rows and search.first_structure.row is None
-    walk = StreamWalk(a, b, base, settings, in_step=search is not None, progress=progress).run()
-    _take_walk(result, walk, same_structure)
+    walk = StreamWalk(a, b, base, settings, is_aligned=search is not None, progress=progress).run()
+    _apply_walk(result, walk, same_structure)
     if result.value is None and result.undecided is None:
-        _take_tail(result, walk)
-    result.drew_alone = walk.draws.any_alone
-    _go_back(result, walk, search)
+        _apply_end(result, walk)
+    result.drew_one_sided = walk.draws.any_one_sided
+    _trace_back(result, walk, search)
     _with_marked(result, walk.marked if search is None else count_marked(search, walk.base, walk.marked))
     if search is not None:
         result.probes = tuple(search.probes)
@@ -114,7 +114,7 @@ def compare_streams(
 
 
 def _search(search: Bisection, result: StreamResult) -> int | None:
-    """Row from which the streams have to be walked; None where the search alone has the answer."""
+    """Row from which the streams have to be walked; None where the search alone decides."""
     structure = search.first_structure = search.first(STRUCTURE)
     values = search.first(VALUES, before=structure.row)
     result.probes = tuple(search.probes)
@@ -137,20 +137,20 @@ def _search(search: Bisection, result: StreamResult) -> int | None:
     return min(rows) if rows else search.shorter
 
 
-def _go_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -> None:
-    """Where what differs came in with an event, that is the first difference of values."""
+def _trace_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -> None:
+    """Replace the decisive finding by that at the event which it goes back to, if there is one."""
     decisive = result.decisive
     if decisive is None:
         return
-    in_step = search is not None and search.first_structure.row is None and walk.base > 0
-    first = search.first(MARKED, before=walk.base).row if search is not None and in_step else None
-    no_event = in_step and first is None and decisive.a_index == walk.base  # that differs before it
-    origin = None if no_event else came_in(walk.scene, decisive, walk.done[0], first)
+    is_aligned = search is not None and search.first_structure.row is None and walk.base > 0
+    first = search.first(MARKED, before=walk.base).row if search is not None and is_aligned else None
+    no_event = is_aligned and first is None and decisive.a_index == walk.base  # no event before it differs
+    origin = None if no_event else trace_to_event(walk.context, decisive, walk.done[0], first)
     if origin is None:
-        told = with_what_is_behind(walk.scene, decisive)
-        result.first = told if result.first is decisive else result.first
-        result.value = told if result.value is decisive else result.value
-        result.harmful = told if result.harmful is decisive else result.harmful
+        seeded = add_seeding_causes(walk.context, decisive)
+        result.first = seeded if result.first is decisive else result.first
+        result.value = seeded if result.value is decisive else result.value
+        result.harmful = seeded if result.harmful is decisive else result.harmful
         return
     result.value, result.harmful = (origin, None) if origin.cause is Cause.OUTSIDE else (result.value, origin)
     if result.first is None or result.first.identical_before >= origin.identical_before or result.first is decisive:
@@ -158,20 +158,20 @@ def _go_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -
 
 
 def _with_marked(result: StreamResult, rows: MarkedRows) -> StreamResult:
-    result.marked, result.told = rows.marked, rows.told
+    result.marked, result.events = rows.marked, rows.events
     return result
 
 
-def _take_walk(result: StreamResult, walk: StreamWalk, same_structure: bool) -> None:
+def _apply_walk(result: StreamResult, walk: StreamWalk, same_structure: bool) -> None:
     result.first, result.value, result.harmful = walk.first, walk.value, walk.harmful
     result.undecided, result.hole, result.skipped = walk.undecided, walk.hole, walk.skipped
-    result.matched, result.elsewhere = walk.matched, walk.elsewhere
+    result.matched, result.moved_calls = walk.matched, walk.moved_calls
     result.looked_at = walk.done
     whole = same_structure or (walk.value is None and walk.undecided is None)
     result.structure = walk.hunks.structure(whole)
 
 
-def _take_tail(result: StreamResult, walk: StreamWalk) -> None:
+def _apply_end(result: StreamResult, walk: StreamWalk) -> None:
     more_a, more_b = walk.trailing
     if not more_a and not more_b:
         return
@@ -179,17 +179,17 @@ def _take_tail(result: StreamResult, walk: StreamWalk) -> None:
     shorter, longer = (result.a, result.b) if shorter_is_a else (result.b, result.a)
     rows = max(more_a, more_b)
     one_sided = walk.one_sided_rows(shorter_is_a), walk.one_sided_rows(not shorter_is_a)
-    tail = judge_tail(shorter, longer, shorter_is_a, rows, walk.equal, one_sided, walk.draws)
-    result.open = tail.open
-    if tail.finding is not None:
-        result.first = result.first or tail.finding
-        result.harmful = result.harmful or tail.finding
-    if tail.harmless:
-        _add_harmless(result, walk.hunks, longer, rows)
-        result.first = result.first or harmless_tail(longer, shorter_is_a, rows, walk.equal)
+    end = classify_end(shorter, longer, shorter_is_a, rows, walk.equal, one_sided, walk.draws)
+    result.open = end.open
+    if end.finding is not None:
+        result.first = result.first or end.finding
+        result.harmful = result.harmful or end.finding
+    if end.harmless:
+        _add_harmless_end(result, walk.hunks, longer, rows)
+        result.first = result.first or harmless_end(longer, shorter_is_a, rows, walk.equal)
 
 
-def _add_harmless(result: StreamResult, hunks: HunkCounter, longer: StreamView, rows: int) -> None:
+def _add_harmless_end(result: StreamResult, hunks: HunkCounter, longer: StreamView, rows: int) -> None:
     kind, end = ("only-a", result.b.rows) if longer is result.a else ("only-b", result.a.rows)
     places = np.arange(longer.rows - rows, longer.rows)
     hunks.one_sided(kind, places, np.full(rows, end))

@@ -1,6 +1,6 @@
-"""What it means that one stream goes on after the last op that both have.
+"""Rows at the end of one stream that the other does not have.
 
-Owns the line between a run that ended earlier, a trace that is not finished, and a few harmless ops at the very end.
+Distinguishes a run that ended earlier, a trace that is not finished, and a few harmless ops at the very end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rltrace.diff.base.coverage import still_open
+from rltrace.diff.base.coverage import unfinished_text
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.sequences import Indices
@@ -21,22 +21,22 @@ from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Step
 
 FINISHED = "complete"
-LONGEST_HARMLESS = 1 << 16
-"""Rows. A longer tail is no logging."""
-MOST_SPARE = 4_096
-"""Rows of the shorter side that are looked at, one by one."""
+MAX_HARMLESS = 1 << 16
+"""Rows; more than that are no logging."""
+MAX_IDENTITIES = 4_096
+"""Rows whose identities are compared, read one by one."""
 
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """One of three things: a finding (the run ended earlier), a reason to leave it open, or so many harmless rows."""
+    """A finding (the run ended earlier), a reason why that is open, or a number of harmless rows."""
 
     finding: Finding | None = None
     open: str | None = None
     harmless: int = 0
 
 
-def judge_tail(
+def classify_end(
     shorter: StreamView,
     longer: StreamView,
     shorter_is_a: bool,
@@ -45,14 +45,14 @@ def judge_tail(
     one_sided: tuple[Indices, Indices],
     draws: Draws,
 ) -> StreamEnd:
-    """The last ``rows`` of ``longer`` have no partner.
+    """Classify the last ``rows`` of ``longer``, which are unmatched.
 
-    ``one_sided``: rows before them that ``shorter`` alone has, and those that ``longer`` alone has.
+    ``one_sided``: one-sided rows before them, of ``shorter`` and of ``longer``.
     """
     side, other = ("A", "B") if shorter_is_a else ("B", "A")
     state = shorter.process.state
     if state != FINISHED:
-        return StreamEnd(open=still_open(side, shorter.process))
+        return StreamEnd(open=unfinished_text(side, shorter.process))
     if is_harmless(shorter, longer, rows, one_sided, draws):
         return StreamEnd(harmless=rows)
     try:
@@ -70,8 +70,8 @@ def judge_tail(
     )
 
 
-def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) -> Finding:
-    """The finding at the first of a few ops that one side alone has at its end."""
+def harmless_end(longer: StreamView, longer_is_b: bool, rows: int, equal: int) -> Finding:
+    """The finding at the first of a few ops at the end of one side only."""
     row = row_at(longer, longer.rows - rows)
     decided = control_flow("B" if longer_is_b else "A", row, "A" if longer_is_b else "B", None, "")
     return make_finding(None, row, decided, equal) if longer_is_b else make_finding(row, None, decided, equal)
@@ -80,15 +80,15 @@ def harmless_tail(longer: StreamView, longer_is_b: bool, rows: int, equal: int) 
 def is_harmless(
     shorter: StreamView, longer: StreamView, rows: int, one_sided: tuple[Indices, Indices], draws: Draws
 ) -> bool:
-    """Whether the tail is an addition (a last log line) rather than more of what the other run stopped doing.
+    """Whether these rows are an addition (a last log line), not more of what the other run stopped doing.
 
-    A line that was moved from the beginning of a loop to its end is neither, and so is one more round of what one side
-    did more of all along (``one_sided`` has such ops), or of a thread that goes round beside the training, as often as
-    timing has it: what it did for others is told by their streams.
+    Also harmless: a line that was moved from the beginning of a loop to its end; one more iteration of ops that one
+    side ran more often before (``one_sided``); and those of a background thread, which loops as often as timing
+    permits, as its effects on other threads show in their streams.
     """
     start = longer.rows - rows
     ended = bool(len(longer.steps)) and bool(np.any(longer.steps[:, Step.END_ROW] > np.uint64(start)))
-    if ended or rows > LONGEST_HARMLESS or dict(shorter.process.exit or {}) != dict(longer.process.exit or {}):
+    if ended or rows > MAX_HARMLESS or dict(shorter.process.exit or {}) != dict(longer.process.exit or {}):
         return False
     try:
         stretch = longer.read(start, longer.rows)
@@ -100,30 +100,30 @@ def is_harmless(
     known = np.isin(
         sites, shorter.keys("sites", np.arange(len(shorter.process.tables["sites"]), dtype=np.uint32))
     ).any()
-    if not known or _is_beside_training(longer):
+    if not known or _is_background_thread(longer):
         return True
-    return _ran_before(shorter, one_sided[0], stretch) or _did_so_before(longer, one_sided[1], stretch)
+    return _ran_before(shorter, one_sided[0], stretch) or _ran_alone_before(longer, one_sided[1], stretch)
 
 
-def _is_beside_training(view: StreamView) -> bool:
-    """Whether this is a thread that makes no optimizer step, in a process of which another stream does."""
+def _is_background_thread(view: StreamView) -> bool:
+    """Whether the thread makes no optimizer step while another thread of the process does."""
     return "/thread:" in view.name and not len(view.steps) and len(view.process.steps) > 0
 
 
-def _ran_before(shorter: StreamView, spare: Indices, tail: RowRange) -> bool:
-    """Whether the shorter side ran every op of the tail as well, where the other had none."""
-    if not len(tail) <= len(spare) <= MOST_SPARE:
+def _ran_before(shorter: StreamView, unmatched: Indices, rest: RowRange) -> bool:
+    """Whether the shorter side ran each of these ops before, unmatched."""
+    if not len(rest) <= len(unmatched) <= MAX_IDENTITIES:
         return False
-    return not Counter(tail.tokens.identity.tolist()) - Counter(_identities(shorter, spare))
+    return not Counter(rest.tokens.identity.tolist()) - Counter(_identities(shorter, unmatched))
 
 
-def _did_so_before(longer: StreamView, extra: Indices, tail: RowRange) -> bool:
-    """Whether the longer side had ops of the tail's places alone before, too, and went on with what both have."""
-    return set(tail.tokens.identity.tolist()) <= set(_identities(longer, extra[-MOST_SPARE:]))
+def _ran_alone_before(longer: StreamView, extra: Indices, rest: RowRange) -> bool:
+    """Whether the longer side ran ops of the same identities before, unmatched."""
+    return set(rest.tokens.identity.tolist()) <= set(_identities(longer, extra[-MAX_IDENTITIES:]))
 
 
 def _identities(view: StreamView, rows: Indices) -> list[int]:
-    """Execution index tokens of single rows; none where one cannot be read."""
+    """Identity tokens of rows; empty where one cannot be read."""
     try:
         return [int(view.read(row, row + 1).tokens.identity[0]) for row in rows.tolist()]
     except HoleError:

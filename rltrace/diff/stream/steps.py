@@ -1,7 +1,7 @@
-"""Two processes compared step by step, by what was digested at each optimizer attempt; no op is looked at.
+"""Comparison of two processes step by step, by the digests taken at each optimizer attempt; reads no rows.
 
-Owns the first step that differs and in which of parameters, gradients and generators. All of it stands in the
-``steps`` tables, so it works on traces of any level that carry those digests.
+Finds the first step whose parameters, gradients or RNG states differ. Needs only the ``steps`` tables, so it works on
+traces of any level with these digests.
 """
 
 from __future__ import annotations
@@ -18,73 +18,73 @@ from rltrace.diff.base.model import Cause, Finding, InputsMatch, Pair
 from rltrace.trace.format.schema import Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 
-WATCHED: dict[Step, str] = {
+DECISIVE: dict[Step, str] = {
     Step.GRADIENTS: "gradients",
     Step.PARAMETERS: "parameters",
     Step.TORCH_GENERATOR: "torch generator states",
     Step.DEVICE_GENERATORS: "device generator states",
 }
-"""What decides, in the order in which it comes about within a step."""
+"""Digests that decide, in their order within a step."""
 
-BESIDE: dict[Step, str] = {Step.PYTHON_GENERATOR: "Python", Step.NUMPY_GENERATOR: "NumPy"}
-"""Generators that nobody has to seed and that no op draws from. What their states tell is noted, and decides nothing:
-where it matters, another number reaches an op."""
+UNDECISIVE: dict[Step, str] = {Step.PYTHON_GENERATOR: "Python", Step.NUMPY_GENERATOR: "NumPy"}
+"""Generators that need not be seeded and that no op draws from. Their states are noted and decide nothing: where they
+matter, other numbers reach an op."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What the step digests of one pair of processes tell."""
+    """The comparison of the step digests of one pair of processes."""
 
     matched: int
-    """Attempts of both sides that could be compared."""
+    """Matched attempts that could be compared."""
     finding: Finding | None = None
     numbers: tuple[int, int] | None = None
-    """The number of the step that differs, on both sides."""
+    """Numbers, in A and B, of the step that differs."""
     ended: Finding | None = None
-    """One complete process made fewer attempts."""
+    """The finding where one complete process made fewer attempts."""
     open: str | None = None
-    """The same, where the shorter one is not complete."""
-    lonely: tuple[int, int] = (0, 0)
-    """Attempts that one side alone made, before its last matched one."""
+    """Why that is open, where the shorter process is not complete."""
+    one_sided: tuple[int, int] = (0, 0)
+    """Unmatched attempts of A and B before the last matched one."""
     notes: tuple[str, ...] = ()
-    """Which of Python's and NumPy's generators stood elsewhere, and from where on."""
+    """Sentences on the states of Python's and NumPy's generators that differ."""
 
 
-def compare_steps(a: ProcessTrace, b: ProcessTrace, *, without: NDArray[np.uint64] | None = None) -> StepResult:
-    """Compare the digests of the steps that both sides made; ``without``: numbers of A's steps to leave out."""
+def compare_steps(a: ProcessTrace, b: ProcessTrace, *, exclude: NDArray[np.uint64] | None = None) -> StepResult:
+    """Compare the digests of the steps that both sides made; ``exclude``: numbers of A's steps to leave out."""
     steps_a, steps_b = a.steps, b.steps
     at_a, at_b = match_steps(a, steps_a, b, steps_b)
     own_a, own_b = steps_a[at_a], steps_b[at_b]
     both = _digested(own_a) & _digested(own_b)
-    if without is not None:
-        both &= ~np.isin(own_a[:, Step.STEP], without)
-    columns = list(WATCHED)
+    if exclude is not None:
+        both &= ~np.isin(own_a[:, Step.STEP], exclude)
+    columns = list(DECISIVE)
     unequal = both[:, None] & (own_a[:, columns] != own_b[:, columns])
     differing = np.flatnonzero(unequal.any(axis=1))
-    notes = tuple(_beside(own_a[both], own_b[both]))
+    notes = tuple(_generator_notes(own_a[both], own_b[both]))
     if len(differing):
         k = int(differing[0])
-        told = [c for c in columns if own_a[k, c] or own_b[k, c] or c is not Step.DEVICE_GENERATORS]
+        shown = [c for c in columns if own_a[k, c] or own_b[k, c] or c is not Step.DEVICE_GENERATORS]
         found = _finding(
-            a, own_a[k], own_b[k], {c: bool(unequal[k, columns.index(c)]) for c in told}, int(both[:k].sum())
+            a, own_a[k], own_b[k], {c: bool(unequal[k, columns.index(c)]) for c in shown}, int(both[:k].sum())
         )
         numbers = int(own_a[k, Step.STEP]), int(own_b[k, Step.STEP])
         return StepResult(int(both.sum()), found, numbers, notes=notes)
     more_a = len(steps_a) - (int(at_a[-1]) + 1 if len(at_a) else 0)
     more_b = len(steps_b) - (int(at_b[-1]) + 1 if len(at_b) else 0)
-    lonely = len(steps_a) - len(at_a) - more_a, len(steps_b) - len(at_b) - more_b
+    one_sided = len(steps_a) - len(at_a) - more_a, len(steps_b) - len(at_b) - more_b
     ended, open_ = _end(a, b, more_a, more_b) if (more_a > 0) != (more_b > 0) else (None, None)
-    return StepResult(int(both.sum()), ended=ended, open=open_, lonely=lonely, notes=notes)
+    return StepResult(int(both.sum()), ended=ended, open=open_, one_sided=one_sided, notes=notes)
 
 
-def _beside(a: Steps, b: Steps) -> Iterator[str]:
-    """What the states of generators outside of torch tell."""
+def _generator_notes(a: Steps, b: Steps) -> Iterator[str]:
+    """Sentences on the states of generators outside torch."""
     firsts: dict[int, list[str]] = {}
-    for column, name in BESIDE.items():
-        there = np.flatnonzero((a[:, column] != 0) & (b[:, column] != 0))  # a side may not have imported it yet
-        differing = there[a[there, column] != b[there, column]]
+    for column, name in UNDECISIVE.items():
+        present = np.flatnonzero((a[:, column] != 0) & (b[:, column] != 0))  # a side may not have imported it yet
+        differing = present[a[present, column] != b[present, column]]
         if len(differing):
-            from_the_start = differing[0] == there[0]
+            from_the_start = differing[0] == present[0]
             firsts.setdefault(-1 if from_the_start else int(a[differing[0], Step.STEP]), []).append(name)
     for first, names in sorted(firsts.items()):
         if first < 0:
@@ -105,9 +105,9 @@ def _digested(steps: Steps) -> NDArray[np.bool_]:
 
 
 def _finding(a: ProcessTrace, step_a: Steps, step_b: Steps, unequal: dict[Step, bool], before: int) -> Finding:
-    """``unequal``: of every digest that tells something, whether it differs."""
-    differ = [WATCHED[column] for column, is_unequal in unequal.items() if is_unequal]
-    equal = [WATCHED[column] for column, is_unequal in unequal.items() if not is_unequal]
+    """``unequal``: whether each digest that was taken differs."""
+    differ = [DECISIVE[column] for column, is_unequal in unequal.items() if is_unequal]
+    equal = [DECISIVE[column] for column, is_unequal in unequal.items() if not is_unequal]
     why = f"the {_and(differ)} differ at the end of this step; every step before is equal"
     if equal:
         why += f", and so are the {_and(equal)} of this one"
@@ -125,7 +125,7 @@ def bare_finding(
     outputs: tuple[Pair[str], ...] = (),
     phase: str = "optimizer",
 ) -> Finding:
-    """A finding that no op is known of."""
+    """A finding without an op."""
     stream = next((s.name for s in process.streams if s.index == int(step[Step.STREAM])), process.name)
     return Finding(
         cause=cause,

@@ -1,7 +1,7 @@
-"""Along two streams from where they part: block by block, skipping what step digests prove equal.
+"""Walks two streams from their first difference, block by block, skipping steps that digests prove equal.
 
-Owns the order of events after structure has parted, and stops at the first difference of values: what follows from it
-is no news. Reads a bounded number of rows at a time, so memory stays flat however long a stretch is.
+Stops at the first difference of values, since later ones follow from it. Reads a bounded number of rows at a time, so
+memory does not grow with the streams.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.blocks import Block, portions, same_in_any_order
+from rltrace.diff.align.blocks import Block, batches, same_in_any_order
 from rltrace.diff.align.reorder import partners_of, reordered_rows
-from rltrace.diff.align.rows import Alignment, before, beside_of, one_sided, row_or_none
-from rltrace.diff.align.window import context_before, first_unequal, goes_on, passage
+from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sided, row_or_none
+from rltrace.diff.align.window import context_before, first_unequal, has_more, read_window
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding
@@ -32,53 +32,51 @@ from rltrace.errors import HoleError
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 #
-# Many steps aligned at once, where all that tells two sides apart is rows of a kind that one side alone has.
-#
-# A log line in the training loop is in every step; to align each step by itself would cost a millisecond for each. Owns
-# the one case that can be seen from all rows together: without the rows whose structure the other side lacks, both
-# sides are equal, step by step. Everything else is for the aligner.
+# Many steps aligned at once: a log line in the training loop adds rows to every step, and to align each step alone
+# would take a millisecond. This covers one case: without the rows whose structure the other side lacks, both sides are
+# equal step by step. Everything else goes to the aligner.
 
 
 BUCKETS = 1 << 20
-"""A token whose bucket holds none of the other side is lacking there; few distinct tokens make few clashes."""
+"""Hash buckets for tokens: the other side lacks a token whose bucket is empty; few distinct tokens rarely collide."""
 
 
 def without_extra_rows(a: RowRange, b: RowRange, ends_a: Indices, ends_b: Indices) -> Alignment | None:
-    """Every row that both sides have, matched in order; None where that is not all there is to it.
+    """The rows of both sides matched in order, without those that one side lacks; None where that is not enough.
 
-    ``ends_a``, ``ends_b``: where the steps within the stretches end. No step may have extra rows on both sides: these
-    could be one op that is called from another place.
+    ``ends_a``, ``ends_b``: ends of the steps within the ranges. No step may have extra rows on both sides: they could
+    be one op with two call sites.
     """
     structure_a, structure_b = a.hashes.structure, b.hashes.structure
-    at_a, at_b = np.flatnonzero(_there(structure_a, structure_b)), np.flatnonzero(_there(structure_b, structure_a))
+    at_a, at_b = np.flatnonzero(_present(structure_a, structure_b)), np.flatnonzero(_present(structure_b, structure_a))
     if len(at_a) != len(at_b) or not np.array_equal(structure_a[at_a], structure_b[at_b]):
         return None
-    kept_a, kept_b = np.searchsorted(at_a, ends_a), np.searchsorted(at_b, ends_b)
-    if not np.array_equal(kept_a, kept_b):
+    matched_a, matched_b = np.searchsorted(at_a, ends_a), np.searchsorted(at_b, ends_b)
+    if not np.array_equal(matched_a, matched_b):
         return None
-    extra_a, extra_b = _per_step(ends_a) - _per_step(kept_a), _per_step(ends_b) - _per_step(kept_b)
+    extra_a, extra_b = _per_step(ends_a) - _per_step(matched_a), _per_step(ends_b) - _per_step(matched_b)
     if (extra_a.astype(bool) & extra_b.astype(bool)).any():
         return None
     return Alignment(len(a), len(b), at_a, at_b, np.zeros(len(at_a), dtype=bool), None)
 
 
 def crosses_steps(stretch: RowRange, rows: Indices, ends: Indices) -> bool:
-    """Whether a row computes with what one of ``rows`` wrote in an earlier step: no step can then be judged alone."""
+    """Whether a row reads what one of ``rows`` wrote in an earlier step, so that steps are not independent."""
     links = stretch.rows.links
     if not len(rows) or not len(links):
         return False
     owner = np.repeat(np.arange(len(stretch)), np.diff(stretch.rows.link_offsets))
     target = owner - (links >> 12)
     found = np.flatnonzero((links >> 12 > 0) & (target >= 0))
-    wanted = np.zeros(len(stretch), dtype=bool)
-    wanted[rows] = True
-    found = found[wanted[target[found]]]
+    selected = np.zeros(len(stretch), dtype=bool)
+    selected[rows] = True
+    found = found[selected[target[found]]]
     steps = np.searchsorted(ends, target[found], side="right"), np.searchsorted(ends, owner[found], side="right")
     return bool((steps[0] != steps[1]).any())
 
 
-def _there(tokens: Tokens, others: Tokens) -> NDArray[np.bool_]:
-    """Which tokens the other side has, as far as buckets tell."""
+def _present(tokens: Tokens, others: Tokens) -> NDArray[np.bool_]:
+    """Which tokens the other side may have, by their buckets."""
     buckets = np.zeros(BUCKETS, dtype=bool)
     buckets[others & np.uint64(BUCKETS - 1)] = True
     there: NDArray[np.bool_] = buckets[tokens & np.uint64(BUCKETS - 1)]
@@ -93,7 +91,7 @@ def _per_step(ends: Indices) -> Indices:
 
 
 CHUNKS_FOR_ORDER = 24
-"""Chunks that are read at most to show which ops changed places, where digests prove that nothing else differs."""
+"""Chunks that are read at most to show which ops were reordered, where digests prove that nothing else differs."""
 
 Progress = Callable[[str, int, int], None]
 """(stream, rows done, rows in all)."""
@@ -101,53 +99,53 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class StreamWalk:
-    """What was found along one pair of streams."""
+    """The walk along one pair of streams, and what it found."""
 
     a: StreamView
     b: StreamView
     base: int
     """Rows before it are equal, position by position."""
     settings: tuple[NamedDifference, ...]
-    in_step: bool = False
-    """The rows of both sides stand at the same places up to ``base``; False: they were recorded in other windows."""
+    is_aligned: bool = False
+    """Rows before ``base`` match position by position; False: the sides were recorded in different windows."""
     progress: Progress | None = None
     first: Finding | None = None
     """The earliest finding of any cause."""
     harmful: Finding | None = None
-    """The earliest op that one side alone has and that the rest depends on."""
+    """The earliest one-sided op that the rest depends on."""
     value: Finding | None = None
     """The earliest matched op whose values differ. The walk ends there."""
     undecided: str | None = None
     """Why the walk ended before the streams did; None: it did not."""
     hole: Unreadable | None = None
     done: tuple[int, int] = (0, 0)
-    """Rows looked at, or proven equal, on both sides."""
+    """Rows of A and B that were compared or proven equal."""
     skipped: bool = False
-    """Steps were left out, because a side has no rows for them."""
+    """Steps were skipped, as a side has no rows for them."""
     matched: int = 0
     equal: int = 0
-    elsewhere: int = 0
-    """Matched rows that are called from another place in the code, or in another module."""
+    moved_calls: int = 0
+    """Matched rows with another call site or module."""
     marked: MarkedRows = field(default_factory=MarkedRows)
-    """Of the matched rows that were read."""
+    """Marked rows among the matched rows that were read."""
     trailing: tuple[int, int] = (0, 0)
-    """Rows at the very end that only one side has; 0 where neither or both have some."""
+    """Rows at the very end of one side only; 0 where neither or both have some."""
 
     def __post_init__(self) -> None:
-        if self.in_step:
+        if self.is_aligned:
             self.base -= context_before(self.a, self.b, self.base)
         self.hunks = HunkCounter(self.a, self.b)
         self.matching = Matching(self.base, lambda a, b, count: partners_of(self.a, self.b, (a, b, count)))
-        self.scene = DiffContext(self.a, self.b, self.matching, self.settings)
+        self.context = DiffContext(self.a, self.b, self.matching, self.settings)
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
         self.draws = Draws(self.a, self.b)
-        self._lonely: tuple[list[Indices], list[Indices]] = ([], [])
-        self._all_lonely: tuple[list[Indices], list[Indices]] = ([], [])
-        self._spent = 0
+        self._block_one_sided: tuple[list[Indices], list[Indices]] = ([], [])
+        self._all_one_sided: tuple[list[Indices], list[Indices]] = ([], [])
+        self._chunks_spent = 0
 
     def run(self) -> StreamWalk:
-        """To the end, or to the first difference of values."""
+        """Walk to the end, or to the first difference of values."""
         self._run()
         if self.undecided is None:
             self._is_harmful(
@@ -156,16 +154,16 @@ class StreamWalk:
         return self
 
     def _run(self) -> None:
-        for portion in portions(self.a, self.b, self.base, in_step=self.in_step):
-            if not self._at_once(portion):
-                for block in portion:
-                    self._one(block)
+        for batch in batches(self.a, self.b, self.base, is_aligned=self.is_aligned):
+            if not self._add_batch(batch):
+                for block in batch:
+                    self._walk_block(block)
                     if self.value is not None or self.undecided is not None:
                         return
             if self.progress:
-                self.progress(self.a.name, portion[-1].a1, self.a.rows)
+                self.progress(self.a.name, batch[-1].a1, self.a.rows)
 
-    def _one(self, block: Block) -> None:
+    def _walk_block(self, block: Block) -> None:
         if not block.recorded:
             self.skipped = True
         elif block.same:
@@ -174,22 +172,22 @@ class StreamWalk:
         elif block.reordered:
             self._reordered(block)
         else:
-            self._block(block)
+            self._walk_windows(block)
 
     def _is_equal(self, block: Block) -> None:
-        """Digests tell that the block has the same rows on both sides."""
+        """Count a block whose digests prove that it has the same rows on both sides."""
         count = block.a1 - block.a0
         self._look(count, count)
         self.matched += count
         self.equal += count
 
     def _reordered(self, block: Block) -> None:
-        """The rows of the first ones are read, so that it can be shown what moved; digests tell of all the others."""
+        """Add a reordered block. Rows of the first such blocks are read to list what moved; the others are counted."""
         count, chunks = block.a1 - block.a0, self._chunks()
         found = None
-        if not self.hunks.is_full and self._spent < CHUNKS_FOR_ORDER:
+        if not self.hunks.is_full and self._chunks_spent < CHUNKS_FOR_ORDER:
             found = reordered_rows(self.a, self.b, (block.a0, block.b0, count))
-            self._spent += self._chunks() - chunks
+            self._chunks_spent += self._chunks() - chunks
         if found is None:
             self.matching.add_reordered(block.a0, block.b0, count)
             self.hunks.reordered_steps += 1
@@ -202,54 +200,54 @@ class StreamWalk:
     def _chunks(self) -> int:
         return self.a.stream.chunks_read + self.b.stream.chunks_read
 
-    def _at_once(self, portion: list[Block]) -> bool:
-        """Take several steps together, where the one difference between them is rows that one side lacks throughout."""
-        first, last = portion[0], portion[-1]
-        if len(portion) == 1:
+    def _add_batch(self, batch: list[Block]) -> bool:
+        """Align several steps at once; False where they differ in more than rows that one side lacks throughout."""
+        first, last = batch[0], batch[-1]
+        if len(batch) == 1:
             return False
         try:
             a, b = self.a.read(first.a0, last.a1), self.b.read(first.b0, last.b1)
         except HoleError:
             return False
-        ends_a, ends_b = np.array([p.a1 for p in portion]) - a.first, np.array([p.b1 for p in portion]) - b.first
+        ends_a, ends_b = np.array([p.a1 for p in batch]) - a.first, np.array([p.b1 for p in batch]) - b.first
         found = without_extra_rows(a, b, ends_a, ends_b)
         crosses = found and (crosses_steps(a, found.only_a, ends_a) or crosses_steps(b, found.only_b, ends_b))
         if found is None or crosses or first_unequal(a, found.a, b, found.b) is not None:
-            self.a.hold(a)
-            self.b.hold(b)
+            self.a.cache(a)
+            self.b.cache(b)
             return False
-        self._lonely = ([], [])
-        self._take(a, b, found, (len(a), len(b)), final=False)
+        self._block_one_sided = ([], [])
+        self._add_window(a, b, found, (len(a), len(b)), final=False)
         return True
 
     # --- one block --------------------------------------------------------------------------------------------
 
-    def _block(self, block: Block) -> None:
-        self._lonely = ([], [])
+    def _walk_windows(self, block: Block) -> None:
+        self._block_one_sided = ([], [])
         at = block.a0, block.b0
         while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
-            if not block.ended and self._has_ended(at):
+            if not block.ended and self._one_has_ended(at):
                 self.trailing = self.a.rows - at[0], self.b.rows - at[1]
-                if not goes_on(self.scene, block):
+                if not has_more(self.context, block):
                     self._look(*self.trailing)
                 return
-            part = passage(self.scene, block, at)
+            part = read_window(self.context, block, at)
             if part.hole is not None and at == (block.a0, block.b0) and same_in_any_order(self.a, self.b, block):
                 self.matching.add_reordered(*at, block.a1 - block.a0)
                 self.hunks.reordered_steps += 1
                 self._is_equal(block)
                 return
-            self._take(part.a, part.b, part.found, part.cut, part.final)
+            self._add_window(part.a, part.b, part.found, part.cut, part.final)
             if part.stop is not None:
                 self._stop(part.stop, part.hole)
             at = at[0] + part.cut[0], at[1] + part.cut[1]
 
-    def _has_ended(self, at: tuple[int, int]) -> bool:
-        """Whether just one of the streams has no rows any more."""
+    def _one_has_ended(self, at: tuple[int, int]) -> bool:
+        """Whether exactly one of the streams has no rows left."""
         return (at[0] == self.a.rows) != (at[1] == self.b.rows)
 
-    def _take(self, a: RowRange, b: RowRange, found: Alignment, cut: tuple[int, int], final: bool) -> None:
-        """Everything about the matched and one-sided rows of a stretch before ``cut``, in order."""
+    def _add_window(self, a: RowRange, b: RowRange, found: Alignment, cut: tuple[int, int], final: bool) -> None:
+        """Process the matched and one-sided rows of a window before ``cut``, in order."""
         inside = (found.a < cut[0]) & (found.b < cut[1])
         at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
         self.matching.add(a.first + at_a, b.first + at_b)
@@ -264,7 +262,7 @@ class StreamWalk:
             only_a, only_b = self._without_trailing(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._structure(a, b, (at_a, at_b, moved), (only_a, only_b))
         self._count(a, at_a, b, at_b)
-        self._check_use(a, at_a, b, at_b, self._lonely)
+        self._check_use(a, at_a, b, at_b, self._block_one_sided)
         if unequal is not None:
             pair = found.a[inside][unequal], found.b[inside][unequal]
             self._found_value(a, int(pair[0]), b, int(pair[1]))
@@ -274,20 +272,20 @@ class StreamWalk:
 
     def _found_value(self, a: RowRange, i: int, b: RowRange, j: int) -> None:
         row_a, row_b = RowAt(self.a, a.rows, i), RowAt(self.b, b.rows, j)
-        judged = judge(self.scene, row_a, row_b, difference(a, i, b, j))
-        decided = judged.decided
-        if decided.cause is Cause.RNG:
-            drew = self.draws.behind(row_a, row_b)
-            if drew is not None:
-                because = f"{decided.explanation}; {drew.op} before it ran on one side only"
-                decided = Judgement(decided.cause, decided.inputs_match, because)
-                self._is_harmful(drew)
+        origin = judge(self.context, row_a, row_b, difference(a, i, b, j))
+        judgement = origin.judgement
+        if judgement.cause is Cause.RNG:
+            draw = self.draws.causing_draw(row_a, row_b)
+            if draw is not None:
+                because = f"{judgement.explanation}; {draw.op} before it ran on one side only"
+                judgement = Judgement(judgement.cause, judgement.inputs_match, because)
+                self._is_harmful(draw)
         before = self.equal
-        if judged.a.index < row_a.index:  # an earlier marked op is the origin
-            before = min(before, judged.a.index)
-        if decided.cause is Cause.CONTROL_FLOW:  # it computes with what one side alone wrote: that op is the harm
-            self._check_use(a, np.array([i]), b, np.array([j]), self._all_lonely)
-        self.value = make_finding(judged.a, judged.b, decided, before)
+        if origin.a.index < row_a.index:  # an earlier marked op is the origin
+            before = min(before, origin.a.index)
+        if judgement.cause is Cause.CONTROL_FLOW:  # it reads what a one-sided op wrote: that op is harmful
+            self._check_use(a, np.array([i]), b, np.array([j]), self._all_one_sided)
+        self.value = make_finding(origin.a, origin.b, judgement, before)
         self.first = self.first or self.value
 
     # --- rows of one side -------------------------------------------------------------------------------------
@@ -297,56 +295,56 @@ class StreamWalk:
     ) -> None:
         at_a, at_b, moved = pairs
         only_a, only_b = only
-        beside_a = b.first + beside_of(only_a, at_a[~moved], at_b[~moved])
-        beside_b = a.first + beside_of(only_b, at_b[~moved], at_a[~moved])
-        self.hunks.one_sided("only-a", a.first + only_a, beside_a)
-        self.hunks.one_sided("only-b", b.first + only_b, beside_b)
+        opposite_a = b.first + insertion_places(only_a, at_a[~moved], at_b[~moved])
+        opposite_b = a.first + insertion_places(only_b, at_b[~moved], at_a[~moved])
+        self.hunks.one_sided("only-a", a.first + only_a, opposite_a)
+        self.hunks.one_sided("only-b", b.first + only_b, opposite_b)
         self.hunks.moved(a.first + at_a[moved], b.first + at_b[moved])
-        for lonely in (self._lonely, self._all_lonely):
-            lonely[0].append(a.first + only_a)
-            lonely[1].append(b.first + only_b)
+        for one_sided_places in (self._block_one_sided, self._all_one_sided):
+            one_sided_places[0].append(a.first + only_a)
+            one_sided_places[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
-            self.first = self._one_sided_finding(a, b, (only_a, only_b), (beside_a, beside_b), at_a, "")
+            self.first = self._one_sided_finding(a, b, (only_a, only_b), (opposite_a, opposite_b), at_a, "")
 
         def drawing(of_a: bool, row: int) -> Finding:
-            here = (only_a == row) & of_a, (only_b == row) & (not of_a)
-            beside = beside_a[here[0]], beside_b[here[1]]
-            return self._one_sided_finding(a, b, (only_a[here[0]], only_b[here[1]]), beside, at_a, DRAWS)
+            places = (only_a == row) & of_a, (only_b == row) & (not of_a)
+            opposite = opposite_a[places[0]], opposite_b[places[1]]
+            return self._one_sided_finding(a, b, (only_a[places[0]], only_b[places[1]]), opposite, at_a, DRAWS)
 
-        self.draws.take((a, at_a, only_a), (b, at_b, only_b), drawing)
+        self.draws.add((a, at_a, only_a), (b, at_b, only_b), drawing)
 
     def _one_sided_finding(
         self,
         a: RowRange,
         b: RowRange,
         only: tuple[Indices, Indices],
-        beside: tuple[Indices, Indices],
+        opposite: tuple[Indices, Indices],
         at_a: Indices,
         harm: str,
     ) -> Finding:
-        """The finding at the earlier of the first row that A alone has and the first that B alone has."""
+        """The finding at the first one-sided row, of A or of B."""
         only_a, only_b = only
-        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(beside[1][0]))
+        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(opposite[1][0]))
         if a_is_first:
-            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(beside[0][0]))
+            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(opposite[0][0]))
             before = self.equal + int(np.searchsorted(at_a, only_a[0]))
             return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), harm), before)
-        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(beside[1][0]))
-        before = self.equal + int(np.searchsorted(a.first + at_a, beside[1][0]))
+        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(opposite[1][0]))
+        before = self.equal + int(np.searchsorted(a.first + at_a, opposite[1][0]))
         return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
 
     def one_sided_rows(self, of_a: bool) -> Indices:
-        """Rows, by number, that this side alone has, as far as they were looked at."""
-        return np.concatenate([np.empty(0, np.int64), *self._all_lonely[0 if of_a else 1]])
+        """Numbers of the one-sided rows of this side so far."""
+        return np.concatenate([np.empty(0, np.int64), *self._all_one_sided[0 if of_a else 1]])
 
     def _is_harmful(self, finding: Finding | None) -> None:
-        """An op of one side that the rest depends on; the earliest one counts."""
+        """Note a one-sided op that the rest depends on; the earliest one counts."""
         if finding is not None and (self.harmful is None or finding.identical_before < self.harmful.identical_before):
             self.harmful = finding
             self._share_harm()
 
     def _share_harm(self) -> None:
-        """Where the first op of one side is the harmful one, the finding says so."""
+        """Use the harmful finding as the first one, where both are of the same op."""
         first, harmful = self.first, self.harmful
         if first and harmful and (first.a_index, first.b_index) == (harmful.a_index, harmful.b_index):
             self.first = harmful
@@ -359,25 +357,25 @@ class StreamWalk:
         at_b: Indices,
         one_sided_rows: tuple[list[Indices], list[Indices]],
     ) -> None:
-        """Whether a matched op computes with bytes that a one-sided op wrote."""
+        """Note a one-sided op whose bytes a matched op reads."""
         if self.harmful is not None:
             return
-        lonely = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in one_sided_rows)
-        used = bytes_used_by_matched(self.scene, (a, at_a), (b, at_b), (lonely[0], lonely[1]))
+        one_sided_places = tuple(np.concatenate([np.empty(0, np.int64), *rows]) for rows in one_sided_rows)
+        used = bytes_used_by_matched(self.context, (a, at_a), (b, at_b), (one_sided_places[0], one_sided_places[1]))
         if used is not None:
             writer, user = used
             on_a = writer.view is self.a
             harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
-            decided = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
+            judgement = control_flow("A" if on_a else "B", writer, "B" if on_a else "A", None, harm)
             row_a, row_b = (writer, None) if on_a else (None, writer)
             before = min(self.equal, self.first.identical_before) if self.first else self.equal
-            self.harmful = make_finding(row_a, row_b, decided, before)
+            self.harmful = make_finding(row_a, row_b, judgement, before)
             self._share_harm()
 
     def _without_trailing(
         self, a: RowRange, b: RowRange, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
     ) -> tuple[Indices, Indices]:
-        """Take the rows after the last match out, where only one side has such: that side merely went on."""
+        """Remove the rows after the last pair, where only one side has such: they are ``trailing``."""
         after_a = int(pairs[0].max()) + 1 if len(pairs[0]) else 0
         after_b = int(pairs[1].max()) + 1 if len(pairs[1]) else 0
         rest_a, rest_b = only[0][only[0] >= after_a], only[1][only[1] >= after_b]
@@ -395,8 +393,8 @@ class StreamWalk:
     def _count(self, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> None:
         self.matched += len(at_a)
         self.equal += len(at_a)
-        self.elsewhere += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
-        self.marked.take(a, at_a, b, at_b)
+        self.moved_calls += int(np.sum(a.hashes.structure[at_a] != b.hashes.structure[at_b]))
+        self.marked.add(a, at_a, b, at_b)
 
     def _stop(self, why: str, hole: Unreadable | None) -> None:
         if self.value is None:

@@ -1,9 +1,8 @@
-"""The four arms of an experiment on two traces, in their order, and the word that they come to.
+"""The four arms of an experiment on two traces, in their order, and its outcome.
 
-Owns which run proves what. A0 and B0 are the controls: if one of them does not come out as its trace, nothing else
-counts. Then B runs with A's values at every op (lockstep), which lists the kinds of op that compute otherwise however
-masked they are; then with A's values at these kinds alone, and at fewer and fewer of them; then A with B's values at
-those that are left.
+Owns what each run proves. A0 and B0 are the controls: if one of them differs from its trace, nothing else counts. Then
+B runs with A's values at every op (lockstep), which lists all kinds of op that compute differently; then with A's
+values at these kinds only, and at fewer and fewer of them; then A runs with B's values at the kinds that are left.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from rltrace.diff.compare import compare
 from rltrace.errors import HoleError
 from rltrace.experiment.confirm.phrases import (
     classes_of,
-    first_of,
+    divergence_text,
+    first_finding,
     is_later,
     kinds_text,
     missing_text,
-    parts_from,
     place_text,
     runs_text,
 )
@@ -47,34 +46,32 @@ from rltrace.trace.read.stream import StreamTrace
 
 # --- places -----------------------------------------------------------------------------------------------------------
 #
-# Where an op of a control is in the trace that it repeats, which may hold other steps: by the step both begin at.
-#
-# Owns that one question. Reads the table of steps, and the rows in which a window begins.
+# The row of a trace for an op of its control, which may have recorded other steps.
 
 
 BLOCK = 1024
 
 
 def row_in(trace: Trace, control: Trace, stream: str, row: int, step: int) -> int | None:
-    """The row of ``trace`` that is ``row`` of a stream of ``control``, both being the same from the beginning of
-    ``step`` on; None: the trace has no such row, or it is not known where the step begins.
+    """The row of ``trace`` for ``row`` of a stream of ``control``, where both are equal from the start of ``step`` on;
+    None: the trace has no such row, or the start of the step is not known.
     """
     there, here = _stream(trace, stream), _stream(control, stream)
     if there is None or here is None:
         return None
-    begins = _begins(*there, step), _begins(*here, step)
-    if begins[0] is None or begins[1] is None:
+    starts = _first_row(*there, step), _first_row(*here, step)
+    if starts[0] is None or starts[1] is None:
         return None
-    found = row - begins[1] + begins[0]
-    return found if row >= begins[1] and found < there[1].rows else None
+    found = row - starts[1] + starts[0]
+    return found if row >= starts[1] and found < there[1].rows else None
 
 
 def _stream(trace: Trace, name: str) -> tuple[ProcessTrace, StreamTrace] | None:
     return next(((p, s) for p in trace.processes for s in p.streams if s.name == name), None)
 
 
-def _begins(process: ProcessTrace, stream: StreamTrace, step: int) -> int | None:
-    """The row of a stream at which the ops of a step begin; None where the stream did not end the one before."""
+def _first_row(process: ProcessTrace, stream: StreamTrace, step: int) -> int | None:
+    """The row of a stream at which the ops of a step begin; None where another stream ended the step before."""
     if step == 0:
         return _after_window(stream, 0)
     steps = process.steps
@@ -83,7 +80,7 @@ def _begins(process: ProcessTrace, stream: StreamTrace, step: int) -> int | None
 
 
 def _after_window(stream: StreamTrace, row: int) -> int | None:
-    """The first row from ``row`` on that does not tell what the window began with; None: it cannot be read."""
+    """The first row from ``row`` on that is not an opening row of a window; None: it cannot be read."""
     while row < stream.rows:
         try:
             kinds = stream.read(row, min(row + BLOCK, stream.rows)).column(Column.KIND)
@@ -98,21 +95,19 @@ def _after_window(stream: StreamTrace, row: int) -> int | None:
 
 # --- state ------------------------------------------------------------------------------------------------------------
 #
-# Whether two runs of an experiment left the same state behind: what training goes on from.
-#
-# Owns what belongs to it: after each optimizer attempt of the horizon the parameters and torch's generators, and as the
-# process ends, which it does with the horizon, these, the buffers and the optimizers' state. What a run printed or
-# logged does not belong to it: an op that only feeds a log can compute otherwise and change nothing.
+# The state that training continues from: parameters and torch's RNG states after each optimizer attempt in the steps
+# covered, and at the end of the process also buffers and optimizer states. Logged values are not part of it: an op that
+# only feeds a log can compute something else and change nothing.
 
 
 _TORCH = (Step.TORCH_GENERATOR, Step.DEVICE_GENERATORS)
 State = dict[str, object]
-"""By what it is, in words: the digest."""
+"""Digests by a description of the tensor or generator."""
 
 
-def state_difference(a: Trace, b: Trace, horizon: StepsCovered) -> str | None:
-    """The first thing in the state that differs, in words; None: nothing does."""
-    left, right = state_of(a, horizon), state_of(b, horizon)
+def state_difference(a: Trace, b: Trace, covered: StepsCovered) -> str | None:
+    """The first difference in the state, in words; None: there is none."""
+    left, right = state_of(a, covered), state_of(b, covered)
     for name, digest in left.items():
         if name not in right:
             return f"{name}: only one of the runs recorded it"
@@ -122,24 +117,24 @@ def state_difference(a: Trace, b: Trace, horizon: StepsCovered) -> str | None:
     return None if extra is None else f"{extra}: only one of the runs recorded it"
 
 
-def state_of(trace: Trace, horizon: StepsCovered) -> State:
-    """In the order in which a run comes to it."""
-    return {name: digest for process in trace.processes for name, digest in _state(process, horizon)}
+def state_of(trace: Trace, covered: StepsCovered) -> State:
+    """The state in the order of the run."""
+    return {name: digest for process in trace.processes for name, digest in _state(process, covered)}
 
 
-def _state(process: ProcessTrace, horizon: StepsCovered) -> Iterator[tuple[str, object]]:
+def _state(process: ProcessTrace, covered: StepsCovered) -> Iterator[tuple[str, object]]:
     payloads = process.tables["optimizers"].payloads
     for row in process.steps:
         step = int(row[Step.STEP])
-        if not horizon.first <= step < horizon.end or not int(row[Step.FLAGS]) & StepFlag.DIGESTED:
+        if not covered.first <= step < covered.end or not int(row[Step.FLAGS]) & StepFlag.DIGESTED:
             continue
         payload = payloads[int(row[Step.OPTIMIZER])]
         name = payload.get("class", "optimizer") if isinstance(payload, dict) else "optimizer"
         where = f"of {process.name} after step {step:,}"
         yield f"the parameters of {name} {where}", int(row[Step.PARAMETERS])
         yield f"torch's generator states {where}", tuple(int(row[column]) for column in _TORCH)
-    if any(int(row[Step.STEP]) >= horizon.end for row in process.steps):
-        return  # it went on after the horizon, and what it ended with is of another time
+    if any(int(row[Step.STEP]) >= covered.end for row in process.steps):
+        return  # it continued after the steps covered, so its final state is that of a later step
     for ordinal, digest in process.parameters.items():
         yield f"the parameters of optimizer {ordinal} of {process.name} as it ends", digest
     if process.generators is not None:
@@ -152,56 +147,54 @@ def _state(process: ProcessTrace, horizon: StepsCovered) -> Iterator[tuple[str, 
 
 # --- controls ---------------------------------------------------------------------------------------------------------
 #
-# A control: a program run again, unchanged, has to come out as its trace does, every time.
-#
-# Owns how often it is run, what is kept of it, and what is wrong where it does not come out so. What follows from that
-# is for whoever asked.
+# A control: an unchanged program, run again, has to equal its trace every time. Owns how often it is run, and why it
+# failed.
 
 
 NOT_REPRODUCIBLE = "is not reproducible"
-WELL = "ended with status 0"
+SUCCESS = "ended with status 0"
 
 
 @dataclass(frozen=True)
 class ControlResult:
-    """What came of a control."""
+    """The result of a control."""
 
     ran: RunOutcome
-    """The first run, which holds all values."""
+    """The first run, which recorded all values."""
     trouble: str | None
-    """Why nothing can rest on it, in a sentence; None: it came out as the trace each time."""
+    """Why the control failed, in a sentence; None: it equals the trace each time."""
 
 
-def run_control(bench: RunCache, name: str, side: Side, trace: Trace, called: str, samples: int) -> ControlResult:
-    """Run the program of a side ``samples`` times; ``called``: what the trace goes by in a sentence.
+def run_control(runs: RunCache, name: str, side: Side, trace: Trace, label: str, samples: int) -> ControlResult:
+    """Run the program of a side ``samples`` times; ``label``: the name of the trace in sentences.
 
     Raises RecordError where a run could not be recorded at all.
     """
     first = None
     for number in range(1, samples + 1):
-        ran = bench.record(name if number == 1 else f"{name}-{number}", side, values=number == 1)
+        ran = runs.record(name if number == 1 else f"{name}-{number}", side, values=number == 1)
         first = first or ran
         found = compare(trace, open_trace(ran.trace))
         same = agrees(found)
         if same is None:
-            return ControlResult(first, f"unknown whether {called} again equals {called}: {found.why}")
+            return ControlResult(first, f"unknown whether {label} again equals {label}: {found.why}")
         if not same:
             return ControlResult(
                 first,
-                f"{called} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command{_ending(ran)} "
-                f"{parts_from(found, called)}; rltrace check shows how often it does",
+                f"{label} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command{_ending(ran)} "
+                f"{divergence_text(found, label)}; rltrace check shows how often it does",
             )
     assert first is not None
     return ControlResult(first, _missing_values(open_trace(first.trace)))
 
 
 def _ending(ran: RunOutcome) -> str:
-    """How a run ended, where that is not how one ends that goes well."""
-    return "" if ran.how == WELL else f", which {ran.how} (what it printed is in {ran.trace.with_suffix('.out')}),"
+    """How a run ended, where it failed; else ""."""
+    return "" if ran.how == SUCCESS else f", which {ran.how} (what it printed is in {ran.trace.with_suffix('.out')}),"
 
 
 def _missing_values(trace: Trace) -> str | None:
-    """The values of a control have to be there, all that can be."""
+    """Why values of a control are missing; None: all were recorded."""
     if any(entry.why == LIMIT for process in trace.processes for entry in process.values.left_out):
         return "not all values of these steps could be recorded: the limit was reached; raise --values-limit"
     return None
@@ -210,7 +203,7 @@ def _missing_values(trace: Trace) -> str | None:
 # --- experiment -------------------------------------------------------------------------------------------------------
 
 
-Tell = Callable[[ExperimentResult], None]
+OnChange = Callable[[ExperimentResult], None]
 
 WHAT = {
     ArmName.A0: "A again, unchanged",
@@ -218,32 +211,32 @@ WHAT = {
     ArmName.B_FROM_A: "B with A's values",
     ArmName.A_FROM_B: "A with B's values",
 }
-AS_ASKED = ("ended with status 0", "ended with status 125")
-"""How a replay ends that ``--until`` ended; 125, where an injection did not happen."""
+EXPECTED_ENDS = ("ended with status 0", "ended with status 125")
+"""How a replay with ``--until`` ends; 125: an injection did not happen."""
 CONTROLS: dict[Side, ArmName] = {"a": ArmName.A0, "b": ArmName.B0}
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of two traces."""
+    """The subject of an experiment: two traces, and how they are tested."""
 
     a: Trace
     b: Trace
-    parting: DivergencePoint
+    divergence: DivergencePoint
     sides: frozenset[Side] = frozenset(("a", "b"))
-    """The programs that can be run here; of the other one the folder holds a control that was captured elsewhere."""
+    """The programs that can be run here; the other one has a control that was captured elsewhere."""
     selectors: tuple[str, ...] = ()
-    """Where the cause is suspected; empty: a lockstep finds all places."""
+    """Where the cause is suspected; empty: a lockstep replay finds all places."""
     classes: tuple[OriginClass, ...] = ()
-    """What B's arms have found on another machine, where only A's are run here."""
+    """Kinds of op that B's arms found on another machine, where only A's are run here."""
     samples: int = 2
-    """How often each run is made that has to come out the same."""
+    """How often each run that has to be reproducible is made."""
     search: bool = True
     """Look for the smallest set of kinds."""
 
 
-class _Settled(Exception):  # noqa: N818  no error: the experiment has its word
-    """An arm came out in a way that makes the others pointless."""
+class _EarlyOutcome(Exception):  # noqa: N818  no error: the experiment has its outcome
+    """The result of an arm decides the outcome without the other arms."""
 
     def __init__(self, word: Outcome, because: str) -> None:
         super().__init__(because)
@@ -251,22 +244,22 @@ class _Settled(Exception):  # noqa: N818  no error: the experiment has its word
 
 
 class Experiment:
-    """One experiment. ``outcome`` is what is known so far; ``tell`` is given it whenever it changes."""
+    """One experiment. ``outcome`` is its state so far; ``on_change`` is called with it whenever it changes."""
 
     def __init__(
-        self, question: Question, bench: RunCache, start: ExperimentResult, tell: Tell = lambda outcome: None
+        self, question: Question, runs: RunCache, start: ExperimentResult, on_change: OnChange = lambda outcome: None
     ) -> None:
-        """``start``: the outcome of nothing yet, from ``not_begun``."""
+        """``start``: from ``initial_outcome``."""
         self._question = question
-        self._bench = bench
-        self._tell = tell
+        self._runs = runs
+        self._on_change = on_change
         self.outcome = start
         self._traces: dict[Path, Trace] = {}
         self._rows: dict[str, Mapping[str, Sequence[int]]] = {}
-        """By the label of a kind: the rows of A0 at which B computed otherwise in lockstep."""
+        """Rows of A0 at which B computed differently in lockstep, by kind of op."""
 
     def run(self) -> ExperimentResult:
-        """Make all runs that are not there yet. Raises RecordError where a control could not be recorded."""
+        """Make all missing runs. Raises RecordError where a control could not be recorded."""
         sides = self._question.sides
         try:
             for side in sorted(CONTROLS):
@@ -280,9 +273,9 @@ class Experiment:
                 chosen = self._hypothesis() if self._question.selectors else self._search(self._origins())
             if "a" in sides:
                 self._mirror(chosen)
-        except _Settled as settled:
+        except _EarlyOutcome as settled:
             if settled.word is Outcome.UNRESOLVED:
-                self._bench.reconsider()
+                self._runs.discard_last()
             self._update(word=settled.word, explanation=str(settled))
         else:
             word, because = verdict_of(self.outcome)
@@ -292,29 +285,29 @@ class Experiment:
     # --- the controls -------------------------------------------------------------------------------------------------
 
     def _control(self, side: Side) -> None:
-        """The program of a side, unchanged, has to come out as its trace does, every time."""
+        """Check that the unchanged program of a side equals its trace every time."""
         name, letter, samples = CONTROLS[side], side.upper(), self._question.samples
         trace = self._question.a if side == "a" else self._question.b
         self._arm(name, ArmState.RUNNING)
-        control = run_control(self._bench, name.value, side, trace, letter, samples)
+        control = run_control(self._runs, name.value, side, trace, letter, samples)
         if control.trouble is not None:
             raise self._unresolved(name, control.trouble)
         self._arm(name, ArmState.AS_EXPECTED, f"equals {letter} {runs_text(samples)}", name.value)
 
     def _check_captured(self, side: Side) -> None:
-        """A control that was run elsewhere has to be the trace that is here of it."""
+        """Check that a control that was captured elsewhere equals its trace."""
         name, letter = CONTROLS[side], side.upper()
         trace = self._question.a if side == "a" else self._question.b
         found = compare(trace, self._trace(name.value))
         if agrees(found) is False:
             raise self._unresolved(
-                name, f"the capture of {letter} does not equal {letter}: it {parts_from(found, letter)}"
+                name, f"the capture of {letter} does not equal {letter}: it {divergence_text(found, letter)}"
             )
 
     def _compare_controls(self) -> None:
-        """B0 has to part from A0 where B parted from A."""
+        """Check that B0 diverges from A0 where B diverged from A."""
         found = compare(self._trace("A0"), self._trace("B0"))
-        there, here = self._question.parting.finding, first_of(found)
+        there, here = self._question.divergence.finding, first_finding(found)
         if here is None:
             raise self._unresolved(ArmName.B0, "B again does not diverge from A again, though B diverged from A")
         if not same_place(here, there):
@@ -322,7 +315,7 @@ class Experiment:
                 ArmName.B0,
                 f"B again diverges from A again at {place_text(here)}, but B diverged from A at {place_text(there)}",
             )
-        differs = state_difference(self._trace("A0"), self._trace("B0"), self._question.parting.horizon)
+        differs = state_difference(self._trace("A0"), self._trace("B0"), self._question.divergence.covered)
         self._update(by_state=differs is not None)
         for arm in self.outcome.arms:
             if arm.name is ArmName.B0 and arm.state is ArmState.AS_EXPECTED:
@@ -333,13 +326,13 @@ class Experiment:
     def _origins(self) -> tuple[OriginClass, ...]:
         """All kinds of op at which B computes otherwise."""
         self._arm(ArmName.B_FROM_A, ArmState.RUNNING, "in lockstep")
-        ran = self._bench.replay("lockstep", "b", self._path("A0"))
-        account = self._whole(ArmName.B_FROM_A, ran)
+        ran = self._runs.replay("lockstep", "b", self._path("A0"))
+        account = self._complete_account(ArmName.B_FROM_A, ran)
         self._rows = {kind.kind: kind.rows for kind in account.other}
         self._update(classes=self._classes(account))
         found = compare(self._trace("A0"), self._open(ran))
         own_arguments = has_own_arguments(found) and self.outcome.by_state and self._same("A0", ran)
-        if not agrees(found, self._question.parting.horizon) and not own_arguments:
+        if not agrees(found, self._question.divergence.covered) and not own_arguments:
             raise self._not_repaired(ran, found, "with A's values at every op that has any")
         if not account.other:
             raise self._unresolved(
@@ -349,15 +342,15 @@ class Experiment:
         return self.outcome.classes
 
     def _search(self, classes: tuple[OriginClass, ...]) -> tuple[OriginClass, ...]:
-        """The smallest set of kinds that makes B what A is; all of them where none is looked for."""
+        """The smallest set of kinds whose values turn B into A; all of them without a search."""
         name, everything = ArmName.B_FROM_A, [found.kind for found in classes]
         trials = self._trials()
         self._arm(name, ArmState.RUNNING, f"at {kinds_text(len(classes))}")
         needed: Collection[str] = everything
         if not trials.repairs(everything):
             self._count(trials)
-            ran = self._bench.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(everything))
-            self._whole(name, ran)
+            ran = self._runs.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(everything))
+            self._complete_account(name, ran)
             if self._same("A0", ran):
                 raise self._unresolved(name, "B with A's values equals A in some runs and not in others")
             raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values at all kinds")
@@ -368,28 +361,30 @@ class Experiment:
                 raise self._unresolved(name, str(error)) from None
             self._update(classes=classes_of_outcome(classes, needed))
         self._count(trials)
-        ran = self._bench.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(needed))
-        self._whole(name, ran)
+        ran = self._runs.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(needed))
+        self._complete_account(name, ran)
         if not self._same("A0", ran):
             raise self._unresolved(name, "B with A's values equals A in some runs and not in others")
-        self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A", f"{WHAT[name]} at {kinds_text(len(needed))}")
+        self._arm(
+            name, ArmState.AS_EXPECTED, self._equal_text("A"), "B-from-A", f"{WHAT[name]} at {kinds_text(len(needed))}"
+        )
         return tuple(found for found in classes if found.kind in needed)
 
     def _hypothesis(self) -> tuple[OriginClass, ...]:
-        """B with A's values where the selectors say."""
+        """Run B with A's values at the selected ops."""
         name, selectors = ArmName.B_FROM_A, self._question.selectors
         self._arm(name, ArmState.RUNNING, what=f"{WHAT[name]} at {' or '.join(selectors)}")
-        ran = self._bench.replay("B-from-A", "b", self._path("A0"), selectors=selectors)
-        account = self._whole(name, ran)
+        ran = self._runs.replay("B-from-A", "b", self._path("A0"), selectors=selectors)
+        account = self._complete_account(name, ran)
         self._update(classes=self._classes(account))
         if not self._same("A0", ran):
             raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values there")
-        self._arm(name, ArmState.AS_EXPECTED, self._told("A"), "B-from-A")
+        self._arm(name, ArmState.AS_EXPECTED, self._equal_text("A"), "B-from-A")
         return self.outcome.classes
 
     def _classes(self, account: Account) -> tuple[OriginClass, ...]:
         """The kinds of an account, with their place in trace A."""
-        a, a0, first = self._question.a, self._trace("A0"), self._question.parting.horizon.first
+        a, a0, first = self._question.a, self._trace("A0"), self._question.divergence.covered.first
         return tuple(
             replace(found, row_in_a=row_in(a, a0, found.stream, found.first_row or 0, first))
             for found in classes_of(account.other)
@@ -397,19 +392,19 @@ class Experiment:
 
     def _trials(self) -> TrialLog:
         subject = {**self.outcome.subject, "horizon": [self.outcome.first_step, self.outcome.end_step]}
-        return TrialLog(self._bench.folder / "trials.jsonl", subject, self._attempt, self._question.samples)
+        return TrialLog(self._runs.folder / "trials.jsonl", subject, self._attempt, self._question.samples)
 
     def _attempt(self, kinds: frozenset[str]) -> bool:
-        """One run of B with A's values at these kinds; whether it has become A."""
+        """Run B with A's values at these kinds; returns whether it equals A."""
         if not kinds:
-            return False  # that is B0, which parts from A
+            return False  # that is B0, which diverges from A
         self._update(trials=self.outcome.trials + 1)
-        ran = self._bench.replay("trial", "b", self._path("A0"), rows=self._rows_of(kinds))
+        ran = self._runs.replay("trial", "b", self._path("A0"), rows=self._rows_of(kinds))
         try:
             return ran.account is not None and ran.account.complete and self._same("A0", ran)
         finally:
             self._traces.pop(ran.trace, None)
-            self._bench.forget(ran)
+            self._runs.remove(ran)
 
     def _rows_of(self, kinds: Collection[str]) -> dict[str, list[int]]:
         """The rows of A0 that are origins of these kinds."""
@@ -426,44 +421,44 @@ class Experiment:
     # --- the mirror ---------------------------------------------------------------------------------------------------
 
     def _mirror(self, chosen: Sequence[OriginClass]) -> None:
-        """A with B's values at the same kinds has to become B; should that not do, at all kinds."""
+        """Check that A with B's values at the same kinds equals B; if not, at all kinds."""
         name, b0 = ArmName.A_FROM_B, self._path("B0")
         self._arm(name, ArmState.RUNNING)
         if self._question.selectors:
-            ran = self._bench.replay("A-from-B", "a", b0, selectors=self._question.selectors)
-            self._whole(name, ran)
+            ran = self._runs.replay("A-from-B", "a", b0, selectors=self._question.selectors)
+            self._complete_account(name, ran)
         else:
             sets = [chosen] if len(chosen) == len(self.outcome.classes) else [chosen, self.outcome.classes]
             for number, classes in enumerate(sets, 1):
                 run = "A-from-B" if number == 1 else f"A-from-B-{number}"
                 labels = sorted({label for found in classes for label in found.kinds_b})
-                ran = self._bench.replay(run, "a", b0, kinds=labels)
-                if self._whole(name, ran) and self._same("B0", ran):
+                ran = self._runs.replay(run, "a", b0, kinds=labels)
+                if self._complete_account(name, ran) and self._same("B0", ran):
                     break
             self._arm(name, ArmState.RUNNING, what=f"{WHAT[name]} at {kinds_text(len(classes))}")
         if self._same("B0", ran):
-            self._arm(name, ArmState.AS_EXPECTED, self._told("B"), ran.trace.stem)
+            self._arm(name, ArmState.AS_EXPECTED, self._equal_text("B"), ran.trace.stem)
         else:
             found = compare(self._trace("B0"), self._open(ran))
-            self._arm(name, ArmState.OTHERWISE, parts_from(found, "B"), ran.trace.stem)
+            self._arm(name, ArmState.OTHERWISE, divergence_text(found, "B"), ran.trace.stem)
 
     # --- what runs have in common -------------------------------------------------------------------------------------
 
     def _same(self, control: str, ran: RunOutcome) -> bool:
-        """Whether a run came out as a control in what counts: its state, where that differs between A and B at all."""
+        """Whether a run equals a control: in its state, if that differs between A and B, else op for op."""
         if self.outcome.by_state:
-            horizon = self._question.parting.horizon
-            return state_difference(self._trace(control), self._open(ran), horizon) is None
-        return agrees(compare(self._trace(control), self._open(ran)), self._question.parting.horizon) is True
+            covered = self._question.divergence.covered
+            return state_difference(self._trace(control), self._open(ran), covered) is None
+        return agrees(compare(self._trace(control), self._open(ran)), self._question.divergence.covered) is True
 
-    def _told(self, letter: str) -> str:
+    def _equal_text(self, letter: str) -> str:
         if self.outcome.by_state:
-            return f"has {letter}'s state to the end of {self._question.parting.horizon}, bit for bit"
-        return f"equals {letter} to the end of {self._question.parting.horizon}, op for op"
+            return f"has {letter}'s state to the end of {self._question.divergence.covered}, bit for bit"
+        return f"equals {letter} to the end of {self._question.divergence.covered}, op for op"
 
-    def _not_repaired(self, ran: RunOutcome, found: Comparison, how: str) -> _Settled:
-        """B did not become A: REFUTED where it parts from A as before, PARTIAL where it does so later."""
-        name, here, there = ArmName.B_FROM_A, first_of(found), self._question.parting.finding
+    def _not_repaired(self, ran: RunOutcome, found: Comparison, how: str) -> _EarlyOutcome:
+        """The outcome where B does not equal A: REFUTED if it diverges as before, PARTIAL if later."""
+        name, here, there = ArmName.B_FROM_A, first_finding(found), self._question.divergence.finding
         if agrees(found) is None:
             return self._unresolved(name, f"unknown whether B {how} equals A: {found.why}")
         if here is not None and here.cause is Cause.CONTROL_FLOW and not self._question.selectors:
@@ -472,32 +467,32 @@ class Experiment:
                 f"{how}, B still runs other ops than A: {place_text(here)} is only on one side, and there is no "
                 "value to inject for what decided it (a setting, a number that no op computed, the code)",
             )
-        self._arm(name, ArmState.OTHERWISE, parts_from(found, "A"), ran.trace.stem)
+        self._arm(name, ArmState.OTHERWISE, divergence_text(found, "A"), ran.trace.stem)
         if here is not None and not same_place(here, there) and is_later(here, there):
             text = (
                 f"{how}, B follows A further than before, and diverges from it at {place_text(here)}: the next origin"
             )
-            return _Settled(Outcome.PARTIAL, text)
-        return _Settled(Outcome.REFUTED, f"{how}, B diverges from A as before, at {place_text(here or there)}")
+            return _EarlyOutcome(Outcome.PARTIAL, text)
+        return _EarlyOutcome(Outcome.REFUTED, f"{how}, B diverges from A as before, at {place_text(here or there)}")
 
-    def _whole(self, name: ArmName, ran: RunOutcome) -> Account:
-        """The account of a replay, of which every injection has to have happened."""
+    def _complete_account(self, name: ArmName, ran: RunOutcome) -> Account:
+        """The account of a replay; raises _EarlyOutcome unless every injection happened."""
         if ran.account is None:
             raise self._unresolved(name, ran.refused or "the replay left no report on its injections")
         if not ran.account.complete:
             text = missing_text(ran.account, "B" if name is ArmName.A_FROM_B else "A")
-            if ran.how not in AS_ASKED:
+            if ran.how not in EXPECTED_ENDS:
                 text += f"; the run {ran.how}, and what it printed is in {ran.trace.with_suffix('.out')}"
-            if self._question.parting.finding.cause is Cause.CONTROL_FLOW:
+            if self._question.divergence.finding.cause is Cause.CONTROL_FLOW:
                 text += "; control flow diverges on something that no op computes: there is no value to inject for it"
             raise self._unresolved(name, text)
         return ran.account
 
     # --- the outcome --------------------------------------------------------------------------------------------------
 
-    def _unresolved(self, name: ArmName, because: str) -> _Settled:
+    def _unresolved(self, name: ArmName, because: str) -> _EarlyOutcome:
         self._arm(name, ArmState.FAILED, because)
-        return _Settled(Outcome.UNRESOLVED, because)
+        return _EarlyOutcome(Outcome.UNRESOLVED, because)
 
     def _arm(
         self, name: ArmName, state: ArmState, result: str = "", trace: str | None = None, what: str | None = None
@@ -510,7 +505,7 @@ class Experiment:
 
     def _update(self, **changes: Any) -> None:
         self.outcome = replace(self.outcome, **changes)
-        self._tell(self.outcome)
+        self._on_change(self.outcome)
 
     def _open(self, ran: RunOutcome) -> Trace:
         if ran.trace not in self._traces:
@@ -521,26 +516,26 @@ class Experiment:
         return self._open(RunOutcome(self._path(name), ""))
 
     def _path(self, name: str) -> Path:
-        return self._bench.folder / f"{name}.zarr"
+        return self._runs.folder / f"{name}.zarr"
 
 
 def classes_of_outcome(classes: Sequence[OriginClass], needed: Collection[str]) -> tuple[OriginClass, ...]:
-    """The classes, with whether each matters; those that do first."""
+    """The classes with ``matters`` set; those that matter first."""
     found = [replace(c, matters=c.kind in needed) for c in classes]
     return tuple(sorted(found, key=lambda c: not c.matters))
 
 
-def not_begun(
+def initial_outcome(
     question: Question, paths: tuple[str, str], subject: dict[str, str], captured: Mapping[str, str] | None = None
 ) -> ExperimentResult:
-    """The outcome of an experiment of which nothing was run; ``captured``: of arms that ran elsewhere, how."""
+    """The outcome of an experiment before any run; ``captured``: how arms that ran elsewhere ended, by arm."""
     arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], (captured or {}).get(name.value, "")) for name in ArmName)
-    horizon = question.parting.horizon
-    return ExperimentResult(None, "", *paths, horizon.first, horizon.end, arms, question.classes, subject=subject)
+    covered = question.divergence.covered
+    return ExperimentResult(None, "", *paths, covered.first, covered.end, arms, question.classes, subject=subject)
 
 
-def broken_off(outcome: ExperimentResult) -> ExperimentResult:
-    """The outcome of an experiment that was ended before its word: no arm runs any more."""
+def interrupted_outcome(outcome: ExperimentResult) -> ExperimentResult:
+    """The outcome of an experiment that was interrupted, with no arm running."""
     arms = tuple(
         replace(arm, state=ArmState.NOT_RUN, result="") if arm.state is ArmState.RUNNING else arm
         for arm in outcome.arms
@@ -549,7 +544,7 @@ def broken_off(outcome: ExperimentResult) -> ExperimentResult:
 
 
 def verdict_of(outcome: ExperimentResult) -> tuple[Outcome | None, str]:
-    """The word for arms of which none failed, and a sentence; None: B's own arms are missing."""
+    """The outcome for arms of which none failed, and a sentence; None: B's arms are missing."""
     states = {arm.name: arm.state for arm in outcome.arms}
     needed = sum(found.matters is not False for found in outcome.classes)
     minimal = any(found.matters for found in outcome.classes)

@@ -1,7 +1,7 @@
-"""A control that was run on another machine, in one file: its trace with all values, and what it is of.
+"""A capture: a control that was run on another machine, in one file, with its trace and all values.
 
-Owns the file: a ZIP archive without compression (chunks are compressed already, and nothing can blow up on reading)
-that holds ``capture.json`` and the trace. Reading one runs no code and writes nothing outside of the folder given.
+The file is a ZIP archive without compression (chunks are compressed already, and it cannot expand on reading) with
+``capture.json`` and the trace. Reading runs no code and writes nothing outside the folder in the argument.
 """
 
 from __future__ import annotations
@@ -29,66 +29,66 @@ UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
 class CaptureError(RltraceError):
-    """A file holds no capture, or not the one that is needed."""
+    """A file is no capture, or not the one that is needed."""
 
 
 @dataclass(frozen=True)
 class CaptureInfo:
-    """What a capture tells of itself."""
+    """The metadata of a capture."""
 
     SCHEMA: ClassVar = "rltrace.capture/1"
 
     subject: str
-    """The trace that the control came out as (``identity_of``)."""
+    """The trace that the control equals (``identity_of``)."""
     path: str
-    """Its path on the machine it was run on, for people."""
+    """Its path on the machine of the run, for messages."""
     first: int
     end: int
-    """The horizon."""
+    """Steps covered: from ``first`` up to, not including, ``end``."""
     runs: int
-    """How often the control was run, and came out the same."""
+    """How often the control was run with the same result."""
 
     @property
-    def horizon(self) -> StepsCovered:
+    def covered(self) -> StepsCovered:
         return StepsCovered(self.first, self.end)
 
 
 def identity_of(trace: Trace) -> str:
-    """What tells a trace, and slices of it, from any other: 16 hex digits over what it says of its launch."""
+    """Identifies a trace and its slices: 16 hex digits of a hash of its launch record."""
     launch = json.dumps(trace.launch, sort_keys=True, default=str)
     return hashlib.sha256(launch.encode()).hexdigest()[:16]
 
 
 def write_capture(file: Path, about: CaptureInfo, trace: Path) -> None:
-    """Write the file in one go, readable by its owner alone. Raises CaptureError where that cannot be done."""
-    beside = file.with_name(file.name + ".new")
+    """Write the file atomically, readable by its owner only. Raises CaptureError where that fails."""
+    temporary = file.with_name(file.name + ".new")
     try:
-        beside.unlink(missing_ok=True)
-        beside.touch(mode=0o600, exist_ok=False)
-        with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as archive:
+        temporary.unlink(missing_ok=True)
+        temporary.touch(mode=0o600, exist_ok=False)
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(ABOUT, json.dumps(to_json(about), indent=1))
             for path in _files(trace):
                 archive.write(path, str(PurePosixPath(TRACE, *path.relative_to(trace).parts)))
-        beside.replace(file)
+        temporary.replace(file)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise CaptureError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def size_of(trace: Path) -> int:
-    """Bytes that a capture of it takes, headers aside."""
+    """Bytes of a capture of it, without headers."""
     return sum(path.stat().st_size for path in _files(trace))
 
 
 def read_capture(file: Path) -> CaptureInfo:
-    """What a capture is of. Raises CaptureError."""
+    """The metadata of a capture. Raises CaptureError."""
     with _opened(file) as archive:
         return _about(file, archive)
 
 
 def unpack(file: Path, folder: Path) -> CaptureInfo:
-    """Put the captured trace at ``folder``, which must not be there. Raises CaptureError."""
+    """Extract the captured trace to ``folder``, which must not exist. Raises CaptureError."""
     with _opened(file) as archive:
         about = _about(file, archive)
         members = [(_parts(file, info), info) for info in archive.infolist() if info.filename != ABOUT]
@@ -140,7 +140,7 @@ def _about(file: Path, archive: zipfile.ZipFile) -> CaptureInfo:
 
 
 def _parts(file: Path, info: zipfile.ZipInfo) -> tuple[str, ...]:
-    """Where a member goes, below the folder. Raises CaptureError where that is not below it."""
+    """Path of a member below the folder. Raises CaptureError where it leads outside."""
     top, *parts = info.filename.split("/")
     plain = all(part not in ("", ".", "..") and "\\" not in part and "\0" not in part for part in parts)
     if top != TRACE or not parts or not plain or info.is_dir():

@@ -1,4 +1,4 @@
-"""Sentences of an experiment, and the kinds of op as its result object has them. Pure functions; decides nothing."""
+"""Sentences of an experiment, and its kinds of op as ``OriginClass``. Pure functions; decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rltrace.replay.report import Account
 
 
 def classes_of(kinds: Sequence[OtherKind], needed: Collection[str] | None = None) -> tuple[OriginClass, ...]:
-    """The kinds as classes of the outcome, those first that matter; ``needed``: labels of these, None: not tried."""
+    """The kinds as classes of the outcome, needed ones first; ``needed``: their labels, None: not tried."""
     ops = sum(kind.count for kind in kinds)
     found = [
         OriginClass(
@@ -41,11 +41,11 @@ def kinds_text(count: int) -> str:
 
 
 def runs_text(count: int) -> str:
-    """How often a run was made that came out the same each time: ``in the one run made``, ``in 2 runs of 2``."""
+    """How often a run was made, with the same result each time: ``in one run``, ``in 2 runs of 2``."""
     return "in one run" if count == 1 else f"in {count:,} runs of {count:,}"
 
 
-def first_of(found: Comparison) -> Finding | None:
+def first_finding(found: Comparison) -> Finding | None:
     """The first difference, one in values before any other."""
     return next((f for f in (found.first_value, found.decisive, found.first, *found.unordered) if f is not None), None)
 
@@ -57,9 +57,9 @@ def place_text(finding: Finding) -> str:
     return f"{finding.op}{where}{when}" if finding.op is not None else f"the digests of step {finding.step}"
 
 
-def parts_from(found: Comparison, letter: str) -> str:
-    """``parts from A at aten.mm.default …``."""
-    first = first_of(found)
+def divergence_text(found: Comparison, letter: str) -> str:
+    """``diverges from A at aten.mm.default …``."""
+    first = first_finding(found)
     return (
         f"does not equal {letter}: {found.why}" if first is None else f"diverges from {letter} at {place_text(first)}"
     )

@@ -1,7 +1,7 @@
-"""The runs of one experiment: each recorded over the horizon in a folder of its own, and made once.
+"""The runs of one experiment, each made once and recorded over the steps covered.
 
-Owns the working folder: a run that has ended is noted there, and an experiment that was interrupted does not repeat it.
-Judges nothing.
+Owns the working folder: finished runs are noted there, and an interrupted experiment does not repeat them. Compares
+nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ EMPTY: Mapping[str, object] = {}
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """One run that has ended."""
+    """A run that has ended."""
 
     trace: Path
     how: str
     """``ended with status 0``."""
     account: Account | None = None
-    """Of a replay: what became of its injections; None: it was none, or it was refused (``refused`` says why)."""
+    """The injections of a replay; None: it was no replay, or it was refused."""
     refused: str | None = None
+    """Why a replay was refused."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +46,22 @@ class RunSetting:
     """Where and how the runs are made."""
 
     folder: Path
-    """Gets traces and output."""
+    """Folder for traces and output."""
     recipes: Mapping[Side, Recipe]
-    """How each program is run; a side that cannot be run here is not in it."""
-    horizon: StepsCovered
+    """How to run each program; without a side that cannot be run here."""
+    covered: StepsCovered
     shared: tuple[str, ...] = ()
-    """Entries of the program's folder that the copies have as links to the originals."""
+    """Entries of the program's folder that are links to the originals in its copies."""
     in_place: bool = False
     values_limit: int = 1 << 30
-    """Bytes of values that each process keeps at most."""
+    """Bytes of values that each process records at most."""
 
 
 class RunCache:
     """Makes runs, one at a time."""
 
     def __init__(self, setting: RunSetting, subject: Mapping[str, object], runner: Runner) -> None:
-        """``subject``: what the experiment is about. Raises UsageError where the folder holds another one's runs."""
+        """``subject`` identifies the experiment. Raises UsageError where the folder holds the runs of another one."""
         self._setting = setting
         self._runner = runner
         self._last: Path | None = None
@@ -72,11 +73,11 @@ class RunCache:
         return self._folder
 
     def record(self, name: str, side: Side, *, values: bool) -> RunOutcome:
-        """The program of a side again, unchanged; ``values``: all of them are kept."""
+        """Run the unchanged program of a side again; ``values``: record all of them."""
         limit = ("--values-limit", str(self._setting.values_limit))
         keep = ("--values", "all", "--values-inputs", *limit) if values else ()
         own = self._setting.recipes[side].options
-        return self._run(name, side, ("record",), (*self._setting.horizon.options, "--verify-inputs", *own, *keep))
+        return self._run(name, side, ("record",), (*self._setting.covered.options, "--verify-inputs", *own, *keep))
 
     def replay(
         self,
@@ -88,25 +89,27 @@ class RunCache:
         kinds: Sequence[str] | None = None,
         selectors: Sequence[str] = (),
     ) -> RunOutcome:
-        """The program of a side with values of ``source`` put in: at some of its rows, at ops of some kinds (their
-        labels), where selectors find some, or, where nothing is given, at all.
+        """Run the program of a side with values of ``source`` injected: at some of its rows, at kinds of op (by label),
+        at selected ops, or, without arguments, at every op.
 
-        All but the last is done at origins alone: an op that was given other values already is left as it is, for what
-        is put in there would cover for a difference that comes from elsewhere.
+        Except for the last, values are injected at origins only: at an op whose inputs already differ, an injection
+        would mask a difference from elsewhere.
         """
-        asked = [word for text in selectors for word in ("--inject", text)]
-        lists = {option: listed for option, listed in (("only", rows), ("kinds", kinds)) if listed is not None}
-        for option, listed in lists.items():
+        request = [word for text in selectors for word in ("--inject", text)]
+        selections = {
+            option: selected for option, selected in (("only", rows), ("kinds", kinds)) if selected is not None
+        }
+        for option, selected in selections.items():
             path = self._folder / f"{name}.{option}.json"
-            path.write_text(json.dumps(listed) + "\n", encoding="utf-8")
-            asked += [f"--{option}", str(path)]
-        asked = [*asked, "--origins"] if asked else ["--lockstep"]
+            path.write_text(json.dumps(selected) + "\n", encoding="utf-8")
+            request += [f"--{option}", str(path)]
+        request = [*request, "--origins"] if request else ["--lockstep"]
         result = ("--result", str(self._folder / f"{name}.replay.json"))
-        options = (*asked, *self._setting.horizon.until, *result)
-        return self._run(name, side, ("replay", str(source)), options, lists)
+        options = (*request, *self._setting.covered.until, *result)
+        return self._run(name, side, ("replay", str(source)), options, selections)
 
-    def place(self, name: str, capture: Path) -> str:
-        """Have a control that was run elsewhere stand for a run of this name; how it was run."""
+    def add_capture(self, name: str, capture: Path) -> str:
+        """Use a control that was captured elsewhere as the run of this name; returns how it was run."""
         trace = self._folder / f"{name}.zarr"
         if not _note_of(trace).exists():
             shutil.rmtree(trace, ignore_errors=True)
@@ -114,14 +117,14 @@ class RunCache:
             _write_note(trace, f"captured of {about.path}, the same {runs_text(about.runs)}", {})
         return str(_read_note(trace)["how"])
 
-    def forget(self, ran: RunOutcome) -> None:
-        """Remove a run's trace that nothing asks for any more."""
+    def remove(self, ran: RunOutcome) -> None:
+        """Remove the trace and note of a run."""
         shutil.rmtree(ran.trace, ignore_errors=True)
         with suppress(FileNotFoundError):
             _note_of(ran.trace).unlink()
 
-    def reconsider(self) -> None:
-        """The run that was asked for last settles nothing: it stays to be looked at, and is made again next time."""
+    def discard_last(self) -> None:
+        """Make the last run again next time; its trace stays until then."""
         if self._last is not None:
             with suppress(FileNotFoundError):
                 _note_of(self._last).unlink()
@@ -132,23 +135,23 @@ class RunCache:
         side: Side,
         verb: tuple[str, ...],
         options: tuple[str, ...],
-        lists: Mapping[str, object] = EMPTY,
+        selections: Mapping[str, object] = EMPTY,
     ) -> RunOutcome:
-        """The run of a name, made unless it is there: one that was asked for in these words, lists included."""
+        """The run of a name, made unless it exists with the same request."""
         trace = self._last = self._folder / f"{name}.zarr"
-        asked = {"side": side, "verb": [*verb], "options": [*options], "lists": dict(lists)}
+        request = {"side": side, "verb": [*verb], "options": [*options], "lists": dict(selections)}
         note = _read_note(trace)
-        if note.get("asked") == json.loads(json.dumps(asked)):
+        if note.get("asked") == json.loads(json.dumps(request)):
             how = str(note["how"])
         else:
-            self.forget(RunOutcome(trace, ""))  # of a run that was interrupted, or asked for in other words
-            how, refused = self._make(name, side, trace, verb, options)
+            self.remove(RunOutcome(trace, ""))  # of a run that was interrupted, or of another request
+            how, refused = self._run_again(name, side, trace, verb, options)
             if refused is not None:
                 return RunOutcome(trace, how, None, refused)
-            _write_note(trace, how, asked)
+            _write_note(trace, how, request)
         return RunOutcome(trace, how, self._account(name) if verb[0] == "replay" else None)
 
-    def _make(
+    def _run_again(
         self, name: str, side: Side, trace: Path, verb: tuple[str, ...], options: tuple[str, ...]
     ) -> tuple[str, str | None]:
         """How the run ended, and why a replay was refused."""
@@ -194,13 +197,13 @@ def _note_of(trace: Path) -> Path:
     return trace.with_suffix(".done.json")
 
 
-def _write_note(trace: Path, how: str, asked: Mapping[str, object]) -> None:
-    """Note that a run has ended; from here on it is not made again."""
-    _note_of(trace).write_text(json.dumps({"how": how, "asked": asked}) + "\n", encoding="utf-8")
+def _write_note(trace: Path, how: str, request: Mapping[str, object]) -> None:
+    """Note that a run has ended, so that it is not made again."""
+    _note_of(trace).write_text(json.dumps({"how": how, "asked": request}) + "\n", encoding="utf-8")
 
 
 def _read_note(trace: Path) -> dict[str, Any]:
-    """The note of a run; empty where it has not ended."""
+    """The note of a run; empty: it has not ended."""
     try:
         found = json.loads(_note_of(trace).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -209,13 +212,13 @@ def _read_note(trace: Path) -> dict[str, Any]:
 
 
 def _claim(folder: Path, subject: Mapping[str, object]) -> None:
-    """Make the folder this experiment's. Raises UsageError where it is another's."""
+    """Mark the folder as that of this experiment. Raises UsageError where it is that of another one."""
     file = folder / "experiment.json"
-    wanted = json.loads(json.dumps({"schema": SCHEMA, **subject}))
+    expected = json.loads(json.dumps({"schema": SCHEMA, **subject}))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold tensors
         if file.exists():
-            if json.loads(file.read_text(encoding="utf-8")) != wanted:
+            if json.loads(file.read_text(encoding="utf-8")) != expected:
                 raise UsageError(
                     f"{folder} holds the runs of another experiment (other traces, commands or steps); remove it, or"
                     " name another folder with --work"
@@ -223,7 +226,7 @@ def _claim(folder: Path, subject: Mapping[str, object]) -> None:
         elif any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no experiment; name another folder with --work")
         else:
-            file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+            file.write_text(json.dumps(expected, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder} cannot be used for the runs: {error.strerror}") from error
     except ValueError:

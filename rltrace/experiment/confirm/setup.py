@@ -1,6 +1,6 @@
-"""From two traces and what was asked for to an experiment that can be run: recipes, horizon, folder, captures.
+"""Sets an experiment up from two traces and options: recipes, steps covered, captures; joins two halves of one.
 
-Owns what has to be known before anything runs, and refuses where it is not. Runs nothing.
+Raises where something that is needed is not known. Runs nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
 from rltrace.experiment.confirm.capture import CaptureError, identity_of, read_capture
 from rltrace.experiment.confirm.run_cache import Side
-from rltrace.experiment.confirm.steps_covered import parting_of
+from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.experiment.rerun_command import Recipe, other_machine, recipe_of
+from rltrace.experiment.rerun_command import Recipe, machine_difference, recipe_of
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -26,8 +26,8 @@ BOTH: frozenset[Side] = frozenset(("a", "b"))
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """What is given for one program in place of what its trace says."""
+class CommandOverrides:
+    """Command, folder and variables for one program in place of those in its trace."""
 
     command: tuple[str, ...] = ()
     folder: Path | None = None
@@ -36,77 +36,80 @@ class ByHand:
 
 @dataclass(frozen=True)
 class ConfirmOptions:
-    """An experiment as it is asked for."""
+    """The options of an experiment."""
 
     a: Path
     b: Path
     sides: frozenset[Side] = BOTH
-    by_hand: Mapping[Side, ByHand] | None = None
+    overrides: Mapping[Side, CommandOverrides] | None = None
     until: int | None = None
     selectors: tuple[str, ...] = ()
     samples: int = 2
     search: bool = True
     capture: Path | None = None
-    """Of the other side's control, where only one side is run here."""
+    """Capture of the other side's control, where only one side is run here."""
     found: ExperimentResult | None = None
-    """What B's arms came to, where only A's are run here."""
+    """The outcome of B's arms, where only A's are run here."""
     found_file: Path | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What has to be said on both machines alike."""
+        """Command-line options that both machines must share."""
         until = () if self.until is None else ("--until", str(self.until))
         return (*until, *(word for text in self.selectors for word in ("--inject", text)))
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """All that is needed to run it."""
+class ExperimentSetup:
+    """What is needed to run an experiment."""
 
     question: Question
     recipes: Mapping[Side, Recipe]
     subject: Mapping[str, str]
     captured: Path | None
-    """The other side's control, in a file."""
-    captured_as: str
-    """Name of the run that it stands for."""
+    """File with the other side's control."""
+    capture_name: str
+    """Name of the run that it replaces."""
 
 
-def prepare(asked: ConfirmOptions) -> Prepared:
-    """Raises UsageError, and what comparing the traces raises."""
-    a, b = open_trace(asked.a), open_trace(asked.b)
+def prepare(request: ConfirmOptions) -> ExperimentSetup:
+    """Set up an experiment. Raises UsageError, and what comparing the traces raises."""
+    a, b = open_trace(request.a), open_trace(request.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
-    parting = parting_of(compare(a, b), asked.until)
+    divergence = divergence_of(compare(a, b), request.until)
     question = Question(
         a=a,
         b=b,
-        parting=parting,
-        sides=asked.sides,
-        selectors=asked.selectors,
-        samples=asked.samples,
-        search=asked.search,
+        divergence=divergence,
+        sides=request.sides,
+        selectors=request.selectors,
+        samples=request.samples,
+        search=request.search,
     )
     subject = {str(side): identity_of(trace) for side, trace in traces.items()}
-    if asked.selectors:
-        subject["inject"] = " or ".join(asked.selectors)
-    given = asked.by_hand or {}
+    if request.selectors:
+        subject["inject"] = " or ".join(request.selectors)
+    overrides = request.overrides or {}
     recipes = {
-        side: recipe(traces[side], side, given.get(side), question, asked.options) for side in sorted(asked.sides)
+        side: recipe(traces[side], side, overrides.get(side), question, request.options)
+        for side in sorted(request.sides)
     }
-    missing = next(iter(BOTH - asked.sides), None)
+    missing = next(iter(BOTH - request.sides), None)
     if missing is None:
-        return Prepared(question, recipes, subject, None, "")
-    _check_capture(asked, missing, traces[missing], question)
+        return ExperimentSetup(question, recipes, subject, None, "")
+    _check_capture(request, missing, traces[missing], question)
     if missing == "b":
-        question = replace(question, classes=_classes(asked.found, subject, question))
-    return Prepared(question, recipes, subject, asked.capture, CONTROLS[missing].value)
+        question = replace(question, classes=_classes(request.found, subject, question))
+    return ExperimentSetup(question, recipes, subject, request.capture, CONTROLS[missing].value)
 
 
-def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question, options: Sequence[str]) -> Recipe:
-    """How a trace's program is run again here. Raises UsageError where its machine is another one; ``options``: what
-    else was asked for.
+def recipe(
+    trace: Trace, side: Side, overrides: CommandOverrides | None, question: Question, options: Sequence[str]
+) -> Recipe:
+    """How to run a trace's program again here. Raises UsageError where it was recorded on another machine; ``options``:
+    the command-line options that both machines share.
     """
-    other = other_machine(trace, fingerprint.start())
+    other = machine_difference(trace, fingerprint.start())
     if other is not None:
         capture, here = f"{side}.capture", "b" if side == "a" else "a"
         words = [question.a.path, question.b.path, "--arms", here, "--capture", capture, *options]
@@ -115,48 +118,48 @@ def recipe(trace: Trace, side: Side, by_hand: ByHand | None, question: Question,
             f"then run {here.upper()}'s arms here\n  there: {capture_command(trace, question, capture)}\n  here:  "
             f"{line('confirm', *words)}"
         )
-    return _recipe(trace, f"--cmd-{side}", by_hand)
+    return _recipe(trace, f"--cmd-{side}", overrides)
 
 
-def captured_recipe(trace: Trace, by_hand: ByHand) -> Recipe:
-    """The same for a capture, which is of one trace alone."""
-    other = other_machine(trace, fingerprint.start())
+def captured_recipe(trace: Trace, overrides: CommandOverrides) -> Recipe:
+    """The same for a capture of one trace."""
+    other = machine_difference(trace, fingerprint.start())
     if other is not None:
         raise UsageError(f"{other}: its program has to be run there; capture it there, and copy the file here")
-    return _recipe(trace, "--cmd", by_hand)
+    return _recipe(trace, "--cmd", overrides)
 
 
-def _recipe(trace: Trace, option: str, by_hand: ByHand | None) -> Recipe:
-    given = by_hand or ByHand()
-    variables = dict(given.variables)
-    return recipe_of(trace, command=given.command, folder=given.folder, variables=variables, option=option)
+def _recipe(trace: Trace, option: str, overrides: CommandOverrides | None) -> Recipe:
+    overrides = overrides or CommandOverrides()
+    variables = dict(overrides.variables)
+    return recipe_of(trace, command=overrides.command, folder=overrides.folder, variables=variables, option=option)
 
 
 def capture_command(trace: Trace, question: Question, output: str) -> str:
-    """What captures a trace for an experiment, ready to paste on its machine."""
-    horizon = question.parting.horizon
-    return line("capture", trace.path, "--steps", f"{horizon.first}:{horizon.end}", "-o", output)
+    """The command that captures a trace for an experiment, to run on its machine."""
+    covered = question.divergence.covered
+    return line("capture", trace.path, "--steps", f"{covered.first}:{covered.end}", "-o", output)
 
 
 def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work: Path) -> None:
-    """Refuse folders too large to be copied for every run. Raises UsageError."""
+    """Raise UsageError for folders that are too large to be copied for every run."""
     for found in recipes.values():
         check_extent(found.folder, shared, work)
 
 
-def _check_capture(asked: ConfirmOptions, side: Side, trace: Trace, question: Question) -> None:
+def _check_capture(request: ConfirmOptions, side: Side, trace: Trace, question: Question) -> None:
     letter = side.upper()
-    if asked.capture is None:
+    if request.capture is None:
         raise UsageError(
             "the arms of one machine need the values of the other one's control: give them with --capture\n  there: "
             f"{capture_command(trace, question, f'{side}.capture')}"
         )
-    about, horizon = read_capture(asked.capture), question.parting.horizon
+    about, covered = read_capture(request.capture), question.divergence.covered
     if about.subject != identity_of(trace):
-        raise CaptureError(f"{asked.capture} is a capture of {about.path}, not of {letter} ({trace.path})")
-    if about.horizon != horizon:
+        raise CaptureError(f"{request.capture} is a capture of {about.path}, not of {letter} ({trace.path})")
+    if about.covered != covered:
         raise CaptureError(
-            f"{asked.capture} covers {about.horizon}, and the experiment covers {horizon}: capture it again\n  "
+            f"{request.capture} covers {about.covered}, and the experiment covers {covered}: capture it again\n  "
             f"there: {capture_command(trace, question, f'{side}.capture')}"
         )
 
@@ -179,9 +182,7 @@ def _classes(found: ExperimentResult | None, subject: Mapping[str, str], questio
 
 # --- join -------------------------------------------------------------------------------------------------------------
 #
-# Two outcomes of one experiment, of the arms that each machine could run, put together.
-#
-# Owns what has to be the same on both sides, and which arm counts where both tell of it.
+# Joins two outcomes of one experiment, each with the arms that one machine could run.
 
 
 def join(one: ExperimentResult, other: ExperimentResult) -> ExperimentResult:
@@ -219,7 +220,7 @@ def _kinds(outcome: ExperimentResult) -> set[tuple[str, bool | None]]:
 
 
 def _arm(a: Arm, b: Arm) -> Arm:
-    """The one that was run; where both were, the one that did not come out as expected."""
+    """The arm that was run; if both were, the one that is not as expected."""
     if a.name is not b.name:
         raise UsageError("these outcomes list arms that this version does not know")
     run = [arm for arm in (a, b) if arm.state is not ArmState.NOT_RUN]

@@ -1,6 +1,6 @@
-"""How far an experiment on two traces goes, and what its runs have to show: where the two part.
+"""The steps that an experiment on two traces covers, and where the traces diverge.
 
-Owns the steps that are run again and the question whether two runs part at the same place. Pure functions.
+Owns whether two runs diverge at the same place. Pure functions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rltrace.diff.base.model import Cause, Comparison, Finding, Verdict
 from rltrace.errors import UsageError
 
 STEPS = 2
-"""The step of the first difference and the next, unless asked otherwise."""
+"""Steps covered by default, from that of the first difference on."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,16 @@ class StepsCovered:
 
     first: int
     end: int
-    """Not among them."""
+    """Step after the last one."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of ``rltrace record``."""
+        """Options of ``rltrace record``."""
         return "--steps", f"{self.first}:{self.end}", *self.until
 
     @property
     def until(self) -> tuple[str, ...]:
-        """Of any verb that runs the program."""
+        """Options of any verb that runs the program."""
         return "--until", str(self.end - 1)
 
     def __str__(self) -> str:
@@ -39,16 +39,16 @@ class StepsCovered:
 
 @dataclass(frozen=True)
 class DivergencePoint:
-    """Where two traces part, and the horizon that follows."""
+    """Where two traces diverge, and the steps covered that follow from it."""
 
     finding: Finding
-    horizon: StepsCovered
+    covered: StepsCovered
 
 
-def parting_of(comparison: Comparison, until: int | None = None) -> DivergencePoint:
-    """Where the two traces of a comparison part; ``until``: last step of the horizon.
+def divergence_of(comparison: Comparison, until: int | None = None) -> DivergencePoint:
+    """Where the two traces of a comparison diverge; ``until``: last step covered.
 
-    Raises UsageError where they do not part, or at nothing that a run could show again.
+    Raises UsageError where they do not diverge, or not at an op that a run could reproduce.
     """
     a, b = comparison.a.path, comparison.b.path
     if comparison.verdict is not Verdict.DIVERGED:
@@ -56,8 +56,8 @@ def parting_of(comparison: Comparison, until: int | None = None) -> DivergencePo
     found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
     finding = next((f.at_op for f in found if f is not None), None)
     if finding is None or finding.cause is Cause.ENDED:
-        told = finding.explanation if finding is not None else comparison.why
-        raise UsageError(f"there is nothing to confirm: {a} and {b} diverge at no op ({told})")
+        reason = finding.explanation if finding is not None else comparison.why
+        raise UsageError(f"there is nothing to confirm: {a} and {b} diverge at no op ({reason})")
     if finding.cause is Cause.BEFORE_WINDOW:
         raise UsageError(
             f"{a} and {b} already differ where their recording of ops begins (step {finding.step}): record both "
@@ -71,28 +71,28 @@ def parting_of(comparison: Comparison, until: int | None = None) -> DivergencePo
 
 
 def same_place(a: Finding, b: Finding) -> bool:
-    """Whether two findings are of one place in the program and in the run. Row numbers may differ: windows do."""
-    a, b = a.at_op, b.at_op  # a window may begin after what came in
-    if a.op is None or b.op is None:  # of the digests of a step
+    """Whether two findings are at the same op of the run. Row numbers may differ, as windows do."""
+    a, b = a.at_op, b.at_op  # a window may begin after the event
+    if a.op is None or b.op is None:  # findings of step digests
         return a.step == b.step
     places = [(f.stream, f.step, f.op, _line(f)) for f in (a, b)]
     return places[0] == places[1]
 
 
-def agrees(comparison: Comparison, horizon: StepsCovered | None = None) -> bool | None:
-    """Whether two runs computed the same as far as both were recorded, or to the end of the horizon: a program that
-    takes no notice of Ctrl-C goes on after it. None: it cannot be said.
+def agrees(comparison: Comparison, covered: StepsCovered | None = None) -> bool | None:
+    """Whether two runs computed the same as far as both were recorded, or to the end of the steps covered, as a program
+    that ignores Ctrl-C continues after them. None: not known.
     """
     if comparison.verdict is Verdict.DIVERGED:
-        return horizon is not None and _all_after(comparison, horizon)
+        return covered is not None and _all_after(comparison, covered)
     if comparison.holes or comparison.so_far not in (Verdict.IDENTICAL, Verdict.SAME_VALUES):
         return None
     return True
 
 
 def has_own_arguments(comparison: Comparison) -> bool:
-    """Whether the first difference of two runs is what an op was told, and not what it gave: another learning rate
-    stays another one when what came of it is replaced.
+    """Whether the first difference of two runs is only in the arguments of an op: another learning rate stays different
+    when the results of the op are replaced.
     """
     found = comparison.first_value or comparison.decisive
     if found is None or found.at_op.cause is not Cause.ARGUMENTS:
@@ -100,11 +100,11 @@ def has_own_arguments(comparison: Comparison) -> bool:
     return all(pair.a == pair.b for pair in found.at_op.outputs)
 
 
-def _all_after(comparison: Comparison, horizon: StepsCovered) -> bool:
-    """Whether all that was found lies beyond the horizon."""
+def _all_after(comparison: Comparison, covered: StepsCovered) -> bool:
+    """Whether all findings are after the steps covered."""
     found = [comparison.first_value, comparison.decisive, comparison.first, *comparison.unordered]
     steps = [finding.at_op.step for finding in found if finding is not None]
-    return bool(steps) and all(step is not None and step >= horizon.end for step in steps)
+    return bool(steps) and all(step is not None and step >= covered.end for step in steps)
 
 
 def _line(finding: Finding) -> tuple[str, str, str] | None:

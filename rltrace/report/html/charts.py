@@ -221,7 +221,7 @@ def lines(points: Sequence[Point], scale: Scale, class_: str) -> Iterator[Elemen
 def drawn_curve(curve: Curve, scale: Scale, most: int) -> Iterator[Element]:
     """The lines of both sides."""
     for points, class_ in ((curve.a, "side-a"), (curve.b, "side-b")):
-        for part in stretches(points, most, whole=curve.whole, mark=curve.parts_at):
+        for part in stretches(points, most, whole=curve.whole, mark=curve.diverges_at):
             yield from lines(part, scale, class_)
 
 

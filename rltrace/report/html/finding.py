@@ -41,7 +41,7 @@ from rltrace.report.phrases import shown_finding
 # Owns that part of the page. Measures nothing: the distances are given.
 
 
-MOST_WORST, MOST_PAIRS = 12, 16
+MOST_WORST, MAX_PAIRS = 12, 16
 
 
 def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
@@ -54,7 +54,7 @@ def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
             el("summary", "Values were not recorded; these commands record those of this op"),
             commands(to_record),
         )
-    return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MOST_PAIRS]]]
+    return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MAX_PAIRS]]]
 
 
 def _pair(pair: ValuePair) -> Content:

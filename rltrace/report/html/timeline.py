@@ -146,7 +146,7 @@ def _curve(curve: Curve, place: int) -> Element:
             el("li", code(curve.place)),
             class_="legend",
         ),
-        curve_chart(curve, curve.parts_at, name, _account(curve)),
+        curve_chart(curve, curve.diverges_at, name, _account(curve)),
         el("p", _account(curve), class_="small"),
         _distance(curve, name),
         _numbers(curve),
@@ -156,9 +156,9 @@ def _curve(curve: Curve, place: int) -> Element:
 
 
 def _parting(curve: Curve) -> str:
-    if curve.parts_at is None:
+    if curve.diverges_at is None:
         return "equal" if curve.whole else "equal where read"
-    return f"diverges at step {curve.parts_at:,}" if curve.whole else f"differs at step {curve.parts_at:,}"
+    return f"diverges at step {curve.diverges_at:,}" if curve.whole else f"differs at step {curve.diverges_at:,}"
 
 
 def _account(curve: Curve) -> str:
@@ -186,11 +186,11 @@ def _distance(curve: Curve, name: str) -> Content:
 
 def _numbers(curve: Curve) -> Content:
     """The numbers where they part, in full."""
-    if curve.parts_at is None:
+    if curve.diverges_at is None:
         return None
     others = dict(curve.b)
     steps = [(step, value) for step, value in curve.a if step in others]
-    at = next((k for k, (step, _) in enumerate(steps) if step >= curve.parts_at), 0)
+    at = next((k for k, (step, _) in enumerate(steps) if step >= curve.diverges_at), 0)
     chosen = steps[max(0, at - 2) : at + NUMBERS_SHOWN - 2]
     rows = [
         row(
