@@ -74,9 +74,9 @@ def command(
 
 def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: str, confirm: Path | None) -> int:
     from rltrace.diff import compare
-    from rltrace.experiment.confirm.saved_outcome import told_of
+    from rltrace.experiment.confirm.saved_outcome import find_outcome
 
-    told = told_of(a, b, confirm)
+    told = find_outcome(a, b, confirm)
     progress = Progress() if progress_visible() else None
     try:
         comparison = compare(a, b, strict=strict, tolerance=tolerance, progress=progress)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(name="explain")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path), required=False, metavar="[B]")
-@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
+@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
 @click.option("--times", type=click.IntRange(min=1), default=50, show_default=True, help="Runs under each setting.")
 @click.option(
     "--setting", "asked", multiple=True, metavar="NAME=VALUE", help="Try this only; A=1,B=2 sets both; repeatable."

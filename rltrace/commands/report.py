@@ -113,11 +113,11 @@ def _report(
 
         comparison = compare(a, b, progress=progress)
         return comparison_markdown(comparison, asked), comparison
-    from rltrace.experiment.confirm.saved_outcome import told_of
+    from rltrace.experiment.confirm.saved_outcome import find_outcome
     from rltrace.report.html.page import html_page
     from rltrace.report.page_data import gather
 
-    told = told_of(a, b, confirm)
+    told = find_outcome(a, b, confirm)
     material = gather(a, b, progress)
     outcome = None if told is None else told.outcome
     return html_page(material, asked, version=own_version(), outcome=outcome), material.comparison

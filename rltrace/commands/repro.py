@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(name="repro")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that finds one op.")
+@click.option("--at", "text", metavar="OP", help="A row as diff and ops print it, or a selector that matches one op.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="B", help="Compare with B's result, too.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
 @click.option(
@@ -106,7 +106,7 @@ def prepare(a: Located, b: Located | None, imports: Sequence[str]) -> tuple[Reco
 
 def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, Located | None]:
     """The op of A, and the same one of B."""
-    from rltrace.query.locate import locate, names_both, partner
+    from rltrace.query.locate import locate, matching_op, names_both
     from rltrace.trace.read.reader import open_trace
 
     a = open_trace(trace)
@@ -119,7 +119,7 @@ def find(trace: Path, text: str | None, against: Path | None) -> tuple[Located, 
     at = locate(a, text)
     if b is None:
         return at, None
-    return at, locate(b, text, is_b=True) if names_both(text) else partner(at, b)
+    return at, locate(b, text, is_b=True) if names_both(text) else matching_op(at, b)
 
 
 def _first_difference(a: Path, b: Path) -> str:

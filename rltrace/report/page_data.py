@@ -21,7 +21,7 @@ from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.errors import HoleError
 from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
-from rltrace.query.values import OpValues, how_to_record, op_values
+from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.report.phrases import shown_finding
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -133,7 +133,7 @@ def gather(a: Path | str, b: Path | str, progress: Progress | None = None) -> Pa
     rows = [
         None if index is None else row_at(view, index) for view, index in zip((views[0], views[1]), places, strict=True)
     ]
-    commands = how_to_record((trace_a, trace_b), next(row for row in rows if row is not None))
+    commands = recording_commands((trace_a, trace_b), next(row for row in rows if row is not None))
     return PageData(*beside, lines, pair, sources, op_values(*rows), commands)
 
 

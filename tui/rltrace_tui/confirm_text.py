@@ -13,7 +13,7 @@ from textwrap import wrap
 from textual.content import Content
 
 from rltrace.command_lines import line
-from rltrace.experiment.confirm.saved_outcome import told_of
+from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
 from rltrace.report.confirm import COLORS, MATTERS, arm_name, outcome_section, word_of
 from rltrace.report.confirm import STATES as REPORTED
@@ -123,7 +123,7 @@ class Outcomes:
 
     def read(self) -> ExperimentResult | None:
         """None: there is no such file. Raises OutcomeError where it holds none, or one of other traces."""
-        told = told_of(self._a, self._b, self._named)
+        told = find_outcome(self._a, self._b, self._named)
         if told is not None and told.outcome is None:
             raise OutcomeError(told.trouble)
         return None if told is None else told.outcome

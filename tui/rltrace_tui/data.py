@@ -24,7 +24,7 @@ from rltrace.diff.display.single_trace import OwnSteps, own_curves, own_steps
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.errors import SelectorError
 from rltrace.query.op_pair import OpPairs
-from rltrace.query.values import how_to_record
+from rltrace.query.values import recording_commands
 from rltrace.report.info import describe
 from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.schema import Step
@@ -69,7 +69,7 @@ class StreamPairData:
                 "nth= cannot be shown here, it counts from the beginning of a step; rltrace ops finds it"
             )
         a, b = (RowMask(selector, view.name, view.process.words) for view in self.views)
-        self.browser.set_filter((lambda stretch: a.of(stretch.rows), lambda stretch: b.of(stretch.rows)))
+        self.browser.set_filter((lambda stretch: a.compute(stretch.rows), lambda stretch: b.compute(stretch.rows)))
         self.only, self._selector = text, selector
 
     def within_filter(self, selector: Selector) -> Selector:
@@ -135,7 +135,7 @@ class DataSource(ABC):
 
     def how(self, row: RowAt) -> tuple[str, ...]:
         """Commands that would record the values of an op."""
-        return how_to_record(self.traces(), row)
+        return recording_commands(self.traces(), row)
 
     @property
     @abstractmethod

@@ -112,7 +112,7 @@ class OpScreen(KeyGuard, Screen[None]):
         with self._source.values_lock:
             found = op_values(rows[0], rows[1])
         shown = next(row for row in rows if row is not None)
-        how = () if found.any_kept else self._source.how(shown)
+        how = () if found.any_recorded else self._source.how(shown)
         if not worker.is_cancelled:
             self.post_message(ValuesRead(at, found, how))
 

@@ -134,10 +134,10 @@ def values_lines(values: OpValues, how: Sequence[str], width: int) -> Lines:
     for pair in sorted(values.pairs, key=lambda pair: pair.equal):
         lines += [*_value_head(pair, width), *_value_body(pair, width, most)]
     if not values.pairs:
-        missing = how and not values.asked
+        missing = how and not values.requested
         why = "Its values were not recorded." if missing else "It has no tensor with values."
         lines.append(plain(why, "$text-muted"))
-    if not values.any_kept and (values.pairs or not values.asked):
+    if not values.any_recorded and (values.pairs or not values.requested):
         for number, command in enumerate(how):
             lines += labelled("to get" if number == 0 else "", command, width, "$text-accent")
     return lines

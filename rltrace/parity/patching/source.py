@@ -26,7 +26,7 @@ from rltrace.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.parity.patching.layout import Observed, chosen, grid_of, places, readings, root_of
 from rltrace.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
 from rltrace.parity.selection import around, finds_call, ops_in
-from rltrace.selectors import OF_OPS, Selector
+from rltrace.selectors import OP_KEYS, Selector
 from rltrace.token_keys import NO_KEY
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
@@ -225,7 +225,7 @@ def _of_ops(
     stretch: CallRange, process: ProcessTrace, selector: Selector, passes: RecordedPasses, *, weights: bool
 ) -> Iterator[_Tensor]:
     """Results of the ops that are found by what asks for something that only ops have."""
-    wanted = dict(ops_in(stretch, selector.where(lambda keys: not OF_OPS.isdisjoint(keys))))
+    wanted = dict(ops_in(stretch, selector.filter_clauses(lambda keys: not OP_KEYS.isdisjoint(keys))))
     if not wanted:
         return
     assert stretch.recorded is not None

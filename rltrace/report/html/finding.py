@@ -48,7 +48,7 @@ def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
     """Each tensor of which something was kept; where nothing was, how to record it."""
     if values is None or not values.pairs:
         return None
-    if not values.any_kept and not values.asked:
+    if not values.any_recorded and not values.requested:
         return el(
             "details",
             el("summary", "Values were not recorded; these commands record those of this op"),
