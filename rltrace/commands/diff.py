@@ -76,7 +76,7 @@ def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: s
     from rltrace.diff import compare
     from rltrace.experiment.confirm.saved_outcome import find_outcome
 
-    told = find_outcome(a, b, confirm)
+    saved = find_outcome(a, b, confirm)
     progress = Progress() if progress_visible() else None
     try:
         comparison = compare(a, b, strict=strict, tolerance=tolerance, progress=progress)
@@ -90,10 +90,10 @@ def _print(a: Path, b: Path, form: str, strict: bool, tolerance: float, color: s
 
         colored = use_color(color)
         emit(render_comparison(comparison, color=colored), color=colored)  # click strips colour off a pipe
-        if told is not None:
-            from rltrace.report.confirm import told_lines
+        if saved is not None:
+            from rltrace.report.confirm import saved_outcome_lines
 
-            emit("\n".join(["", *told_lines(told, color=colored)]), color=colored)
+            emit("\n".join(["", *saved_outcome_lines(saved, color=colored)]), color=colored)
     return _status(comparison)
 
 

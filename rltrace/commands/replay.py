@@ -153,7 +153,7 @@ def _tell(
 ) -> bool:
     """Say what happened of what was asked for, and of a lockstep whether it became A; whether all of it happened."""
     from rltrace.replay.report import add_up
-    from rltrace.report.replay import account_json, account_lines, became_line
+    from rltrace.report.replay import account_json, account_lines, verdict_line
     from rltrace.trace.read.reader import open_trace
 
     account = add_up(plans, open_trace(trace))
@@ -163,7 +163,7 @@ def _tell(
         from rltrace.diff.compare import compare
 
         became = compare(a, trace)
-        more.append(became_line(became))
+        more.append(verdict_line(became))
     if not account.complete:
         complain("\n".join([first, *more]))
     elif not quiet:

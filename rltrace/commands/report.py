@@ -105,14 +105,14 @@ def _form_of(output: Path) -> str:
 
 
 def _report(
-    a: Path, b: Path, form: str, asked: Disclosure, confirm: Path | None, progress: Progress | None
+    a: Path, b: Path, form: str, disclosure: Disclosure, confirm: Path | None, progress: Progress | None
 ) -> tuple[str, Comparison]:
     if form == "markdown":
         from rltrace.diff import compare
         from rltrace.report.diff_markdown import comparison_markdown
 
         comparison = compare(a, b, progress=progress)
-        return comparison_markdown(comparison, asked), comparison
+        return comparison_markdown(comparison, disclosure), comparison
     from rltrace.experiment.confirm.saved_outcome import find_outcome
     from rltrace.report.html.page import html_page
     from rltrace.report.page_data import gather
@@ -120,7 +120,7 @@ def _report(
     told = find_outcome(a, b, confirm)
     material = gather(a, b, progress)
     outcome = None if told is None else told.outcome
-    return html_page(material, asked, version=own_version(), outcome=outcome), material.comparison
+    return html_page(material, disclosure, version=own_version(), outcome=outcome), material.comparison
 
 
 def _summary(output: Path, text: str, comparison: Comparison) -> str:

@@ -128,12 +128,12 @@ def _text(told: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
 
 
 def _draw(path: Path, told: list[TraceSeries], pairs: list[PairSeries]) -> None:
-    from rltrace.report.series_svg import MOST, series_svg
+    from rltrace.report.series_svg import MAX_CHARTS, series_svg
 
     drawn = _drawn_pair(told, pairs[0]) if pairs else _drawn_trace(told[0])
     text = series_svg(drawn, " and ".join(one.path for one in told))
     write_output(path, text)
-    narrate(f"{path}: {counted(min(len(drawn), MOST), 'chart')}, {readable_size(len(text.encode()))}")
+    narrate(f"{path}: {counted(min(len(drawn), MAX_CHARTS), 'chart')}, {readable_size(len(text.encode()))}")
 
 
 def _drawn_pair(told: list[TraceSeries], pair: PairSeries) -> list[SeriesChart]:

@@ -16,7 +16,7 @@ from rltrace.experiment.confirm.capture import CaptureError, CaptureInfo, identi
 from rltrace.experiment.confirm.setup import ByHand, ConfirmOptions, Prepared, captured_recipe, join, prepare
 from rltrace.experiment.confirm.suggested_commands import advice_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
-from rltrace.report.confirm import word_of
+from rltrace.report.confirm import outcome_headline
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.tools.slice import slice_trace
@@ -192,5 +192,5 @@ def test_an_experiment_that_was_broken_off_runs_no_more() -> None:
     """Whoever watches its file is told, and joins it to nothing."""
     left = broken_off(half({ArmName.B0: GOOD, ArmName.B_FROM_A: ArmState.RUNNING}))
     assert [arm.state for arm in left.arms] == [ArmState.NOT_RUN, GOOD, ArmState.NOT_RUN, ArmState.NOT_RUN]
-    assert (left.word, word_of(left)) == (None, "NOT FINISHED")
+    assert (left.word, outcome_headline(left)) == (None, "NOT FINISHED")
     assert join(left, OF_A).word is None

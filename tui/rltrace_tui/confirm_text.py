@@ -15,7 +15,7 @@ from textual.content import Content
 from rltrace.command_lines import line
 from rltrace.experiment.confirm.saved_outcome import find_outcome
 from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
-from rltrace.report.confirm import COLORS, MATTERS, arm_name, outcome_section, word_of
+from rltrace.report.confirm import COLORS, RELEVANCE, arm_name, outcome_headline, outcome_section
 from rltrace.report.confirm import STATES as REPORTED
 from rltrace.report.phrases import counted
 from rltrace_tui.diff_text import COLORS as VERDICT_COLORS
@@ -40,7 +40,7 @@ def headline(outcome: ExperimentResult | None) -> tuple[str, str]:
     """The word, and its colour."""
     if outcome is None:
         return "NO EXPERIMENT", "$text-muted"
-    return word_of(outcome), "$text-accent" if outcome.word is None else VERDICT_COLORS[COLORS[outcome.word]]
+    return outcome_headline(outcome), "$text-accent" if outcome.word is None else VERDICT_COLORS[COLORS[outcome.word]]
 
 
 def arm_lines(outcome: ExperimentResult, width: int) -> Lines:
@@ -77,7 +77,7 @@ def _class_line(kind: OriginClass) -> str:
     share = f"{kind.share:5.1%}"
     told = [
         f"{share:>6}",
-        f"{MATTERS[kind.matters]:<19}",
+        f"{RELEVANCE[kind.matters]:<19}",
         kind.op,
         place,
         counted(kind.count, "op"),

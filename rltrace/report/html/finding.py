@@ -1,6 +1,6 @@
-"""Findings on a page: the facts of each, and the op of the first in full: inputs, arguments, recorded values.
+"""Findings on the page: their facts, and the first one's op in full: inputs, arguments, recorded values.
 
-Owns what is shown of one op beside the facts of the document. Decides nothing, reads nothing.
+Owns the layout of an op. Decides nothing, reads nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rltrace.report.html.elements import (
     both,
     code,
     commands,
-    drawn,
+    document_section,
     el,
     facts,
     more,
@@ -35,17 +35,12 @@ from rltrace.report.page_data import InputSource, PageData, shown_inputs
 from rltrace.report.phrases import shown_finding
 
 # --- values -----------------------------------------------------------------------------------------------------------
-#
-# The recorded values of the finding's op: how far the two sides lie apart, and where the most.
-#
-# Owns that part of the page. Measures nothing: the distances are given.
+
+MAX_WORST, MAX_PAIRS = 12, 16
 
 
-MOST_WORST, MOST_PAIRS = 12, 16
-
-
-def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
-    """Each tensor of which something was kept; where nothing was, how to record it."""
+def values_section(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
+    """The recorded tensors; without any, the commands that record them."""
     if values is None or not values.pairs:
         return None
     if not values.any_recorded and not values.requested:
@@ -54,7 +49,7 @@ def values_part(values: OpValues | None, to_record: tuple[str, ...]) -> Content:
             el("summary", "Values were not recorded; these commands record those of this op"),
             commands(to_record),
         )
-    return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MOST_PAIRS]]]
+    return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MAX_PAIRS]]]
 
 
 def _pair(pair: ValuePair) -> Content:
@@ -71,10 +66,10 @@ def _pair(pair: ValuePair) -> Content:
 
 
 def _histogram(what: str, found: Distances) -> Content:
-    most = max(each.count for each in found.histogram)
+    largest = max(each.count for each in found.histogram)
     head = ((f"distance, {found.unit}" if found.unit else "distance", None), ("elements", "number"), ("", "bar-cell"))
     rows = [
-        row(code(_span(each)), number_cell(each.count), el("td", bar(each.count, most), class_="bar-cell"))
+        row(code(_span(each)), number_cell(each.count), el("td", bar(each.count, largest), class_="bar-cell"))
         for each in found.histogram
     ]
     return table(head, rows, f"Distances of the elements of {what}", "histogram")
@@ -85,8 +80,8 @@ def _span(each: Bin) -> str:
 
 
 def _worst(what: str, found: Distances) -> Content:
-    head = (("element", None), ("A", None), ("B", None), ("A, bits", None), ("B, bits", None), ("apart", "number"))
-    shown = found.worst[:MOST_WORST]
+    head = (("element", None), ("A", None), ("B", None), ("A, bits", None), ("B, bits", None), ("distance", "number"))
+    shown = found.worst[:MAX_WORST]
     listed = table(head, _elements(shown), f"The {len(shown):,} elements of {what} with the largest distances")
     return el("details", el("summary", f"The elements of {what} with the largest distances"), listed)
 
@@ -108,24 +103,24 @@ def _elements(worst: tuple[ElementPair, ...]) -> Iterator[Content]:
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-MOST_FINDINGS, MOST_STACKS, MOST_OUTPUTS = 20, 3, 4
+MAX_FINDINGS, MAX_STACKS, MAX_OUTPUTS = 20, 3, 4
 
 
 def finding_sections(material: PageData, document: Document) -> Iterator[Element]:
     """The finding that the verdict rests on, with its op in full, then the others."""
     shown = shown_finding(material.comparison)
     findings = zip(document.findings, titled_findings(material.comparison), strict=True)
-    for number, (section, (_, finding)) in enumerate(islice(findings, MOST_FINDINGS)):
+    for number, (section, (_, finding)) in enumerate(islice(findings, MAX_FINDINGS)):
         full: Content = None
         if material.op is not None and finding == shown:
-            values = values_part(material.values, material.to_record)
+            values = values_section(material.values, material.to_record)
             full = _event(material.op) if finding.boundary else [_op(material.op, material.sources), values]
-        left = more(len(document.findings) - MOST_FINDINGS, "findings") if number == MOST_FINDINGS - 1 else None
-        yield drawn(section, full, left, with_stack=number < MOST_STACKS)
+        left = more(len(document.findings) - MAX_FINDINGS, "findings") if number == MAX_FINDINGS - 1 else None
+        yield document_section(section, full, left, with_stack=number < MAX_STACKS)
 
 
 def _event(pair: OpPair) -> Content:
-    """All that an event tells on both sides, what is evidence alone in brackets."""
+    """The fields of an event on both sides; those in brackets are evidence only."""
     a, b = (() if line is None or line.event is None else line.event.cells for line in (pair.a, pair.b))
     cells = [{cell.name: cell for cell in side} for side in (a, b)]
     listed = [
@@ -185,7 +180,7 @@ def _digests(pair: OpPair) -> Content:
     lines = [line for line in (pair.a, pair.b) if line is not None]
     if len(lines) == 2 and lines[0].outputs != lines[1].outputs:
         return None
-    return [el("div", code(digest)) for digest in lines[0].outputs[:MOST_OUTPUTS]] or None
+    return [el("div", code(digest)) for digest in lines[0].outputs[:MAX_OUTPUTS]] or None
 
 
 def _input(pair: OpPair, given: PairedInput, source: InputSource | None) -> tuple[Content, ...]:
