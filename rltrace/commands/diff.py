@@ -1,4 +1,4 @@
-"""``rltrace diff``: where two traces first differ, and what kind of difference it is."""
+"""``rltrace diff``: the first difference of two traces, and its cause."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def command(
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
-    asked = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
-    if can_open() and not (no_tui or asked):
+    has_form = ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if can_open() and not (no_tui or has_form):
         comparison = show_diff(a, b, strict=strict, confirm=confirm)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
     return _print(a, b, form, strict, tolerance, color, confirm)

@@ -1,6 +1,6 @@
 """``rltrace report``: a comparison as a page or as Markdown, to attach to an issue.
 
-Owns the options, which form is written, and where to. A report is written whole or not at all.
+Owns the options, the format and the file.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def _report(
     from rltrace.report.html.page import html_page
     from rltrace.report.page_data import gather
 
-    told = find_outcome(a, b, confirm)
+    saved = find_outcome(a, b, confirm)
     material = gather(a, b, progress)
-    outcome = None if told is None else told.outcome
+    outcome = None if saved is None else saved.outcome
     return html_page(material, disclosure, version=own_version(), outcome=outcome), material.comparison
 
 
