@@ -5,6 +5,7 @@ Owns the description of a pair of rows, or of a row on one side only. Decides no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rltrace.diff.base.context import DiffContext, Matching
@@ -13,6 +14,7 @@ from rltrace.diff.base.model import Pair
 from rltrace.diff.base.row_diff import numbers_text, skeleton_text
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.inputs import match_inputs
+from rltrace.json import to_json
 from rltrace.query.ops import OpInput, OpLine, op_line
 from rltrace.trace.format.schema import Column, Origin, RowFlag
 
@@ -62,6 +64,17 @@ class OpPair:
         line = self.a or self.b
         assert line is not None
         return line
+
+    def both(self, read: Callable[[OpLine], object]) -> Pair[str]:
+        """A property of the op on both sides as text; None where a side lacks the op or the property."""
+        values = [None if line is None else read(line) for line in (self.a, self.b)]
+        return Pair(*(None if value is None else str(value) for value in values))
+
+    @property
+    def call(self) -> dict[str, Pair[str]]:
+        """What the op logged, and what it was called with, by label."""
+        logged, rng = self.both(lambda line: to_json(line.value)), self.both(lambda line: line.rng)
+        return {"logged": logged, "scalars": self.numbers, "args": self.skeleton, "rng": rng}
 
 
 @dataclass(frozen=True)

@@ -142,16 +142,15 @@ COLUMNS = (("input", None), ("tensor", None), ("match", None), ("written by", No
 
 def _op(pair: OpPair, sources: tuple[InputSource, ...]) -> Content:
     made = {source.place: source for source in sources}
-    are_read = any(side is not None and side.digest for given in pair.inputs for side in (given.a, given.b))
+    are_read = any(side is not None and side.digest for entry in pair.inputs for side in (entry.a, entry.b))
     head = COLUMNS if are_read else COLUMNS[:-1]
     chosen = shown_inputs(pair)
-    inputs = [row(*_input(pair, given, made.get(given.place))[: len(head)]) for given in chosen]
-    call = _told(pair, pair.skeleton)
+    inputs = [row(*_input(pair, entry, made.get(entry.place))[: len(head)]) for entry in chosen]
+    call = {label: _sides(pair, values) for label, values in pair.call.items()}
+    if call["args"]:
+        call["args"] = [call["args"], muted(" (T a tensor, i and f a number)")]
     state = facts(
-        ("scalars", _told(pair, pair.numbers)),
-        ("args", [call, muted(" (T a tensor, i and f a number)")] if call else None),
-        ("rng", _told(pair, _texts(pair, "rng"))),
-        ("logged", _told(pair, _texts(pair, "value"))),
+        *call.items(),
         ("output", _digests(pair)),
         ("flags", ", ".join(pair.shown.flags)),
     )
@@ -163,33 +162,28 @@ def _op(pair: OpPair, sources: tuple[InputSource, ...]) -> Content:
     ]
 
 
-def _told(pair: OpPair, fact: Pair[str]) -> Content:
-    """A fact of both sides; of the one that is there, where one side alone ran the op. None: there is none."""
+def _sides(pair: OpPair, fact: Pair[str]) -> Content:
+    """A fact of both sides, or of the only side that has the op; None if there is none."""
     if not fact.a and not fact.b:
         return None
     return both(fact) if pair.a is not None and pair.b is not None else code(fact.a or fact.b or "")
 
 
-def _texts(pair: OpPair, field: str) -> Pair[str]:
-    found = [None if line is None else getattr(line, field) for line in (pair.a, pair.b)]
-    return Pair(*(None if value is None else str(value) for value in found))
-
-
 def _digests(pair: OpPair) -> Content:
-    """All of them, where the finding does not tell them."""
+    """Digests of the outputs, unless they differ: then the facts of the finding have them."""
     lines = [line for line in (pair.a, pair.b) if line is not None]
     if len(lines) == 2 and lines[0].outputs != lines[1].outputs:
         return None
     return [el("div", code(digest)) for digest in lines[0].outputs[:MAX_OUTPUTS]] or None
 
 
-def _input(pair: OpPair, given: PairedInput, source: InputSource | None) -> tuple[Content, ...]:
+def _input(pair: OpPair, entry: PairedInput, source: InputSource | None) -> tuple[Content, ...]:
     return (
-        f"{given.place}",
-        _told(pair, Pair(*(None if side is None else side.layout or "?" for side in (given.a, given.b)))),
-        _match(given.match),
-        _source(given, source),
-        _told(pair, Pair(*(None if side is None else side.digest for side in (given.a, given.b)))),
+        f"{entry.place}",
+        _sides(pair, Pair(*(None if side is None else side.layout or "?" for side in (entry.a, entry.b)))),
+        _match(entry.match),
+        _source(entry, source),
+        _sides(pair, Pair(*(None if side is None else side.digest for side in (entry.a, entry.b)))),
     )
 
 
@@ -201,11 +195,11 @@ def _match(match: str) -> Content:
     )
 
 
-def _source(given: PairedInput, source: InputSource | None) -> Content:
+def _source(entry: PairedInput, source: InputSource | None) -> Content:
     if source is not None:
         way = f" through {source.passed:,} views or copies" if source.passed else ""
         return [f"row {source.op.row:,} ", code(source.op.op), way, _at(source.op)]
-    known: OpInput | None = given.a or given.b
+    known: OpInput | None = entry.a or entry.b
     return (
         ""
         if known is None
