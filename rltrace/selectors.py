@@ -210,8 +210,8 @@ def _operator_names(name: str) -> list[str]:
 
 
 def _tails(name: str, separator: str) -> list[str]:
-    parts = name.split(separator)
-    return [separator.join(parts[i:]) for i in range(len(parts))]
+    pieces = name.split(separator)
+    return [separator.join(pieces[i:]) for i in range(len(pieces))]
 
 
 class _Parser:
@@ -230,16 +230,16 @@ class _Parser:
 
     def _split(self, start: int, stop: int, separator: str) -> list[tuple[int, int]]:
         """(start, stop) of each piece between unescaped separators."""
-        parts = []
+        pieces = []
         position = start
         while position < stop:
             if self.text[position] == "\\":
                 position += 1
             elif self.text[position] == separator:
-                parts.append((start, position))
+                pieces.append((start, position))
                 start = position + 1
             position += 1
-        return [*parts, (start, stop)]
+        return [*pieces, (start, stop)]
 
     def _trim(self, start: int, stop: int) -> tuple[int, int]:
         """The bounds without white space at the ends, unless it is escaped."""
@@ -275,13 +275,13 @@ class _Parser:
         return Condition(key, self._glob(value, stop))
 
     def _site(self, start: int, stop: int) -> Condition:
-        parts = self._split(start, stop, ":")
-        if len(parts) > 2:
-            raise self.error(parts[2][0] - 1, "a site is path:function; a colon in a name needs a backslash before it")
-        for first, last in parts:
+        pieces = self._split(start, stop, ":")
+        if len(pieces) > 2:
+            raise self.error(pieces[2][0] - 1, "a site is path:function; a colon in a name needs a backslash before it")
+        for first, last in pieces:
             if first == last:
                 raise self.error(first, "a site is path:function; '*' matches any")
-        globs = [self._glob(*part) for part in parts]
+        globs = [self._glob(*piece) for piece in pieces]
         return Condition(Key.SITE, globs[0], globs[1] if len(globs) == 2 else None)
 
     def range(self, start: int, stop: int) -> Range:

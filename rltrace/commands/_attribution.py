@@ -178,7 +178,7 @@ def _plan(
 
 
 def _modules(compared: Compared, limit: int) -> tuple[tuple[Module, ...], tuple[str, ...]]:
-    """The modules to try, and the outermost differing modules that neither contain one of those nor are part of one."""
+    """The modules to try, and the outermost differing modules that neither contain one of those nor are in one."""
     from rltrace.parity.attribution_runs import Module
     from rltrace.parity.call_range import works_itself
     from rltrace.parity.impact.attribution import chosen, related

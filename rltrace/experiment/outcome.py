@@ -32,7 +32,7 @@ class Outcome(StrEnum):
     CONFIRMED = "confirmed"
     """All four arms came out as expected of a cause."""
     REPAIRED = "repaired"
-    """B with A's values became A; A's own arms were not run."""
+    """B with A's values equals A; the arms of A were not run."""
     PARTIAL = "partial"
     """The injection repairs B for a while; another origin follows."""
     REFUTED = "refuted"

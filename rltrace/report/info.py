@@ -108,17 +108,17 @@ def _values(process: ProcessTrace) -> dict[str, Any] | None:
 
 def _rows(process: ProcessTrace) -> dict[str, Any] | None:
     """Recorded activation rows, and those left out; None if none were requested."""
-    kept = process.kept_rows
-    if kept.asked is None:
+    rows = process.kept_rows
+    if rows.asked is None:
         return None
     return {
-        "selectors": kept.asked.selectors,
-        "axes": kept.asked.axes,
-        "limit": kept.asked.limit,
-        "calls": kept.call_count,
-        "tensors": kept.tensor_count,
-        "digests": kept.digest_count,
-        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(kept.left_out)],
+        "selectors": rows.asked.selectors,
+        "axes": rows.asked.axes,
+        "limit": rows.asked.limit,
+        "calls": rows.call_count,
+        "tensors": rows.tensor_count,
+        "digests": rows.digest_count,
+        "left_out": [{**asdict(entry), "stream": _stream_name(process, entry)} for entry in add_up(rows.left_out)],
     }
 
 
@@ -133,7 +133,7 @@ def _record(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _series(process: ProcessTrace) -> dict[str, int] | None:
     """Number of recorded series and of their samples; None if there are none."""
-    samples = sum(part.count for part in process.sample_parts)
+    samples = sum(chunk.count for chunk in process.sample_parts)
     return {"count": len(process.tables["series"]), "samples": samples} if samples else None
 
 

@@ -301,10 +301,10 @@ def _rows(line: BrowserLine) -> list[Row]:
 def _columns(text: str, detail: str, width: int) -> str:
     """The text on the left, the detail on the right if it fits; a long detail keeps its end."""
     column = max(len(text) + 2, min(int(width * 0.55), width - len(detail)))
-    room = width - column
-    if not detail or room < MIN_DETAIL:
+    space = width - column
+    if not detail or space < MIN_DETAIL:
         return fit(text, width)
-    shown = detail if len(detail) <= room else f"…{detail[len(detail) - room + 1 :]}"
+    shown = detail if len(detail) <= space else f"…{detail[len(detail) - space + 1 :]}"
     return fit(f"{text:<{column}}{shown}", width)
 
 

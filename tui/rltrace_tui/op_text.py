@@ -171,9 +171,9 @@ def histogram_lines(found: Distances, width: int) -> Iterator[Content]:
     if len(max(labels, key=len)) > 20:
         labels = [f"{x.low:.1e}–{x.high:.1e}" for x in bins]
     column, most = max(map(len, labels)), max(x.count for x in bins)
-    room = max(4, min(40, width - column - 18))
+    space = max(4, min(40, width - column - 18))
     for label, x in zip(labels, bins, strict=True):
-        bar = "█" * max(round(x.count / most * room), 1 if x.count else 0)
+        bar = "█" * max(round(x.count / most * space), 1 if x.count else 0)
         yield Content.assemble(f"  {label:>{column}} {found.unit:<4}", (bar, "$text-primary"), f" {x.count:,}")
 
 

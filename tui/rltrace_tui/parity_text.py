@@ -55,7 +55,7 @@ def verdict_lines(parity: Parity, required: Sequence[Required], more: Sequence[s
     else:
         lines += labelled("", sentence(parity.why), width)
     for one in required:
-        lines += labelled("asked", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
+        lines += labelled("required", f"{one.text}: {HOLDS[one.holds]}, {one.why}", width, "" if one.holds else "bold")
     for section in more:
         lines += [plain(""), *text_lines(section.splitlines(), width)]
     lines += [plain("")] if more else []
@@ -128,9 +128,9 @@ def root_of(modules: Sequence[ModuleResult]) -> str:
 def module_line(module: ModuleResult, origin: ModuleOrigin | None, root: str, width: int) -> str:
     """One module of the list, on one line, without the ``root`` of its path; a long path keeps its end."""
     path = str(module.path.b).removeprefix(f"{root}.")
-    room = max(10, width - NUMBERS_WIDTH - 4)
-    shown = path if len(path) <= room else f"…{path[len(path) - room + 1 :]}"
-    return f"{glyph(module, origin)} {shown:<{room}}  {_numbers(module)}".rstrip()
+    space = max(10, width - NUMBERS_WIDTH - 4)
+    shown = path if len(path) <= space else f"…{path[len(path) - space + 1 :]}"
+    return f"{glyph(module, origin)} {shown:<{space}}  {_numbers(module)}".rstrip()
 
 
 def _numbers(module: ModuleResult) -> str:

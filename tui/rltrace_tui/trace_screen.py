@@ -93,12 +93,12 @@ class TraceScreen(KeyGuard, CurveScreen):
         if self._work.info is None:
             return []
         lines: diff_text.Lines = []
-        room = width - charts.MARGIN
+        space = width - charts.MARGIN
         for own in self._work.steps:
             if len(self._work.steps) > 1:
                 lines.append(diff_text.plain(own.process, "bold"))
-            axis = charts.axis(len(own.steps), None, room)
-            lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, room)}{charts.step_sizes(own)}")]
+            axis = charts.axis(len(own.steps), None, space)
+            lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, space)}{charts.step_sizes(own)}")]
         if not lines:
             lines.append(diff_text.plain("The program made no optimizer step.", "$text-muted"))
         steps = max([len(own.steps) for own in self._work.steps], default=0)
