@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.commands.confirm import by_hand
+from rltrace.commands.confirm import parse_overrides
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Pair
 from rltrace.errors import UsageError
@@ -119,7 +119,7 @@ def captured(of: Path, file: Path, first: int = 1, end: int = 3) -> Path:
 
 def prepared(traces: tuple[Path, Path], **asked: object) -> Prepared:
     """B's arms, its program given by hand: the builder's traces have no folder."""
-    given = by_hand("python train.py", traces[0].parent, ())
+    given = parse_overrides("python train.py", traces[0].parent, ())
     defaults = {"sides": frozenset("b"), "by_hand": {"a": given, "b": given}}
     return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))  # type: ignore[arg-type]
 
